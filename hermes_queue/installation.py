@@ -17,17 +17,17 @@ _OWN_DISTRIBUTION = "hermes-queue"
 
 def check_installation() -> None:
     """Raise ConfigurationError if another distribution owns one of our top-level packages."""
-    # `importlib.metadata.packages_distributions` would parse every file list into paths, which
-    # takes longer than the rest of a worker's start.
+    # `packages_distributions` of `importlib.metadata` makes a path of every file, and `metadata`
+    # parses a mail: either for all distributions takes longer than the rest of a worker's start.
     for distribution in distributions():
-        owner = str(distribution.metadata["Name"])
         files = "\n" + (distribution.read_text("RECORD") or "")
         names = (distribution.read_text("top_level.txt") or "").split()
         for package in OWN_PACKAGES:
-            owned = package in names or f"\n{package}/" in files or f"\n{package}.py," in files
-            if owned and re.sub(r"[-_.]+", "-", owner).lower() != _OWN_DISTRIBUTION:
-                raise ConfigurationError(
-                    f"the distribution {owner!r} also installs the package {package!r} and may "
-                    f"have overwritten ours; run: pip uninstall -y {owner} && "
-                    "pip install --force-reinstall hermes-queue"
-                )
+            if package in names or f"\n{package}/" in files or f"\n{package}.py," in files:
+                owner = str(distribution.metadata["Name"])
+                if re.sub(r"[-_.]+", "-", owner).lower() != _OWN_DISTRIBUTION:
+                    raise ConfigurationError(
+                        f"the distribution {owner!r} also installs the package {package!r} and may "
+                        f"have overwritten ours; run: pip uninstall -y {owner} && "
+                        "pip install --force-reinstall hermes-queue"
+                    )

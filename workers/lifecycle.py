@@ -87,12 +87,14 @@ async def _open(opened: AsyncExitStack) -> None:
         labels={"deployment": deployment, "worker": owner},
         fleet=Fleet(inventory, FleetCreationGate(ledger, name), FleetSnapshots(ledger)),
     )
-    await backend.start()
-    opened.push_async_callback(backend.stop)
     bodies = Bodies.from_settings(ledger.url)
     runtime = Runtime(owner=owner, ledger=ledger, backend=backend, spool=spool, bodies=bodies)
+    # The threads end after the backend: a job that lived on until its sandbox is gone has to hand
+    # its lease back and to store its record.
     opened.callback(runtime.executor.shutdown, wait=False)
     opened.callback(runtime.uploads.shutdown, wait=False, cancel_futures=True)
+    await backend.start()
+    opened.push_async_callback(backend.stop)
     opened.push_async_callback(_close_model_clients)
     if LimiterSettings().enabled:
         runtime.limiter = FleetLimiter(ledger.url)

@@ -50,7 +50,8 @@ ParamsT = TypeVar("ParamsT", bound=AgentParams)
 def read_params(model: type[ParamsT], values: Mapping[str, Any], agent: str = "agent") -> ParamsT:
     """The parameters of a job; others are ignored. Raises ModelConfigError, begun with `agent`."""
     try:
-        return model.model_validate(values)
+        # None is "not given": programs fill parameters in from options of their own.
+        return model.model_validate({k: v for k, v in values.items() if v is not None})
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         name = ".".join(map(str, first["loc"]))

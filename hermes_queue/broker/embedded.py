@@ -17,6 +17,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import redis
@@ -183,11 +184,12 @@ class Embedded:
         # lose the files under its Redis.
         if (lock := try_hold(self._state / "lock")) is None:
             return
-        for each in self._state.iterdir():
-            if each.is_dir():
-                shutil.rmtree(each, ignore_errors=True)
-            elif each.name != "lock":
-                each.unlink(missing_ok=True)
+        with suppress(OSError):  # what is left over harms nobody
+            for each in self._state.iterdir():
+                if each.is_dir():
+                    shutil.rmtree(each, ignore_errors=True)
+                elif each.name != "lock":
+                    each.unlink(missing_ok=True)
         shutil.rmtree(self._state, ignore_errors=True)  # the lock last, for the same reason
         os.close(lock)
 

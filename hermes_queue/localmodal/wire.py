@@ -135,7 +135,7 @@ class Service:
         fault = self._faults.stream_fault(name)
         sent = 0
         async for reply in function(request, stream):
-            if fault and sent == fault.after_messages:
+            if fault and fault.error and sent == fault.after_messages:
                 break
             await stream.send_message(reply)
             sent += 1

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import click
 import pytest
 from records import make_job, make_record
 
 from hermes_queue.cli.sinks.export import export
+from hermes_queue.cli.sinks.options import flags_of
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.models import (
     FunctionCall,
@@ -17,6 +19,7 @@ from hermes_queue.models import (
     ToolCall,
     TrajectoryGroup,
 )
+from hermes_queue.sinks.base import SinkOptions
 from hermes_queue.sinks.datasets.openai import OpenAiSink
 from hermes_queue.sinks.datasets.sharegpt import ShareGptSink
 
@@ -260,3 +263,11 @@ FORMAT = Format(help="", open=lambda out, options, choice: Halfway())
     expected = "sink 'halfway:FORMAT' opens a Halfway, which has no close, held"
     with pytest.raises(ConfigurationError, match=expected):
         export.main(words, standalone_mode=False)
+
+
+def test_an_option_of_several_types_is_a_flag_that_takes_a_text():
+    class Options(SinkOptions):
+        cap: int | str | None = None
+
+    [flag] = flags_of(Options)
+    assert (flag.opts, flag.type) == (["--cap"], click.STRING)

@@ -14,6 +14,7 @@ from hermes_queue.agent import AgentScript, Reply, make_chat
 from hermes_queue.agent.endpoint import dialect
 from hermes_queue.agent.endpoint.dialect import PREAMBLE, ToolDialect
 from hermes_queue.agent.loop import run_agent
+from hermes_queue.agent.parameters import OpenAIParams, read_params
 from hermes_queue.errors import ModelConfigError
 from hermes_queue.models import AgentSpec, Limits, Message, ToolCall
 from hermes_queue.sandbox.base import Slot, SlotSpec
@@ -43,7 +44,7 @@ def chat(endpoint: ChatEndpoint, params: dict[str, Any]) -> Any:
 
 
 async def ask(client: Any, messages: list[Message]) -> Reply:
-    reply: Reply = await client.complete(messages, TOOLS, {}, deadline=time.monotonic() + 30)
+    reply: Reply = await client.complete(messages, TOOLS, {}, deadline=time.monotonic() + 120)
     return reply
 
 
@@ -120,7 +121,7 @@ async def test_calls_of_another_agent_are_written_in_the_same_form(endpoint: Cha
 
 async def test_without_tools_nothing_is_added(endpoint: ChatEndpoint) -> None:
     client = chat(endpoint, PROMPTED)
-    await client.complete(PROMPT, [], {}, deadline=time.monotonic() + 30)
+    await client.complete(PROMPT, [], {}, deadline=time.monotonic() + 120)
     assert endpoint.bodies()[0]["messages"][0]["content"] == "Be brief."
 
 
@@ -220,7 +221,7 @@ async def test_the_loop_runs_prompted_calls_and_refuses_unreadable_ones(
         PROMPT,
         limits=Limits(),
         sampling={},
-        deadline=time.monotonic() + 30,
+        deadline=time.monotonic() + 120,
     )
     assert result.stop_reason == "submitted"
     assert (result.attempted, result.schema_valid, result.ok) == (3, 2, 2)
@@ -257,3 +258,8 @@ def test_the_preamble_shows_the_form_that_the_parser_reads() -> None:
     )
     assert events == []
     assert message.tool_calls[0].function.arguments == '{"ARGUMENT": "VALUE"}'
+
+
+def test_a_parameter_that_is_none_is_not_given() -> None:
+    given = {"mode": None, "token_ids": None, "tools": "prompted"}
+    assert read_params(OpenAIParams, given) == OpenAIParams(tools="prompted")

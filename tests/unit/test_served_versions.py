@@ -49,13 +49,14 @@ BODY = json.dumps(completion()[1]).encode()
     [
         (completion(top={"metadata": {"weight_version": "12"}}), "12"),
         (completion(top={"weight_version": 12}), "12"),
+        (completion(top={"weight_version": [12]}), "[12]"),
         (completion(meta_info={"weight_version": "step-12"}), "step-12"),
         (Raw(BODY, headers={"X-Policy-Version": "12"}), "12"),
         (Raw(BODY, headers={"x-weight-version": "12"}), "12"),
         (completion(top={"metadata": None}), None),
         (completion(top={"model": "policy-12"}), None),
     ],
-    ids=["sglang", "top", "meta_info", "header", "other header", "none", "model"],
+    ids=["sglang", "top", "not a text", "meta_info", "header", "other header", "none", "model"],
 )
 async def test_the_version_that_a_server_tells_is_on_the_turn(
     answer: Answer, version: str | None

@@ -204,7 +204,7 @@ class Terminal:
 
     def end(self):
         """The exit code; the terminal is read meanwhile, or the program could not write."""
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while self.process.poll() is None and time.monotonic() < deadline:
             self._read()
         if self.process.poll() is None:

@@ -6,6 +6,7 @@ in a worker. That the server finds the logprobs again (the tenth) is shown on re
 
 from __future__ import annotations
 
+import itertools
 import random
 import struct
 import time
@@ -150,13 +151,18 @@ async def test_random_episodes_break_in_message_mode_and_only_where_rewritten_in
 # --- the check itself can fail ------------------------------------------------------------
 
 
-async def sample_record(mode="messages"):
-    for seed in range(100):
-        draft = await sample_episode(random.Random(seed), "vllm", mode)
+_record = None
+
+
+async def sample_record():
+    global _record
+    seeds = itertools.count()
+    while _record is None:  # once for all tests of this process
+        draft = await sample_episode(random.Random(next(seeds)), "vllm", "messages")
         record = record_of(draft, owner="w", host="h")
         if len(record.sequences) > 1 and len(record.turns) > len(record.sequences):
-            return record
-    raise AssertionError("no seed makes a record with a break")
+            _record = record
+    return _record
 
 
 def with_sequence(record, **update):

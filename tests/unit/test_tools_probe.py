@@ -84,7 +84,7 @@ async def ask(
     client = make_chat(
         spec, AgentScript(oracle=no_gold), ModelSettings(max_retries=0, trusted_urls=endpoint.url)
     )
-    return await client.complete(USER, TOOLS, sampling or {}, deadline=time.monotonic() + 30)
+    return await client.complete(USER, TOOLS, sampling or {}, deadline=time.monotonic() + 120)
 
 
 def probes(endpoint: ChatEndpoint) -> list[str]:

@@ -66,14 +66,14 @@ def test_the_time_is_a_setting(ledger: Ledger) -> None:
 
 @pytest.mark.parametrize("known", [True, False])
 def test_jobs_are_handed_back_when_another_holds_the_loop_which_counts_the_death_at_once(
-    ledger: Ledger, known: bool
+    ledger: Ledger, known: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     jobs = [make_job(instance=name) for name in ("culprit", "neighbour")]
     ledger.enqueue("run", jobs, config={})
     ledger.beat("me", {}, ttl_s=60, boot_id=boot_id())
     ledger.sweep(interval_s=0, gap_s=60, grace_s=60)  # without an earlier one, leases are extended
     runtime, ended = runtime_of(ledger), list[int]()
-    tasks = {job.instance_id: cast(RunningTask, object()) for job in jobs}
+    tasks = {job.instance_id: RunningTask(job.trajectory_id, None, cast(Any, None)) for job in jobs}
     leases = [
         runtime.leased(
             Claim(job.trajectory_id, begun.epoch),
@@ -86,6 +86,7 @@ def test_jobs_are_handed_back_when_another_holds_the_loop_which_counts_the_death
     with leases[0], leases[1]:
         holder = tasks["culprit"] if known else None
         BlockedLoop(runtime, ledger, SilentLoop(41.0, holder), end=ended.append).look()
+    assert (f"Job {jobs[0].trajectory_id} blocks it" in caplog.text) == known
     states = [ledger.client.hget(f"hq:traj:{job.trajectory_id}", "state") for job in jobs]
     assert (states, ended) == ([b"running", b"queued" if known else b"running"], [EXIT_BLOCKED])
     ledger.sweep(interval_s=0, gap_s=60, grace_s=60)
@@ -148,3 +149,28 @@ def test_a_loop_that_is_closed_is_a_silent_one() -> None:
     finally:
         watchdog.stop()
     assert watchdog.stalls == 1
+
+
+def test_a_stack_that_cannot_be_read_does_not_hold_the_watchdog(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop, readable, asked = asyncio.new_event_loop(), threading.Event(), threading.Event()
+    loop.close()
+    watchdog = LoopWatchdog(loop, threading.current_thread(), stall_s=0.05)
+
+    def stack() -> str:
+        asked.set()
+        readable.wait()
+        return ""
+
+    monkeypatch.setattr(watchdog, "stack", stack)
+    watchdog.start()
+    try:
+        assert asked.wait(60)
+        before = watchdog.silent_s
+        while watchdog.silent_s <= before:
+            asked.wait(0.01)
+            assert watchdog.stalls == 1
+    finally:
+        readable.set()
+        watchdog.stop()

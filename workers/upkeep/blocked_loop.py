@@ -76,7 +76,7 @@ class BlockedLoop:
             "The loop's thread is here:\n%s",
             silent_s,
             EXIT_BLOCKED,
-            f"{holder!r} blocks it" if holder else "The job that blocks it is unknown",
+            f"Job {holder.task_id} blocks it" if holder else "The job that blocks it is unknown",
             len(others),
             self._loop.loop_stack(),
             extra={"action": "loop_blocked_exit", "blocked_s": silent_s},

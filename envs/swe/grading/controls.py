@@ -23,8 +23,9 @@ from envs.swe.grading.places import TestFunction
 from envs.swe.item import Item
 from hermes_queue.settings import PathSettings, private_directory
 
-RULES = "2"
-"""Rises when a control that passed under the old rules says nothing about the new ones."""
+RULES = "3"
+"""Rises when a control that passed under the old rules says nothing about the new ones, and when
+a worker of another version would misread the record."""
 DOUBT_TTL_S = 24 * 3600.0
 """Lifetime of findings against a row or its tests, which a busy machine may have caused."""
 MAX_PASSES = 64

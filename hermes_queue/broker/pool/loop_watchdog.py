@@ -71,26 +71,32 @@ class LoopWatchdog:
             if self.silent_s >= self._stall_s and not reported:
                 reported = True
                 self.stalls += 1
-                _beside(
-                    logger.error,
-                    "The event loop has not ticked for %.1f s; every job of this worker waits. "
-                    "Its thread is here:\n%s",
-                    self._stall_s,
-                    self.stack(),
-                    extra={"action": "loop_blocked", "stall_s": self._stall_s},
-                )
+                _beside(self._log_stall)
         if reported:
-            _beside(
-                logger.warning,
-                "The event loop ticks again after %.1f s.",
-                self.silent_s,
-                extra={"action": "loop_recovered", "blocked_s": self.silent_s},
-            )
+            _beside(self._log_recovery, self.silent_s)
         self.silent_s = 0.0
 
+    def _log_stall(self) -> None:
+        logger.error(
+            "The event loop has not ticked for %.1f s; every job of this worker waits. "
+            "Its thread is here:\n%s",
+            self._stall_s,
+            self.stack(),
+            extra={"action": "loop_blocked", "stall_s": self._stall_s},
+        )
 
-def _beside(log: Callable[..., None], *args: object, **options: object) -> None:
-    """Log in another thread: if logging blocks the loop, the watchdog must not block too."""
-    threading.Thread(
-        target=log, args=args, kwargs=options, name="hermes-stall", daemon=True
-    ).start()
+    def _log_recovery(self, blocked_s: float) -> None:
+        logger.warning(
+            "The event loop ticks again after %.1f s.",
+            blocked_s,
+            extra={"action": "loop_recovered", "blocked_s": blocked_s},
+        )
+
+
+def _beside(log: Callable[..., None], *args: object) -> None:
+    """Log in another thread.
+
+    The log, or the sources that a stack quotes, may be on the disk that blocks the loop, and the
+    watchdog must not be blocked with it.
+    """
+    threading.Thread(target=log, args=args, name="hermes-stall", daemon=True).start()

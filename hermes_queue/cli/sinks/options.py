@@ -141,7 +141,8 @@ def _flag(field: str, info: FieldInfo) -> click.Option:
     annotation: Any = info.annotation
     multiple = get_origin(annotation) is tuple
     if multiple or NoneType in get_args(annotation):
-        [annotation] = {*get_args(annotation)} - {NoneType, ...}
+        annotation, *others = {*get_args(annotation)} - {NoneType, ...}
+        annotation = str if others else annotation
     if annotation is bool:
         return click.Option(names, is_flag=True, default=None, help=text)
     is_choice = get_origin(annotation) is Literal

@@ -105,7 +105,8 @@ def _served_by(meta: Mapping[str, Any]) -> ServedBy:
     `weight_version` is "default" until the weights are named. If they were updated during a
     completion, SGLang adds `weight_versions`, a list of {version, start, end}.
     """
-    version = optional_text(meta.get("weight_version"))
+    named = meta.get("weight_version")
+    version = None if named is None else clean(str(named))
     spans = tuple(
         (clean(str(span["version"])), read_count(span["start"], "weight_versions: start"))
         for span in meta.get("weight_versions") or ()
