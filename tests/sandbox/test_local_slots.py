@@ -127,11 +127,7 @@ async def test_commands_start_with_the_limit_of_open_files_that_the_worker_began
         assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == descriptors.most() > 500
         slot = await local.slot()
         assert await local.out(slot, "ulimit -S -n") == "500"
-        without_groups = cgroups.fallback_prefix(memory_mb=0, max_pids=0)
-        limits = subprocess.check_output(
-            [*without_groups, "sh", "-c", "ulimit -S -n; ulimit -H -n"]
-        )
-        assert limits.split()[0] == b"500" != limits.split()[1]
+        assert await local.out(slot, "ulimit -H -n") != "500"
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, began)
 

@@ -13,6 +13,7 @@ The namespaces die with that process, and it dies with the thread that started i
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import fcntl
 import json
@@ -20,7 +21,7 @@ import logging
 import os
 import shutil
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -136,7 +137,7 @@ class Bubblewrap:
         # Entering a namespace that we are in already would be refused: net when it is shared,
         # cgroup if the kernel has none.
         self._namespaces = [
-            f"--{'mount' if name == 'mnt' else name}=/proc/{pid}/ns/{name}"
+            name
             for name in NAMESPACES
             if os.path.exists(f"/proc/self/ns/{name}")
             and os.readlink(f"/proc/{pid}/ns/{name}") != os.readlink(f"/proc/self/ns/{name}")
@@ -160,6 +161,17 @@ class Bubblewrap:
         code = child.exited.result()
         return code >= 0 and code != 128 + signal.SIGKILL
 
+    @contextlib.contextmanager
+    def namespaces(self) -> Iterator[list[int]]:
+        """Descriptors to enter it with, in this order; the last is the nested user namespace."""
+        with contextlib.ExitStack() as stack:
+            opened = [self._outer_user]
+            for name in (*self._namespaces, "user"):
+                place = f"/proc/{self.init_pid}/ns/{name}"
+                opened.append(os.open(place, os.O_RDONLY | os.O_CLOEXEC))
+                stack.callback(os.close, opened[-1])
+            yield opened
+
     def enter_prefix(self, *, limited: bool = True) -> list[str | bytes]:
         """A prefix for commands inside: in the control groups, with the nested namespace's rights.
 
@@ -176,7 +188,10 @@ class Bubblewrap:
             *self._drop,
             self._tools.nsenter,
             f"--user={outer}",
-            *self._namespaces,
+            *(
+                f"--{'mount' if name == 'mnt' else name}=/proc/{self.init_pid}/ns/{name}"
+                for name in self._namespaces
+            ),
             "--preserve-credentials",
             self._tools.nsenter,
             "--user=/proc/1/ns/user",

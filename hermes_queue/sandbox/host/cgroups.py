@@ -4,7 +4,7 @@ Memory and processes are limited. Processor time is counted, and divided equally
 slots that need it, regardless of their numbers of processes.
 
 Where control groups are not writable (ordinary users without delegation, most containers),
-`fallback_prefix` sets limits per process instead. Those limit one process, not the slot: ten
+`process_limits` sets them per process instead. Those limit one process, not the slot: ten
 processes may use ten times the memory, allocations fail instead of the kernel ending the command
 with 137, and memory shared or mapped from files is not counted.
 """
@@ -15,7 +15,7 @@ import contextlib
 import functools
 import logging
 import os
-import shutil
+import resource
 import subprocess
 import time
 import uuid
@@ -23,6 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hermes_queue.sandbox.host import descriptors
+from hermes_queue.sandbox.host.paths import SLOT_UID, is_root
+from hermes_queue.sandbox.host.processes import read_at_once
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +34,8 @@ _PAUSES_S = (0.0, 0.01, 0.05, 0.2, 0.5, 1.0, 2.0, 4.0)
 _SHARES_V1, _WEIGHT_V2 = 1024, 100
 """The kernel's defaults: a slot gets as much as any other group of the host."""
 _USAGE_V1, _USAGE_V2 = "cpuacct.usage", "cpu.stat"
+ProcessLimit = tuple[int, int, int]
+"""Resource, soft and hard limit; -1 = the one that a process has."""
 NPROC_PER_NAMESPACE = (5, 14)
 """Since this kernel, RLIMIT_NPROC counts per user namespace, hence per slot."""
 
@@ -67,7 +71,7 @@ class ControlGroups:
         if self.usage is None:
             return None
         try:
-            text = self.usage.read_text()
+            text = read_at_once(str(self.usage))
         except OSError:
             return None
         if self.usage.name == _USAGE_V1:
@@ -129,14 +133,29 @@ def _probe() -> tuple[bool, bool]:
     except OSError:
         return False, False
     try:
-        done = subprocess.run(  # noqa: S603
-            [*probe.enter_prefix(), "/bin/true"], capture_output=True, timeout=10, check=False
-        )
+        works = all(_can_enter(group) for group in probe.groups)
         weights = ("cpu.shares", "cpu.weight")
         shared = any((group / name).exists() for group in probe.groups for name in weights)
     finally:
         probe.remove()
-    return done.returncode == 0, done.returncode == 0 and shared
+    return works, works and shared
+
+
+def _can_enter(group: Path) -> bool:
+    """Whether a slot's process may enter it through our descriptor.
+
+    Before 2022 (CVE-2021-4197) kernels went by the rights of who writes.
+    """
+    with (group / "cgroup.procs").open("wb") as procs:
+        done = subprocess.run(
+            ["/bin/sh", "-c", "echo 0"],
+            stdout=procs,
+            stderr=subprocess.DEVNULL,
+            timeout=10,
+            check=False,
+            user=SLOT_UID if is_root() else None,
+        )
+    return done.returncode == 0
 
 
 def _create(name: str, memory_mb: int, max_pids: int) -> ControlGroups:
@@ -227,18 +246,19 @@ def _parent_v2() -> Path:
     raise PermissionError("no writable control group delegates the memory and pids controllers")
 
 
-def fallback_prefix(*, memory_mb: int, max_pids: int) -> list[str]:
-    """A command prefix that sets limits per process; empty if there is nothing to set."""
-    prlimit = shutil.which("prlimit", path="/usr/bin:/bin:/usr/local/bin")
+def process_limits(
+    groups: ControlGroups | None, *, memory_mb: int, max_pids: int
+) -> tuple[ProcessLimit, ...]:
+    """Limits of each process of a slot, 0 = unlimited: those that its groups do not set."""
     limits = []
-    if memory_mb:
-        # Not --as: runtimes that reserve address space (JVM, Node, Go) break under it.
-        limits.append(f"--data={memory_mb << 20}")
-    if max_pids and _kernel() >= NPROC_PER_NAMESPACE:
-        limits.append(f"--nproc={max_pids}")
+    if groups is None and memory_mb:
+        # Not the address space: runtimes that reserve it (JVM, Node, Go) break under that.
+        limits.append((resource.RLIMIT_DATA, memory_mb << 20, memory_mb << 20))
+    if groups is None and max_pids and _kernel() >= NPROC_PER_NAMESPACE:
+        limits.append((resource.RLIMIT_NPROC, max_pids, max_pids))
     if open_files := descriptors.limit_of_commands():
-        limits.append(f"--nofile={open_files}:")
-    return [prlimit, *limits] if prlimit and limits else []
+        limits.append((resource.RLIMIT_NOFILE, open_files, -1))
+    return tuple(limits)
 
 
 def _kernel() -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Run one process of a slot: capped output, stdin, wall-clock limit, tree kill.
+"""Follow one command of a slot: capped output, stdin, wall-clock limit, tree kill.
 
 asyncio's own subprocesses are not used: they start a thread per child on Python 3.11, and their
 `wait()` hangs as long as a background process holds the pipes open.
@@ -34,6 +34,8 @@ Keep = Callable[[Sequence["OutputPipe"]], str]
 T = TypeVar("T")
 KillTree = Callable[[int], Awaitable[None]]
 """Kills all processes of the command whose outermost process has this pid."""
+Start = Callable[[int, int, int], "Running"]
+"""Starts a command with these descriptors as its stdin, stdout and stderr."""
 CpuTime = Callable[[], float | None]
 """Processor seconds of the whole slot so far; None if they are not counted."""
 
@@ -143,8 +145,54 @@ class OutputPipe:
             self.ended.set_result(None)
 
 
-class Child:
-    """A process started from the event loop's thread, and its end as a future.
+class Running:
+    """The outermost process of a command, and its end as a future."""
+
+    def __init__(self) -> None:
+        self.pid = 0
+        """0 = unknown; see `locate`."""
+        self.cpu_s = 0.0
+        """After its exit: processor seconds of it and of the children that it waited for."""
+        self._loop = asyncio.get_running_loop()
+        self.exited: asyncio.Future[int] = self._loop.create_future()
+        """Its exit code, or -N after signal N; an exception if that cannot be known."""
+
+    async def locate(self) -> None:
+        """Learn its pid, unless it has ended."""
+
+    def resume(self) -> None:
+        """Continue what is stopped outside of the slot."""
+
+    async def force(self) -> None:
+        """End it, although its tree does not die."""
+        raise NotImplementedError
+
+    async def ended_within(self, seconds: float) -> bool:
+        """Whether the process ends in time."""
+        await asyncio.wait([self.exited], timeout=seconds)
+        return self.exited.done()
+
+    async def wait(self) -> int:
+        """The exit code as a shell reports it; several callers may wait."""
+        code = await asyncio.shield(self.exited)
+        return 128 - code if code < 0 else code
+
+    async def end(self, kill_tree: KillTree) -> None:
+        """Kill it with its tree; returns when it has ended.
+
+        One kill may not be enough: it may come before the command has entered the slot.
+        """
+        for _ in range(END_ROUNDS):
+            if self.exited.done():
+                return
+            await kill_tree(self.pid)
+            self.resume()
+            await self.ended_within(END_PAUSE_S)
+        await self.force()
+
+
+class Child(Running):
+    """A process started from the event loop's thread.
 
     That thread must live as long as the worker: bubblewrap asks the kernel to be killed with its
     parent, and the parent of a process is the *thread* that forked it.
@@ -159,7 +207,6 @@ class Child:
         stdout: int = subprocess.DEVNULL,
         stderr: int = subprocess.DEVNULL,
         pass_fds: Sequence[int] = (),
-        cwd: str = "/",
         confined: bool = False,
     ) -> None:
         """`confined`: under the filter of `seccomp`; it then cannot rely on dying with us."""
@@ -172,16 +219,13 @@ class Child:
                 stdout=stdout,
                 stderr=stderr,
                 pass_fds=pass_fds,
-                cwd=cwd,
+                cwd="/",
                 start_new_session=True,
             )
 
+        super().__init__()
         self._process = call_confined(start) if confined else start()
         self.pid = self._process.pid
-        self._loop = asyncio.get_running_loop()
-        self.exited: asyncio.Future[int] = self._loop.create_future()
-        self.cpu_s = 0.0
-        """After its exit: processor seconds of it and of the children that it waited for."""
         self._pidfd = os.pidfd_open(self.pid)
         self._loop.add_reader(self._pidfd, self._on_exit)
 
@@ -203,38 +247,19 @@ class Child:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._pidfd, number)
 
-    async def ended_within(self, seconds: float) -> bool:
-        """Whether the process ends in time."""
-        await asyncio.wait([self.exited], timeout=seconds)
-        return self.exited.done()
+    def resume(self) -> None:
+        """See `Running`: nsenter stops itself when its child is stopped."""
+        self.signal(signal.SIGCONT)
 
-    async def wait(self) -> int:
-        """The exit code as a shell reports it; several callers may wait."""
-        code = await asyncio.shield(self.exited)
-        return 128 - code if code < 0 else code
-
-    async def end(self, kill_tree: KillTree) -> None:
-        """Kill it with its tree; returns when it has ended.
-
-        One kill may not be enough: it may come before the command has entered the slot, and nsenter
-        stops itself when its child is stopped.
-        """
-        for _ in range(END_ROUNDS):
-            if self.exited.done():
-                return
-            await kill_tree(self.pid)
-            self.signal(signal.SIGCONT)
-            await self.ended_within(END_PAUSE_S)
+    async def force(self) -> None:
+        """See `Running`."""
         self.signal(signal.SIGKILL)
         await self.wait()
 
 
 def memory_file(data: bytes) -> int:
     """A descriptor with `data`, positioned at its start. The caller closes it."""
-    made = os.memfd_create("hermes-queue", os.MFD_CLOEXEC)
-    # Shells on the way to a command use descriptors of one digit themselves.
-    descriptor = fcntl.fcntl(made, fcntl.F_DUPFD_CLOEXEC, 10)
-    os.close(made)
+    descriptor = os.memfd_create("hermes-queue", os.MFD_CLOEXEC)
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]
@@ -250,38 +275,46 @@ async def run(
     timeout_s: float,
     stdin: bytes = b"",
     max_output_bytes: int,
-    pass_fds: Sequence[int] = (),
-    cwd: str = "/",
+) -> ExecutionResult:
+    """Run `argv` as a child of the worker; see `follow`. Raises OSError."""
+
+    def start(source: int, output: int, errors: int) -> Child:
+        return Child(argv, env=env, stdin=source, stdout=output, stderr=errors)
+
+    return await follow(
+        start,
+        kill_tree=kill_tree,
+        timeout_s=timeout_s,
+        stdin=stdin,
+        max_output_bytes=max_output_bytes,
+    )
+
+
+async def follow(
+    start: Start,
+    *,
+    kill_tree: KillTree,
+    timeout_s: float,
+    stdin: bytes = b"",
+    max_output_bytes: int,
     owner: int = SLOT_UID,
-    confined: bool = False,
     cpu_time: CpuTime = lambda: None,
     keep: Keep = lambda _: "",
 ) -> ExecutionResult:
-    """Run `argv` to its end, or until `timeout_s` is over.
+    """Start a command and follow it to its end, or until `timeout_s` is over.
 
-    `owner` is the host uid of the process if we are root; for `confined` see `Child`. Pipes that
-    background processes hold open are read until those end; `keep` limits their number.
+    `owner` is the host uid of the command if we are root. Pipes that background processes hold
+    open are read until those end; `keep` limits their number.
 
-    Cancellation kills the tree too, and is raised only when no process of it is left.
-
-    Raises:
-        OSError: the process could not be started.
+    Cancellation kills the tree too, and is raised only when no process of it is left. Raises what
+    `start` raises.
     """
     started, cpu_before = time.monotonic(), cpu_time()
     kept = HeadTail(max_output_bytes), HeadTail(max_output_bytes)
     pipes = [OutputPipe(each.feed, owner=owner) for each in kept]
     source = memory_file(stdin) if stdin else os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        child = Child(
-            argv,
-            env=env,
-            stdin=source,
-            stdout=pipes[0].writer,
-            stderr=pipes[1].writer,
-            pass_fds=pass_fds,
-            cwd=cwd,
-            confined=confined,
-        )
+        running = start(source, pipes[0].writer, pipes[1].writer)
     except BaseException:
         for pipe in pipes:
             pipe.close()
@@ -291,18 +324,18 @@ async def run(
     for pipe in pipes:
         pipe.close_writer()
     try:
-        killed_cpu_s = await _wait(child, kill_tree, timeout_s)
+        killed_cpu_s = await _wait(running, kill_tree, timeout_s)
         await _drain(pipes)
     finally:
         for pipe in pipes:
             pipe.discard()
         notice = keep(pipes)
     timed_out = killed_cpu_s is not None
-    cpu_s, cpu_after = max(child.cpu_s, killed_cpu_s or 0.0), cpu_time()
+    cpu_s, cpu_after = max(running.cpu_s, killed_cpu_s or 0.0), cpu_time()
     if cpu_before is not None and cpu_after is not None:  # the slot's own count
         cpu_s = cpu_after - cpu_before
     return ExecutionResult(
-        exit_code=TIMEOUT_EXIT_CODE if timed_out else await child.wait(),
+        exit_code=TIMEOUT_EXIT_CODE if timed_out else await running.wait(),
         stdout=kept[0].content(),
         stderr=kept[1].content(),
         duration_s=time.monotonic() - started,
@@ -313,7 +346,7 @@ async def run(
     )
 
 
-async def _wait(child: Child, kill_tree: KillTree, timeout_s: float) -> float | None:
+async def _wait(child: Running, kill_tree: KillTree, timeout_s: float) -> float | None:
     """Wait; the processor seconds of the command's tree if time ran out and it was killed."""
     try:
         async with asyncio.timeout(timeout_s):
@@ -326,11 +359,14 @@ async def _wait(child: Child, kill_tree: KillTree, timeout_s: float) -> float | 
     return None
 
 
-async def _end(child: Child, kill_tree: KillTree) -> float:
+async def _end(child: Running, kill_tree: KillTree) -> float:
     """Kill the command until it is over; returns the processor seconds of its tree.
 
     They are read first, because nobody waits for the children of killed processes.
     """
+    await child.locate()
+    if not child.pid:  # It has ended, or nothing is known of it.
+        return child.cpu_s
     cpu_s = await asyncio.to_thread(tree_cpu_s, child.pid)
     await child.end(kill_tree)
     return cpu_s

@@ -41,10 +41,19 @@ class ProcessStat:
         return self.state not in "ZX" and not self.flags & PF_EXITING
 
 
+def read_at_once(path: str) -> bytes:
+    """The first bytes of a file of the kernel's. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(descriptor, 4096)
+    finally:
+        os.close(descriptor)
+
+
 def read_stat(pid: int) -> ProcessStat | None:
     """The process `pid`, or None if it does not exist."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+        text = read_at_once(f"/proc/{pid}/stat").decode(errors="replace")
     except OSError:
         return None
     # The name in parentheses may itself contain blanks and parentheses.
@@ -89,8 +98,8 @@ def kill_tree(marker: str | None, root: int | None, pid_namespace: str | None = 
     processes are gone on return. Blocking, call it in a thread.
 
     With `pid_namespace` (the link target of /proc/<pid>/ns/pid) only processes in it are killed.
-    nsenter, outside, must live until it has reaped its child: an orphan of the inner namespace
-    would wait for the host's init, and the end of the namespace for both.
+    The parent of `root`, outside, must live until it has reaped it: an orphan of the inner
+    namespace would wait for the host's init, and the end of the namespace for both.
 
     Returns:
         Whether nothing was left at the end. False means that processes fork faster than they can
@@ -155,15 +164,27 @@ def _victims(
         for pid, stat in stats.items()
         if pid == root
         or pid in known
-        or (root is not None and stat.session == root)
+        or (root and stat.session == root)  # not 0, the session of the kernel's threads
         or (marker is not None and _is_marked(pid, marker))
     }
+    if root and (tracer := _zombies_tracer(root)) in stats:
+        tree.add(tracer)
     grown = True
     while grown:
         children = {pid for pid, s in stats.items() if s.parent in tree and pid not in tree}
         tree |= children
         grown = bool(children)
     return [stats[p] for p in tree if pid_namespace is None or _namespace(p) == pid_namespace]
+
+
+def _zombies_tracer(pid: int) -> int:
+    """The tracer that keeps the dead process `pid` from its waiting parent; 0 = none."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(errors="replace")
+    except OSError:
+        return 0
+    fields = dict(line.partition(":\t")[::2] for line in status.splitlines())
+    return int(fields["TracerPid"]) if fields["State"].startswith("Z") else 0
 
 
 def _is_marked(pid: int, marker: str) -> bool:

@@ -34,6 +34,7 @@ from hermes_queue.sandbox.host import pip as pip_settings
 from hermes_queue.sandbox.host.execution import unbroken
 from hermes_queue.sandbox.host.isolation import FencePrograms, find_tools, host_python, shortcomings
 from hermes_queue.sandbox.host.paths import SLOT_UID, check_cache
+from hermes_queue.sandbox.host.spawner import Spawners
 from hermes_queue.sandbox.local.assets import AssetStore, read_regular_file
 from hermes_queue.sandbox.local.fence import BubblewrapFence, FenceOptions, SlotDirectories, furnish
 from hermes_queue.sandbox.local.registry import HostRegistry, record_slot
@@ -74,6 +75,7 @@ class LocalBackend(SlotBackend):
         self._slots: dict[str, LocalSlot] = {}
         count = self.settings.uids if self.capabilities.isolation else 0
         self._uids = SlotUids(self._cache, self.settings.first_uid, count)
+        self._spawners = Spawners(confined=self.capabilities.isolation)
         self._tools: FencePrograms | None = None
         self._sandbox: Path | None = None
         self._reaper: asyncio.Task[None] | None = None
@@ -138,6 +140,7 @@ class LocalBackend(SlotBackend):
             await end_tasks(reaper)
         for slot_id in list(self._slots):
             await self._end_slot(slot_id)
+        await self._spawners.close()
         self._uids.close()
         if self._sandbox is not None:
             sandbox, self._sandbox = self._sandbox, None
@@ -235,14 +238,14 @@ class LocalBackend(SlotBackend):
         if building and memory_mb:
             memory_mb = max(memory_mb, BUILD_MEMORY_MB)
         groups = cgroups.create(f"hermes-queue-{slot_id}", memory_mb=memory_mb, max_pids=max_pids)
-        limits = [] if groups else cgroups.fallback_prefix(memory_mb=memory_mb, max_pids=max_pids)
+        limits = cgroups.process_limits(groups, memory_mb=memory_mb, max_pids=max_pids)
         options = FenceOptions(
             interpreter=found,
             mounts=tuple(mounts),
             conceal=conceal,
             network=self.settings.network and not building,
             groups=groups,
-            limits=tuple(limits),
+            limits=limits,
             uid=uid,
         )
         fence = self._fence(slot_id, SlotDirectories(sandbox / slot_id), options)
@@ -265,9 +268,9 @@ class LocalBackend(SlotBackend):
         self, slot_id: str, directories: SlotDirectories, options: FenceOptions
     ) -> BubblewrapFence | PlainFence:
         if not self.capabilities.isolation:
-            return PlainFence(slot_id, directories, options)
+            return PlainFence(slot_id, directories, options, self._spawners)
         assert self._tools is not None  # noqa: S101 - found by start()
-        return BubblewrapFence(slot_id, self._tools, directories, options)
+        return BubblewrapFence(slot_id, self._tools, directories, options, self._spawners)
 
     async def _end_slot(self, slot_id: str) -> None:
         """Kill and delete a slot, and end its lease. No-op if it is gone; never raises."""

@@ -1,4 +1,4 @@
-"""The isolation of one slot: a bubblewrap that holds its namespaces, entered with nsenter.
+"""The isolation of one slot: a bubblewrap that holds its namespaces, which a spawner enters.
 
 If the worker is root, everything first drops to an unprivileged uid. Inside, commands run as uid
 1000 without capabilities and without a way to gain any, under a filter of system calls (see
@@ -9,7 +9,6 @@ nothing outlives either.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,21 +16,20 @@ from hermes_queue.sandbox.base import SLOT_ENVIRONMENT, WORKSPACE
 from hermes_queue.sandbox.host.bubblewrap import (
     ETC_SHARED,
     INIT_PLACE,
-    LEAVE,
     Bubblewrap,
     place_init,
 )
-from hermes_queue.sandbox.host.cgroups import ControlGroups
+from hermes_queue.sandbox.host.cgroups import ControlGroups, ProcessLimit
 from hermes_queue.sandbox.host.interpreter import MOUNT as PYTHON_MOUNT
 from hermes_queue.sandbox.host.interpreter import Interpreter
 from hermes_queue.sandbox.host.isolation import FencePrograms, host_python, top_level
 from hermes_queue.sandbox.host.paths import SLOT_UID, shared_directory, slot_directory
+from hermes_queue.sandbox.host.spawner import Confinement, Spawner, Spawners
 from hermes_queue.sandbox.host.user_namespaces import drop_prefix
 
 HOME = "/home/agent"
 INNER_ID = "1000"
 PATH = f"{PYTHON_MOUNT}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-ENTER_DIRECTORY = f'{LEAVE}cd -- "$1" || exit 125; unset OLDPWD; shift; exec "$@"'
 DIRECTORIES = ("/etc", "/home", "/opt", "/opt/assets", "/opt/python", "/var")
 ETC_OWN = {
     "passwd": "root:x:0:0:root:/root:/bin/bash\n"
@@ -74,8 +72,8 @@ class FenceOptions:
     """Import names; see `SlotSpec.conceal`."""
     network: bool = False
     groups: ControlGroups | None = None
-    limits: tuple[str, ...] = ()
-    """Prefix that sets per-process limits if there are no control groups."""
+    limits: tuple[ProcessLimit, ...] = ()
+    """Of each process."""
     uid: int = SLOT_UID
     """Host uid of the slot if the worker is root."""
 
@@ -83,15 +81,13 @@ class FenceOptions:
 class BubblewrapFence(Bubblewrap):
     """Holds one slot's commands together. `PlainFence` does the same without isolation."""
 
-    is_confined = True
-    """Whether commands are started under the filter of system calls."""
-
     def __init__(
         self,
         slot_id: str,
         tools: FencePrograms,
         directories: SlotDirectories,
         options: FenceOptions,
+        spawners: Spawners,
     ) -> None:
         drop = drop_prefix(tools.setpriv, options.uid) if tools.drop else ()
         super().__init__(f"slot {slot_id}", tools, groups=options.groups, drop=drop)
@@ -99,12 +95,45 @@ class BubblewrapFence(Bubblewrap):
         self.workspace = WORKSPACE
         self.directories = directories
         self.options = options
+        self._spawners = spawners
+        self._spawner: Spawner | None = None
 
     async def begin(self) -> None:
         """Start it. Raises SandboxError or OSError."""
         environment = {"PATH": PATH, "LANG": "C.UTF-8"}
         await asyncio.to_thread(place_init, self.directories.init, self.options.uid)
         await self.start(self._layout(), environment=environment)
+        with self.namespaces() as namespaces:
+            confinement = Confinement(
+                namespaces=namespaces,
+                uid=self.options.uid if self._drop else None,
+                groups=self.options.groups,
+                limits=self.options.limits,
+            )
+            self._spawner = await self._spawners.make(confinement)
+
+    @property
+    def spawner(self) -> Spawner:
+        """What starts commands in it, once it has begun. It has no capabilities, nor have they."""
+        assert self._spawner is not None  # noqa: S101 - begun
+        return self._spawner
+
+    def is_alive(self) -> bool:
+        """See `Bubblewrap`."""
+        return super().is_alive() and not self.spawner.is_lost
+
+    async def ended_from_inside(self) -> bool:
+        """See `Bubblewrap`. Nothing inside reaches the spawner."""
+        return not super().is_alive() and await super().ended_from_inside()
+
+    async def kill(self) -> None:
+        """See `Bubblewrap`."""
+        try:
+            # The spawner must reap its commands before their namespace can end.
+            await super().kill()
+        finally:
+            if self._spawner is not None:
+                self._spawner.close()
 
     def _layout(self) -> list[str]:
         places, options = self.directories, self.options
@@ -149,13 +178,6 @@ class BubblewrapFence(Bubblewrap):
         if self.options.network:
             arguments += ["--ro-bind-try", "/etc/resolv.conf", "/etc/resolv.conf"]
         return arguments
-
-    def command(self, cwd: str, argv: Sequence[str | bytes]) -> list[str | bytes]:
-        """The host's argv that runs `argv` inside."""
-        # The kernel removes all capabilities with the first exec inside, because nobody there is
-        # uid 0; confined processes cannot gain any.
-        inside = [*self.options.limits, "/bin/sh", "-c", ENTER_DIRECTORY, "sh", cwd]
-        return [*self.enter_prefix(), *inside, *argv]
 
     def environment(self) -> dict[str, str]:
         """The clean environment that commands start with."""

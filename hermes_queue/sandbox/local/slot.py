@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -11,9 +10,10 @@ from pathlib import Path
 
 from hermes_queue.errors import SandboxError, SlotKilled, SlotLost
 from hermes_queue.sandbox.base import MAX_OUTPUT_BYTES, ExecutionResult
-from hermes_queue.sandbox.host.execution import OutputPipe, memory_file, run
+from hermes_queue.sandbox.host.execution import OutputPipe, follow, memory_file
 from hermes_queue.sandbox.host.paths import remove_tree
 from hermes_queue.sandbox.host.processes import COMMAND_VARIABLE
+from hermes_queue.sandbox.host.spawner import SCRIPT_PATH, SpawnedCommand
 from hermes_queue.sandbox.local.fence import BubblewrapFence
 from hermes_queue.sandbox.local.unfenced import PlainFence
 
@@ -28,6 +28,18 @@ LEFT_OPEN_NOTICE = (
     f"{MOST_LEFT_OPEN} of their streams are open; they end when they write to it. Redirect the "
     "output of background processes to files: command >log 2>&1 &"
 )
+
+
+def _with_script(
+    argv: Sequence[str], script: str | None
+) -> tuple[Sequence[str | bytes], list[int]]:
+    """The words of a shell that runs `script`, and the descriptors that they name."""
+    if script is None:
+        return argv, []
+    code = script.encode("utf-8", "surrogatepass")
+    if len(code) <= INLINE_COMMAND_BYTES and b"\0" not in code:
+        return [*argv, "-c", code], []
+    return [*argv, SCRIPT_PATH], [memory_file(code)]
 
 
 class LocalSlot:
@@ -70,33 +82,28 @@ class LocalSlot:
         # PWD keeps the name of a working directory that is reached through links.
         environment = {**fence.environment(), "PWD": cwd, **(env or {})}
         environment[COMMAND_VARIABLE] = command_id
-        with contextlib.ExitStack() as stack:
-            words: list[str | bytes] = [*argv]
-            descriptors: list[int] = []
-            if script is not None:
-                code = script.encode("utf-8", "surrogatepass")
-                if len(code) <= INLINE_COMMAND_BYTES and b"\0" not in code:
-                    words += ["-c", code]
-                else:
-                    descriptors.append(memory_file(code))
-                    stack.callback(os.close, descriptors[0])
-                    words.append(f"/dev/fd/{descriptors[0]}")
-            try:
-                result = await run(
-                    fence.command(cwd, words),
-                    env=environment,
-                    kill_tree=lambda pid: fence.kill_tree(command_id, pid),
-                    timeout_s=timeout_s,
-                    stdin=stdin,
-                    max_output_bytes=max_output_bytes,
-                    pass_fds=descriptors,
-                    owner=fence.options.uid,
-                    confined=fence.is_confined,
-                    cpu_time=groups.cpu_s if groups else lambda: None,
-                    keep=self._keep_reading,
-                )
-            except (OSError, ValueError) as error:
-                raise SandboxError(f"the command could not be started: {error}") from error
+        words, descriptors = _with_script(argv, script)
+
+        def start(*streams: int) -> SpawnedCommand:
+            streams += tuple(descriptors)
+            return fence.spawner.start(words, env=environment, cwd=cwd, streams=streams)
+
+        try:
+            result = await follow(
+                start,
+                kill_tree=lambda pid: fence.kill_tree(command_id, pid),
+                timeout_s=timeout_s,
+                stdin=stdin,
+                max_output_bytes=max_output_bytes,
+                owner=fence.options.uid,
+                cpu_time=groups.cpu_s if groups else lambda: None,
+                keep=self._keep_reading,
+            )
+        except (OSError, ValueError) as error:
+            raise SandboxError(f"the command could not be started: {error}") from error
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
         if not fence.is_alive():
             raise await self._lost("died under a command")
         return result

@@ -7,7 +7,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from hermes_queue.disk.locks import hold
@@ -15,6 +15,7 @@ from hermes_queue.errors import IsolationUnavailable
 from hermes_queue.sandbox.base import SLOT_ENVIRONMENT, AssetSpec
 from hermes_queue.sandbox.host.paths import remove_tree
 from hermes_queue.sandbox.host.processes import MAX_ROUNDS, kill_tree
+from hermes_queue.sandbox.host.spawner import Confinement, Spawner, Spawners
 from hermes_queue.sandbox.local import assets as asset_store
 from hermes_queue.sandbox.local.assets import AssetStore, Build
 from hermes_queue.sandbox.local.fence import FenceOptions, SlotDirectories
@@ -25,34 +26,40 @@ UNFINISHED = "unfinished"
 class PlainFence:
     """Finds a slot's commands by a mark in their environment, and does nothing more."""
 
-    is_confined = False
-
-    def __init__(self, slot_id: str, directories: SlotDirectories, options: FenceOptions) -> None:
+    def __init__(
+        self,
+        slot_id: str,
+        directories: SlotDirectories,
+        options: FenceOptions,
+        spawners: Spawners,
+    ) -> None:
         self.slot_id = slot_id
         self.workspace = str(directories.workspace)
         self.init_pid = 0
         self.init_started = 0
         self.directories = directories
         self.options = options
-        self._alive = False
+        self._spawners = spawners
+        self._spawner: Spawner | None = None
 
     async def begin(self) -> None:
         """See `BubblewrapFence`."""
-        self._alive = True
+        confinement = Confinement(groups=self.options.groups, limits=self.options.limits)
+        self._spawner = await self._spawners.make(confinement)
+
+    @property
+    def spawner(self) -> Spawner:
+        """See `BubblewrapFence`."""
+        assert self._spawner is not None  # noqa: S101 - begun
+        return self._spawner
 
     def is_alive(self) -> bool:
         """See `Bubblewrap`."""
-        return self._alive and self.directories.workspace.is_dir()
+        return not self.spawner.is_lost and self.directories.workspace.is_dir()
 
     async def ended_from_inside(self) -> bool:
         """See `Bubblewrap`. It is unknown who ended it."""
         return False
-
-    def command(self, cwd: str, argv: Sequence[str | bytes]) -> list[str | bytes]:
-        """See `BubblewrapFence`."""
-        groups = self.options.groups
-        prefix = groups.enter_prefix() if groups else []
-        return [*prefix, *self.options.limits, "/usr/bin/env", "-C", cwd, *argv]
 
     def environment(self) -> dict[str, str]:
         """See `BubblewrapFence`."""
@@ -70,8 +77,9 @@ class PlainFence:
 
     async def kill(self) -> None:
         """See `Bubblewrap`."""
-        self._alive = False
         await asyncio.to_thread(self._kill)
+        if self._spawner is not None:
+            self._spawner.close()
 
     def _kill(self) -> None:
         kill_tree(self.slot_id, None)

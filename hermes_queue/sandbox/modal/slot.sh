@@ -120,6 +120,7 @@ open_slot() {
     mkdir -p "$slot/assets/${pair#*=/opt/assets/}"
     printf '%s\0' "$pair" >>"$slot/mounts"
   done
+  [ $mounts = 0 ] || write_fstab "$slot"
 }
 
 # Every Python file of the image, except in slots and assets; one walk per sandbox.
@@ -194,14 +195,57 @@ spill() {
   cat >"$file" && chown "0:$2" "$file" && chmod 440 "$file"
 }
 
+# One program for all of them, where that can be: each costs a command some milliseconds.
 mount_slot() {
-  local slot=$root/slots/$1 pair
-  mount --bind "$slot/workspace" /workspace &&
-    mount --bind "$slot/home" /home/agent &&
-    mount --bind "$slot/tmp" /tmp &&
-    mount --bind "$slot/var-tmp" /var/tmp &&
-    mount --bind "$slot/assets" /opt/assets || return 1
-  if [ -d /dev/shm ]; then mount --bind "$slot/shm" /dev/shm || return 1; fi
+  local slot=$root/slots/$1
+  mount -a -T "$slot/fstab" 2>/dev/null && is_mounted "$slot" || mount_each "$slot" || return 1
+  # Hides the other slots' processes, if the kernel can.
+  mount -t proc -o hidepid=2,nosuid,nodev,noexec proc /proc 2>/dev/null
+  return 0
+}
+
+# The slot's directories and where commands see them, as `source=target`.
+places_of() {
+  local slot=$1
+  printf '%s\0' "$slot/workspace=/workspace" "$slot/home=/home/agent" "$slot/tmp=/tmp" \
+    "$slot/var-tmp=/var/tmp" "$slot/assets=/opt/assets"
+  [ ! -d /dev/shm ] || printf '%s\0' "$slot/shm=/dev/shm"
+}
+
+# Only for names without blanks and the like, which fstab(5) cannot hold as they are.
+write_fstab() {
+  local slot=$1 pair
+  {
+    while IFS= read -r -d '' pair; do
+      [[ $pair != *[[:space:]\\#]* ]] || return 0
+      echo "${pair%%=*} ${pair#*=} none bind"
+    done < <(places_of "$slot")
+    while IFS= read -r -d '' pair; do
+      [[ $pair != *[[:space:]\\#]* ]] || return 0
+      echo "${pair%%=*} ${pair#*=} none bind,ro"
+    done 2>/dev/null <"$slot/mounts"
+  } >"$slot/fstab.new"
+  mv "$slot/fstab.new" "$slot/fstab"
+}
+
+# `mount -a` leaves out what it takes for mounted.
+is_mounted() {
+  local slot=$1 pair
+  [ /workspace -ef "$slot/workspace" ] && [ /home/agent -ef "$slot/home" ] &&
+    [ /tmp -ef "$slot/tmp" ] && [ /var/tmp -ef "$slot/var-tmp" ] &&
+    [ /opt/assets -ef "$slot/assets" ] || return 1
+  [ ! -d /dev/shm ] || [ /dev/shm -ef "$slot/shm" ] || return 1
+  [ -e "$slot/mounts" ] || return 0
+  while IFS= read -r -d '' pair; do
+    [ "${pair%%=*}" -ef "${pair#*=}" ] || return 1
+  done <"$slot/mounts"
+}
+
+mount_each() {
+  local slot=$1 pair
+  while IFS= read -r -d '' pair; do
+    mount --bind "${pair%%=*}" "${pair#*=}" || return 1
+  done < <(places_of "$slot")
   if [ -e "$slot/mounts" ]; then
     while IFS= read -r -d '' pair; do
       # If the kernel refuses the flag, the files' owner and modes protect them.
@@ -209,14 +253,11 @@ mount_slot() {
         mount --bind "${pair%%=*}" "${pair#*=}" || return 1
     done <"$slot/mounts"
   fi
-  # Hides the other slots' processes, if the kernel can.
-  mount -t proc -o hidepid=2,nosuid,nodev,noexec proc /proc 2>/dev/null
-  return 0
 }
 
 run() {
   local slot=$1 uid=$2 limit=$3 id=$4 cwd=$5 stdin=$6 count=$7 pair
-  local home=/home/agent temporary=/tmp seal code file
+  local home=/home/agent temporary=/tmp seal code file streams=()
   read -r seal <$root/seal
   shift 7
   local environment=()
@@ -224,9 +265,9 @@ run() {
     case $pair in
       HQ_* | PATH=* | HOME=* | TMPDIR=* | USER=* | LOGNAME=* | PWD=* | OLDPWD=* | \
         SHLVL=* | _=*) ;;
-      *) [[ ${pair%%=*} == @($dropped) ]] || environment+=("$pair") ;;
+      *=*) [[ ${pair%%=*} == @($dropped) ]] || environment+=("$pair") ;;
     esac
-  done < <(env -0)
+  done </proc/$$/environ
   if [ $mounts = 1 ]; then
     mount_slot "$slot" || { echo "the slot's directories cannot be mounted" >&2; exit 70; }
   else
@@ -241,10 +282,13 @@ run() {
   shift "$count"
   [ "$stdin" = 1 ] || exec </dev/null
   # Lets the command open /dev/stdout and /dev/stderr by name for writing, but not for reading.
-  for pair in 1 2; do
-    file=/proc/$$/fd/$pair
-    [ -p $file ] && chown "0:$uid" $file 2>/dev/null && chmod 620 $file 2>/dev/null
+  for file in /proc/$$/fd/{1,2}; do
+    [ -p "$file" ] && streams+=("$file")
   done
+  # Each silenced by itself: around both, descriptor 2 of this shell would be /dev/null meanwhile.
+  if [ ${#streams[@]} != 0 ]; then
+    chown "0:$uid" "${streams[@]}" 2>/dev/null && chmod 620 "${streams[@]}" 2>/dev/null
+  fi
   local become=()
   if [ "$uid" != 0 ]; then
     become=(setpriv "--reuid=$uid" "--regid=$uid" --clear-groups --no-new-privs --inh-caps=-all)

@@ -1,0 +1,254 @@
+"""The worker's side of the processes that start the commands of slots, see `spawner_process`.
+
+The worker never waits for them: it sends without blocking, and a spawner that is gone, or that
+does not answer, loses the commands that it was given.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from hermes_queue.errors import SandboxError, SlotLost
+from hermes_queue.sandbox.host import spawner_process
+from hermes_queue.sandbox.host.cgroups import ControlGroups, ProcessLimit
+from hermes_queue.sandbox.host.execution import Child, Running, memory_file
+from hermes_queue.sandbox.host.spawner_process import ENDED, FAILED, LOCATED, MESSAGE, READY
+
+ANSWER_TIMEOUT_S = 30.0
+GONE = "the process that starts the slot's commands is gone"
+PROGRAM = spawner_process.__file__
+SCRIPT_PATH = f"/dev/fd/{spawner_process.SCRIPT}"
+"""Path of a command's script inside."""
+
+
+@dataclass(frozen=True, slots=True)
+class Confinement:
+    """What the commands of one slot are put into."""
+
+    namespaces: Sequence[int] = ()
+    """Descriptors, in the order in which they must be entered."""
+    uid: int | None = None
+    """Host uid to become first; None = stay the worker's."""
+    groups: ControlGroups | None = None
+    limits: Sequence[ProcessLimit] = ()
+
+
+class Spawners:
+    """Makes the spawners of one backend's slots, each a fork of one process."""
+
+    def __init__(self, *, confined: bool) -> None:
+        """`confined`: commands are under the filter of `seccomp`."""
+        self._confined = confined
+        self._server: Child | None = None
+        self._channel: socket.socket | None = None
+
+    async def make(self, confinement: Confinement) -> Spawner:
+        """A spawner that has entered the namespaces. Raises SandboxError or OSError."""
+        channel = self._running()
+        own, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        own.setblocking(False)
+        spawner = Spawner(own)
+        try:
+            with its, _opened(confinement.groups) as groups:
+                namespaces, limits = confinement.namespaces, confinement.limits
+                uid = -1 if confinement.uid is None else confinement.uid
+                numbers = [uid, len(namespaces), len(groups)]
+                numbers += [number for limit in limits for number in limit]
+                text = " ".join(map(str, numbers)).encode()
+                socket.send_fds(channel, [text], [its.fileno(), *namespaces, *groups])
+            await spawner.begun()
+        except BaseException:
+            spawner.close()
+            raise
+        return spawner
+
+    def _running(self) -> socket.socket:
+        """The channel to the server, which is started unless it runs."""
+        if self._server is not None and self._channel is not None:
+            if not self._server.exited.done():
+                return self._channel
+            self._channel.close()
+        own, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        own.setblocking(False)
+        with its:
+            argv = [sys.executable, "-I", "-S", PROGRAM, str(its.fileno())]
+            try:
+                server = Child(argv, env={}, pass_fds=[its.fileno()], confined=self._confined)
+            except BaseException:
+                own.close()
+                raise
+        self._server, self._channel = server, own
+        return own
+
+    async def close(self) -> None:
+        """End the server. Spawners stay. Idempotent."""
+        server, self._server = self._server, None
+        if self._channel is not None:
+            self._channel.close()
+        self._channel = None
+        if server is not None and not await server.ended_within(ANSWER_TIMEOUT_S):
+            await server.force()
+
+
+@contextlib.contextmanager
+def _opened(groups: ControlGroups | None) -> Iterator[list[int]]:
+    """The files to enter the groups with: the kernel goes by the rights of who opened them."""
+    with contextlib.ExitStack() as stack:
+        opened = []
+        for group in groups.groups if groups else ():
+            opened.append(os.open(group / "cgroup.procs", os.O_WRONLY | os.O_CLOEXEC))
+            stack.callback(os.close, opened[-1])
+        yield opened
+
+
+class Spawner:
+    """Starts commands in one slot. Lost when its process is, which no process inside can cause."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        self._channel = channel
+        self._loop = asyncio.get_running_loop()
+        self._begun: asyncio.Future[int] = self._loop.create_future()
+        """An errno, or 0."""
+        self._commands: dict[int, SpawnedCommand] = {}
+        self._count = 0
+        self.is_lost = False
+        self._loop.add_reader(channel, self._on_readable)
+
+    async def begun(self) -> None:
+        """Wait until it can start commands. Raises SandboxError."""
+        await asyncio.wait([self._begun], timeout=ANSWER_TIMEOUT_S)
+        if not self._begun.done() or self.is_lost:
+            raise SandboxError("the process that starts a slot's commands did not start")
+        if number := self._begun.result():
+            raise SandboxError(f"the slot cannot be entered: {os.strerror(number)}")
+
+    def start(
+        self,
+        argv: Sequence[str | bytes],
+        *,
+        env: Mapping[str, str],
+        cwd: str,
+        streams: Sequence[int],
+    ) -> SpawnedCommand:
+        """Start a command; `streams` are its first descriptors and, if there is one, its script's.
+
+        Raises:
+            SlotLost: the process that starts commands is gone.
+            OSError, ValueError: the request cannot be sent.
+        """
+        if self.is_lost:
+            raise SlotLost(GONE)
+        self._count += 1
+        request = memory_file(_request(argv, env, cwd))
+        try:
+            socket.send_fds(self._channel, [b"%d" % self._count], [request, *streams])
+        finally:
+            os.close(request)
+        command = self._commands[self._count] = SpawnedCommand(self, self._count)
+        return command
+
+    def ask_where(self, number: int) -> None:
+        """Have the pid of a running command sent."""
+        try:
+            self._channel.send(b"%d" % number)
+        except OSError:
+            self.close()
+
+    def _on_readable(self) -> None:
+        try:
+            data = self._channel.recv(MESSAGE.size)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if len(data) != MESSAGE.size:
+            self.close()
+            return
+        kind, number, value, cpu_ns = MESSAGE.unpack(data)
+        if number == 0:
+            if not self._begun.done():
+                self._begun.set_result(0 if kind == READY else value)
+        elif command := self._commands.get(number):
+            if kind == LOCATED:
+                command.located(value)
+                return
+            del self._commands[number]
+            if kind == ENDED:
+                command.ended(value, cpu_ns)
+            elif kind == FAILED:
+                command.failed(OSError(value, os.strerror(value)))
+
+    def close(self) -> None:
+        """Let it end once its commands have; nothing is known of them any more. Idempotent."""
+        self.is_lost = True
+        if self._channel.fileno() >= 0:
+            self._loop.remove_reader(self._channel)
+            self._channel.close()
+        if not self._begun.done():
+            self._begun.set_result(0)
+        commands, self._commands = self._commands, {}
+        for command in commands.values():
+            command.failed(SlotLost(GONE))
+
+
+class SpawnedCommand(Running):
+    """A command that a spawner has started."""
+
+    def __init__(self, spawner: Spawner, number: int) -> None:
+        super().__init__()
+        self._spawner = spawner
+        self._number = number
+        self._located: asyncio.Future[None] = self._loop.create_future()
+
+    def located(self, pid: int) -> None:
+        """It runs with this pid."""
+        self.pid = pid
+        if not self._located.done():
+            self._located.set_result(None)
+
+    def ended(self, status: int, cpu_ns: int) -> None:
+        """It has ended."""
+        self.cpu_s = cpu_ns / 1e9
+        if not self.exited.done():
+            self.exited.set_result(os.waitstatus_to_exitcode(status))
+
+    def failed(self, error: Exception) -> None:
+        """It was not started, or nothing more is known of it."""
+        if not self.exited.done():
+            self.exited.set_exception(error)
+            self.exited.exception()  # Else asyncio complains when nobody waits any more.
+
+    async def locate(self) -> None:
+        """See `Running`."""
+        if self.pid or self.exited.done():
+            return
+        self._spawner.ask_where(self._number)
+        waiting: set[asyncio.Future[None] | asyncio.Future[int]] = {self._located, self.exited}
+        done, _ = await asyncio.wait(
+            waiting, timeout=ANSWER_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED
+        )
+        if not done:
+            self._spawner.close()
+
+    async def force(self) -> None:
+        """See `Running`: the slot is lost."""
+        self._spawner.close()
+
+
+def _request(argv: Sequence[str | bytes], env: Mapping[str, str], cwd: str) -> bytes:
+    """A command as the spawner reads it. Raises ValueError: a NUL byte or an odd name."""
+    words = list(map(os.fsencode, argv))
+    if any("=" in name for name in env):
+        raise ValueError("an environment variable's name has a '='")
+    variables = [os.fsencode(f"{name}={value}") for name, value in env.items()]
+    fields = [os.fsencode(cwd), b"%d" % len(words), *words, *variables]
+    request = b"\0".join(fields)
+    if request.count(b"\0") != len(fields) - 1:
+        raise ValueError("embedded null byte")
+    return request
