@@ -52,8 +52,8 @@ from pip._internal.distributions.sdist import SourceDistribution
 def read_metadata(self, *_, **__):
     with open(os.path.join(self.req.unpacked_source_directory, "PKG-INFO"), "rb") as file:
         stated = file.read()
-    told = email.message_from_bytes(stated)
-    name = told["Name"].replace("-", "_") + "-" + told["Version"] + ".dist-info"
+    fields = email.message_from_bytes(stated)
+    name = fields["Name"].replace("-", "_") + "-" + fields["Version"] + ".dist-info"
     place = os.path.join(tempfile.mkdtemp(), name)
     os.mkdir(place)
     with open(os.path.join(place, "METADATA"), "wb") as file:
@@ -66,7 +66,7 @@ sys.exit(main(sys.argv[1:]))
 """pip, which takes an sdist's name and version from the PKG-INFO that every sdist has.
 
 By itself, `pip download` installs the sdist's build backend and runs it to learn them, which takes
-ten times as long, although the row's digest pins the file. There is no option against it, and this
+four times as long, although the row's digest pins the file. There is no option against it, and this
 is not an interface of pip's: where it fails, pip does it in its own way.
 """
 

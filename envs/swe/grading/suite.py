@@ -105,14 +105,11 @@ class SuiteRun:
 def venv_asset(runtime: SuiteRuntime, python: str) -> AssetSpec:
     """The dependencies of a row, without the package under test and without pip.
 
-    All of it is compiled, because slots cannot store what they compile; but of pygments, which is
-    larger than everything else that pytest needs, only what `import pytest` uses of it.
-
     `python` is the version that `runtime.python` stands for.
     """
     listed = [*sorted(runtime.requirements), *runtime.install]
     lines = " ".join(map(shlex.quote, listed))
-    options = "--quiet --prefer-binary --disable-pip-version-check --no-compile"
+    options = "--quiet --prefer-binary --disable-pip-version-check"
     if not runtime.install:
         options += " --no-deps"
     if any("--hash=" in line for line in listed):
@@ -121,7 +118,6 @@ def venv_asset(runtime: SuiteRuntime, python: str) -> AssetSpec:
 printf '%s\\n' {lines} > requirements.txt
 $HQ_PIP --python ./bin/python install {options} -r requirements.txt
 ./bin/python -c 'import pytest'
-./bin/python -m compileall -qq -x /pygments/ lib || true
 """
     key = asset_key(python, script)
     return AssetSpec(kind="venv", key=key, script=script, mount=VENV, python=runtime.python)
