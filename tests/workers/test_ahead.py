@@ -14,6 +14,7 @@ from records import make_job
 from slot_bench import local_backend
 from sums_env import SumsEnv
 
+from hermes_queue.bodies import codec
 from hermes_queue.broker.enqueue import enqueue
 from hermes_queue.errors import EnvInfraError
 from hermes_queue.ledger import Ledger
@@ -165,8 +166,6 @@ async def test_suspects_and_poison_are_left_to_the_worker_that_runs_them(bench):
     suspect = make_job(instance="i0").trajectory_id
     bench.ledger.client.hset(f"hq:traj:{suspect}", "deaths", 1)
     row = {"instance_id": "i1", "question": "b", "answer": 0}
-    from hermes_queue.bodies import codec
-
     bench.ledger.client.hset("hq:poison", codec.item_sha256(row), "{}")
     assert await bench.steps(1) == [False]
     assert built(bench) == []
@@ -178,6 +177,12 @@ async def test_only_envs_that_a_job_has_loaded_are_used(bench, monkeypatch):
     assert "exits_when_imported" not in sys.modules
     bench.add("a", run_id="known")
     assert await bench.steps(1) == [True]
+
+
+async def test_an_env_without_assets_costs_one_claim(bench):
+    bench.add("a", "b", "c", env="sums_env:ENV")
+    assert await bench.steps(3) == [False] * 3
+    assert len(bench.ledger.client.keys("hq:ahead:*")) == 1
 
 
 async def test_foreign_messages_are_passed_over(bench):

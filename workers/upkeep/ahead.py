@@ -58,6 +58,8 @@ class AheadPreparation:
         self._lanes = lanes
         self._is_full = is_full
         self._looked_at: OrderedDict[str, None] = OrderedDict()
+        self._without: set[str] = set()
+        """Envs that have nothing to prepare. Each claim of an item stays in Redis for a day."""
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = False
 
@@ -90,6 +92,7 @@ class AheadPreparation:
             began = time.monotonic()
             async with asyncio.timeout(self._runtime.worker.prepare_timeout_s):
                 if not await prepare(self._runtime.backend, job, row):
+                    self._without.add(job.env)
                     return False
         except GeneratorExit:
             raise
@@ -118,7 +121,9 @@ class AheadPreparation:
             self._looked_at[name] = None
             while len(self._looked_at) > _REMEMBERED:
                 self._looked_at.popitem(last=False)
-            if job is not None and claim_preparation(ledger, job, owner=self._runtime.owner):
+            if job is None or job.env in self._without:
+                continue
+            if claim_preparation(ledger, job, owner=self._runtime.owner):
                 row = job.item or get_item(ledger, str(job.item_sha256))
                 if row is not None:
                     return job, row
