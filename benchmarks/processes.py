@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import secrets
 import subprocess
 import sys
 import tempfile
@@ -92,11 +93,21 @@ def worker(
     """One worker of ours, with the default settings but for `settings`."""
     command = [sys.executable, "-m", "celery", "-A", "hermes_queue", "worker", "-l", "error"]
     command += ["-c", str(concurrency), "--without-gossip", "--without-mingle"]
+    command += ["-n", f"{secrets.token_hex(4)}@%h"]
     with tempfile.TemporaryDirectory(prefix="hq-bench-") as spool:
         own = {"HERMES_QUEUE_REDIS_URL": server.url, "HERMES_QUEUE_PATHS_SPOOL": spool}
         environment = {**os.environ, **own, **settings}
         with process(command, env=environment, stdout=QUIET) as running:
             yield running
+
+
+@contextmanager
+def reader(server: Server, group: str) -> Iterator[subprocess.Popen[str]]:
+    """A process that consumes and acknowledges everything."""
+    environment = {**os.environ, "HERMES_QUEUE_REDIS_URL": server.url}
+    command = [sys.executable, "-m", "benchmarks.reader", group]
+    with process(command, cwd=ROOT, env=environment, stdout=QUIET) as running:
+        yield running
 
 
 def peer_python(name: str) -> Path | str:
