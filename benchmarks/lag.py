@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TextIO
 
@@ -73,6 +72,6 @@ class WatchedLocal(LocalBackend):
         await super().stop()
 
 
-def settings(backend: type[WatchedNoop] | type[WatchedLocal], path: Path) -> Mapping[str, str]:
+def settings(backend: type[WatchedNoop] | type[WatchedLocal], path: Path) -> dict[str, str]:
     """Of a worker that has it."""
     return {FILE: str(path), "HERMES_QUEUE_SANDBOX_BACKEND": f"{__name__}:{backend.__name__}"}

@@ -1,8 +1,10 @@
 """How long operators wait for `status`, `top`, `run list` and `run show` when much has happened.
 
 Fills a Redis of its own through the ledger's scripts (claim, begin, publish, trim), in pipelines
-and without a worker: finished trajectories in many runs, their groups read and trimmed; jobs that
-wait for a worker; groups that nobody has read. Then it runs the commands.
+and without a worker: a run of finished trajectories, whose groups are read and trimmed; jobs that
+wait for a worker; groups that wait for a reader. What Redis keeps of the finished run is then
+copied as it is, under the ids of further runs, until there are as many as wanted. Then it runs the
+commands.
 """
 
 from __future__ import annotations
@@ -34,10 +36,22 @@ QUICK_S = 2.0
 GROUP_SIZE = 4
 AT_ONCE = 400
 READER = "reader"
+FIRST, COPIES = "finished00000", "finished%05d"
+COPIED_AT_ONCE = 50
+COPY = """
+local run, copies, first, last = unpack(ARGV)
+for _, key in ipairs(KEYS) do
+  local kept, ttl = redis.call('DUMP', key), math.max(0, redis.call('PTTL', key))
+  for number = first, last do
+    local name = string.gsub(key, run, string.format(copies, number), 1)
+    redis.call('RESTORE', name, ttl, kept)
+  end
+end
+"""
 SHAPE: dict[str, Any] = {"group_size": GROUP_SIZE, "env": "gsm8k", "item": ROW}
 EXAMPLES = """\
 examples:
-  a million finished, a hundred thousand waiting (half an hour, 2 GB of Redis)
+  a million finished, a hundred thousand waiting (some minutes, 1 GB of Redis)
     python -m benchmarks.operators
   roughly, in a minute
     python -m benchmarks.operators --finished 20000 --waiting 2000 --unread 500
@@ -77,6 +91,18 @@ class Filler:
         if read:
             self._read()
 
+    def copy(self, run: str, name: str, numbers: range) -> None:
+        """What Redis keeps of a finished run, as the runs `name` with these numbers."""
+        client, prefix = self._ledger.client, self._ledger.prefix
+        copy: Any = client.register_script(COPY)
+        found = [key for key in client.scan_iter(f"{prefix}*{run}*", count=5000)]
+        for first in range(0, len(found), COPIED_AT_ONCE):
+            some = found[first : first + COPIED_AT_ONCE]
+            copy(keys=some, args=[run, name, numbers.start, numbers.stop - 1])
+        listed = self._ledger.key("runs")
+        last: Any = client.zscore(listed, run)
+        client.zadd(listed, {name % number: last for number in numbers})
+
     def _all(self, calls: Sequence[Any]) -> None:
         for result in self._ledger.make_all(calls):
             if isinstance(result, Exception):
@@ -114,10 +140,10 @@ def fill(ledger: Ledger, given: argparse.Namespace, say: Callable[[str], None]) 
     """As the options say; returns the id of the run that waits."""
     filler = Filler(ledger)
     size = max(GROUP_SIZE, given.finished // given.runs // GROUP_SIZE * GROUP_SIZE)
-    for number in range(given.finished // size):
-        filler.finish(f"finished-{number:05}", size)
-        if number % max(1, given.runs // 20) == 0:
-            say(f"{(number + 1) * size} finished")
+    filler.finish(FIRST, size)
+    say(f"{size} finished")
+    filler.copy(FIRST, COPIES, range(1, given.finished // size))
+    say(f"{given.finished // size} runs of them")
     if given.unread:
         filler.finish("unread", GROUP_SIZE * given.unread, read=False)
         # Half of them are delivered, so that the reader's place is in their middle.
@@ -194,6 +220,7 @@ def main(given: Sequence[str] | None = None) -> int:
         print(f"[{time.strftime('%H:%M:%S')}] {text}", file=sys.stderr, flush=True)
 
     with redis_server() as server, closing(Ledger.connect(url=server.url)) as ledger:
+        server.client.config_set("appendonly", "no")  # the commands only read
         empty = server.number("memory", "used_memory")
         waiting = fill(ledger, options, say)
         used = server.number("memory", "used_memory") - empty

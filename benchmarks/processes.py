@@ -18,7 +18,7 @@ from pathlib import Path
 import redis
 
 from benchmarks.measuring import Turn, metered
-from hermes_queue.broker.embedded import find_redis_server
+from hermes_queue.broker.embedded import COMPACT_HASHES, find_redis_server
 
 ROOT = Path(__file__).parents[1]
 PEERS = ROOT / "benchmarks" / "peers"
@@ -81,9 +81,18 @@ def redis_server() -> Iterator[Server]:
         path = f"{directory}/redis.sock"
         command = [find_redis_server(), "--port", "0", "--unixsocket", path, "--dir", directory]
         command += ["--save", "", "--appendonly", "yes", "--appendfsync", "everysec"]
+        command += COMPACT_HASHES
         with process(command, stdout=QUIET) as server, redis.Redis(unix_socket_path=path) as client:
-            until(Path(path).exists, server)
+            until(lambda: answers(client), server)
             yield Server(path, server.pid, client)
+
+
+def answers(client: redis.Redis) -> bool:
+    """Whether the server listens. Its socket is there a moment before."""
+    try:
+        return bool(client.ping())
+    except redis.ConnectionError:
+        return False
 
 
 @contextmanager

@@ -39,7 +39,7 @@ COUNT, FENCED = 1000, 200
 TOOL_CALLS = 5
 REPLY_S = (5.0, 20.0)
 SECONDS = 40.0
-PATIENCE_S = 300.0
+PATIENCE_S = 900.0
 
 
 def script(body: bytes) -> dict[str, Any]:

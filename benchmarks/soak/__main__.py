@@ -32,7 +32,7 @@ from hermes_queue.ledger import Ledger
 
 AT_ONCE = 64
 SHORT = {"HERMES_QUEUE_RESULTS_FINISHED_TTL_S": "60", "HERMES_QUEUE_RESULTS_RETENTION_S": "60"}
-DRAIN_S = 300.0
+DRAIN_S = PATIENCE_S = 300.0
 EXAMPLES = """\
 how to read it:
   flat     over the second half it rose by no more than 5 %, or by what is noise for its kind
@@ -90,7 +90,8 @@ def soak(options: argparse.Namespace) -> list[dict[str, float]]:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hq-soak-")))
         directory.chmod(0o755)
         server = stack.enter_context(redis_server())
-        ledger = stack.enter_context(closing(Ledger.connect(url=server.url)))
+        # Of hours on a machine that may be busy, no slow answer shall be the end.
+        ledger = stack.enter_context(closing(Ledger.connect(url=server.url, timeout_s=PATIENCE_S)))
         paths = {"ARCHIVE_DIRECTORY": "archive", "PATHS_SPOOL": "spool", "PATHS_CACHE": "cache"}
         given = {f"HERMES_QUEUE_{name}": f"{directory}/{where}" for name, where in paths.items()}
         given |= SHORT

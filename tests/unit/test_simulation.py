@@ -12,7 +12,7 @@ from benchmarks.soak.trends import trend
 
 IDLE = Fleet(
     hosts=2, slots=20, cores=4, turns=3, reply_s=(4.0, 6.0), tool_s=(0.0, 0.0), tool_ms=0.0,
-    verify_ms=0.0, trajectory_ms=0.0, turn_ms=0.0, redis_ms=0.0, permit_ms=0.0, record_ms=0.0,
+    verify_ms=0.0, trajectory_ms=0.0, turn_ms=0.0, redis_ms=0.0, permit_ms=0.0, ask_ms=0.0, record_ms=0.0,
     renew_ms=0.0, consumer_ms=0.0, minutes=10,
 )  # fmt: skip
 """Nothing costs anything but the model, which takes 5 s in the mean."""
@@ -57,10 +57,10 @@ def test_processes_of_one_machine_share_its_cores():
 
 
 def test_an_endpoint_that_serves_few_calls_makes_the_others_wait_and_ask():
-    found = simulate(replace(IDLE, endpoint_calls=10, permit_ms=1.0))
+    found = simulate(replace(IDLE, endpoint_calls=10, permit_ms=1.0, ask_ms=1.0))
     assert found["calls_per_s"] == pytest.approx(2, rel=0.03)
     assert found["call_wait_s"] == pytest.approx(15, rel=0.05)
-    free = simulate(replace(IDLE, permit_ms=1.0))
+    free = simulate(replace(IDLE, permit_ms=1.0, ask_ms=1.0))
     assert busy(found, "Redis") / 2 > busy(free, "Redis") / 8, "asking again costs Redis"
 
 
