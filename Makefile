@@ -27,11 +27,11 @@ UV ?= $(BIN)/uv
 PACKAGES := hermes_queue workers producers envs
 COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-annotate --custom-compile-command "make lock"
-SLOW := test-exhaustive|tamper|validate|chaos|datasets|test-atropos|test-prometheus|test-compose|test-flower|test-pages|test-gvisor|test-modal-docker|test-modal-oldest|test-aimock|test-vllm|test-sglang
+SLOW := test-exhaustive|tamper|validate|chaos|datasets|test-atropos|test-prometheus|test-compose|test-flower|test-pages|test-gvisor|test-modal-docker|test-modal-oldest|test-aimock|test-vllm|test-sglang|soak
 RUN_EXTRAS := --extra producer --extra worker --extra local
 
 .PHONY: help demo test test-all test-exhaustive test-aimock test-atropos test-compose test-flower test-modal-oldest test-pages test-prometheus \
-	test-gvisor test-modal-docker test-sglang test-vllm validate tamper chaos datasets lint audit sbom format bench lock docs site clean redis
+	test-gvisor test-modal-docker test-sglang test-vllm validate tamper chaos datasets lint audit sbom format bench soak lock docs site clean redis
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 20
@@ -146,6 +146,9 @@ format: $(VENV)/.dev ## Let ruff rewrite what it can
 
 bench: $(VENV)/.dev redis ## Measure what the machinery costs, beside other systems (15 min; PARTS="factory codec")
 	$(BIN)/python -m benchmarks $(PARTS)
+
+soak: $(VENV)/.dev redis ## A million no-op trajectories, and whether anything grows with them (an hour or more)
+	$(BIN)/python -m benchmarks.soak --minutes 30 --trajectories 1000000
 
 docs: $(VENV)/.dev ## Generate what is made from code: pages of settings and commands, tables, pictures
 	$(BIN)/python docs/generate_configuration.py

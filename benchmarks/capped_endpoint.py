@@ -6,12 +6,21 @@ import asyncio
 import json
 import random
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 _USAGE = {"prompt_tokens": 100, "completion_tokens": 20}
-_CHOICE = {"index": 0, "message": {"role": "assistant", "content": "7"}, "finish_reason": "stop"}
-_COMPLETION = {"id": "c", "choices": [_CHOICE], "usage": _USAGE}
+
+
+def completion(message: dict[str, Any]) -> dict[str, Any]:
+    """An answer with this message of the assistant."""
+    reason = "tool_calls" if message.get("tool_calls") else "stop"
+    choice = {"index": 0, "message": {"role": "assistant", **message}, "finish_reason": reason}
+    return {"id": "c", "choices": [choice], "usage": _USAGE}
+
+
+_COMPLETION = completion({"content": "7"})
 
 
 @dataclass
@@ -30,6 +39,8 @@ class CappedEndpoint:
     """What it asks for while paused."""
     status: int = 200
     """Another one is the answer to everything."""
+    script: Callable[[bytes], dict[str, Any]] = lambda _: _COMPLETION
+    """The completion for the body of a request."""
     url: str = ""
     inside: int = 0
     most: int = 0
@@ -74,17 +85,17 @@ class CappedEndpoint:
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
                 fields = dict(line.split(": ", 1) for line in head.splitlines()[1:] if line)
-                await reader.readexactly(int(fields["content-length"]))
+                body = await reader.readexactly(int(fields["content-length"]))
                 session = fields.get("x-session-id", "")
                 self.sessions[session] = self.sessions.get(session, 0) + 1
-                writer.write(await self._answer())
+                writer.write(await self._answer(body))
                 await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
             pass  # the client left, or the endpoint closes
         finally:
             writer.close()
 
-    async def _answer(self) -> bytes:
+    async def _answer(self, body: bytes) -> bytes:
         if self.paused:
             self.turned_away += 1
             return _response(
@@ -103,7 +114,7 @@ class CappedEndpoint:
         try:
             await asyncio.sleep(random.uniform(*self.service_s))
             self.served += 1
-            return _response(200, _COMPLETION)
+            return _response(200, self.script(body))
         finally:
             self.busy_s += time.monotonic() - began
             self.inside -= 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import secrets
 import subprocess
 import sys
 import tempfile
@@ -17,7 +18,7 @@ from pathlib import Path
 import redis
 
 from benchmarks.measuring import Turn, metered
-from hermes_queue.broker.embedded import find_redis_server
+from hermes_queue.broker.embedded import COMPACT_HASHES, find_redis_server
 
 ROOT = Path(__file__).parents[1]
 PEERS = ROOT / "benchmarks" / "peers"
@@ -80,9 +81,18 @@ def redis_server() -> Iterator[Server]:
         path = f"{directory}/redis.sock"
         command = [find_redis_server(), "--port", "0", "--unixsocket", path, "--dir", directory]
         command += ["--save", "", "--appendonly", "yes", "--appendfsync", "everysec"]
+        command += COMPACT_HASHES
         with process(command, stdout=QUIET) as server, redis.Redis(unix_socket_path=path) as client:
-            until(Path(path).exists, server)
+            until(lambda: answers(client), server)
             yield Server(path, server.pid, client)
+
+
+def answers(client: redis.Redis) -> bool:
+    """Whether the server listens. Its socket is there a moment before."""
+    try:
+        return bool(client.ping())
+    except redis.ConnectionError:
+        return False
 
 
 @contextmanager
@@ -92,11 +102,21 @@ def worker(
     """One worker of ours, with the default settings but for `settings`."""
     command = [sys.executable, "-m", "celery", "-A", "hermes_queue", "worker", "-l", "error"]
     command += ["-c", str(concurrency), "--without-gossip", "--without-mingle"]
+    command += ["-n", f"{secrets.token_hex(4)}@%h"]
     with tempfile.TemporaryDirectory(prefix="hq-bench-") as spool:
         own = {"HERMES_QUEUE_REDIS_URL": server.url, "HERMES_QUEUE_PATHS_SPOOL": spool}
         environment = {**os.environ, **own, **settings}
         with process(command, env=environment, stdout=QUIET) as running:
             yield running
+
+
+@contextmanager
+def reader(server: Server, group: str) -> Iterator[subprocess.Popen[str]]:
+    """A process that consumes and acknowledges everything."""
+    environment = {**os.environ, "HERMES_QUEUE_REDIS_URL": server.url}
+    command = [sys.executable, "-m", "benchmarks.reader", group]
+    with process(command, cwd=ROOT, env=environment, stdout=QUIET) as running:
+        yield running
 
 
 def peer_python(name: str) -> Path | str:

@@ -28,6 +28,6 @@ for name in PRODUCER WORKER CONSUMER MONITOR FLOWER OPERATOR; do
 done
 
 # noeviction: an evicted key is a lost job. What a power loss may repeat with AOF every second is in
-# docs/guarantees.md.
+# docs/guarantees.md. Compact hashes: jobs and what is kept of finished ones take half, docs/tuning.md.
 exec redis-server --aclfile "$acl" --appendonly yes --appendfsync everysec --save '' \
-    --maxmemory-policy noeviction "$@"
+    --maxmemory-policy noeviction --hash-max-listpack-value 4096 "$@"

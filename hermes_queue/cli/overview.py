@@ -6,14 +6,10 @@ Its size grows with lanes, workers and active runs, never with waiting or finish
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import redis
-
-from hermes_queue.errors import ConfigurationError
 from hermes_queue.keyspace.connection import explained
 from hermes_queue.ledger.fleet.lanes import Breakers, LaneState, known_lanes
 from hermes_queue.ledger.fleet.tally import Lately, Tally
@@ -22,8 +18,6 @@ from hermes_queue.ledger.runs import RunInfo, Runs
 from hermes_queue.queues import lanes_with_quarantine, queue_keys
 from hermes_queue.results.consumers import ConsumerGroup, consumer_groups
 from hermes_queue.wire.ids import of_message
-
-logger = logging.getLogger(__name__)
 
 RATE_WINDOW_S = 600.0
 """Window for measuring the pace of a run."""
@@ -183,16 +177,8 @@ def _redis(info: Mapping[str, Any]) -> RedisState:
 
 def _runs(ledger: Ledger, now: float) -> tuple[RunProgress, ...]:
     runs, lately = Runs(ledger), Tally(ledger).lately(RATE_WINDOW_S, now=now)
-    found = []
-    for run_id in runs.ids()[:MOST_RUNS]:
-        try:
-            found.append(_progress(runs.get(run_id), lately, now))
-        except ConfigurationError:  # purged or expired meanwhile
-            continue
-        except (ValueError, redis.ResponseError) as error:
-            extra = {"action": "bad_entries"}
-            logger.warning("run %r cannot be read: %s", run_id, error, extra=extra)
-    return tuple(found)
+    found = runs.several(runs.ids()[:MOST_RUNS])
+    return tuple(_progress(info, lately, now) for info in found)
 
 
 def _lanes(

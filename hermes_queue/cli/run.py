@@ -59,13 +59,8 @@ run = click.Group("run", help=_HELP)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def list_(as_json: bool) -> None:
     """Print one line per run, the most recently enqueued one first."""
-    infos = []
     with _runs() as runs:
-        for run_id in runs.ids():
-            try:
-                infos.append(runs.get(run_id))
-            except ConfigurationError:  # purged or expired meanwhile
-                continue
+        infos = runs.several(runs.ids())
     if as_json:
         for info in infos:
             click.echo(json.dumps(_row(info)))

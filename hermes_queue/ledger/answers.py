@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
@@ -246,6 +246,13 @@ class RunStatus:
     def done(self) -> bool:
         """Whether every trajectory has ended."""
         return self.total > 0 and self.queued + self.running == 0
+
+    @classmethod
+    def of(cls, raw: Sequence[str]) -> RunStatus:
+        """The counters in the `RUN_COUNTERS` of a run; "" = a field that it does not have."""
+        counts = dict(zip(RUN_COUNTERS, (int(value or 0) for value in raw), strict=True))
+        settled = sum(counts[name] for name in ("running", *ENDED))
+        return cls(queued=max(0, counts["total"] - settled), **counts)
 
 
 ENDED = ("finished", "failed", "surplus", "cancelled", "stale")

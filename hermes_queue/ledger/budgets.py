@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hermes_queue.ledger.ledger import RUN_TTL_S, Ledger
 
 BUDGETS = ("cost_usd", "tokens", "wall_s")
 """US dollars, prompt and completion tokens, and seconds since the run's first enqueue."""
+
+ACCOUNT_FIELDS = (
+    "created",
+    *(f"{kind}:{name}" for name in BUDGETS for kind in ("budget", "spent", "reserved")),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +43,13 @@ def set_budgets(ledger: Ledger, run_id: str, budgets: Mapping[str, float | None]
 
 def accounts(ledger: Ledger, run_id: str, *, now: float) -> dict[str, Budget]:
     """The accounts of a run by name; `now` is Redis' clock, unix seconds."""
-    names = [f"{kind}:{name}" for name in BUDGETS for kind in ("budget", "spent", "reserved")]
-    created, *raw = ledger.hash_fields(f"run:{run_id}", "created", *names)
-    values = [float(value) if value else None for value in raw]
+    return accounts_of(ledger.hash_fields(f"run:{run_id}", *ACCOUNT_FIELDS), now=now)
+
+
+def accounts_of(raw: Sequence[str], *, now: float) -> dict[str, Budget]:
+    """The accounts in the `ACCOUNT_FIELDS` of a run; "" = a field that it does not have."""
+    created, *amounts = raw
+    values = [float(value) if value else None for value in amounts]
     found = {
         name: Budget(name, limit, spent or 0.0, max(0.0, round(reserved or 0.0, 6)))
         for name, limit, spent, reserved in zip(

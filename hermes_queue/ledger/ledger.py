@@ -19,7 +19,6 @@ from hermes_queue.keyspace.connection import explained
 from hermes_queue.keyspace.deployment import Deployment
 from hermes_queue.ledger import transitions
 from hermes_queue.ledger.answers import (
-    ENDED,
     NOTHING_SPENT,
     RUN_COUNTERS,
     Accepted,
@@ -125,10 +124,7 @@ class Ledger(Deployment):
 
     def run_status(self, run_id: str) -> RunStatus:
         """Counters of a run; all zero if it is unknown."""
-        raw = self.hash_fields(f"run:{run_id}", *RUN_COUNTERS)
-        counts = dict(zip(RUN_COUNTERS, (int(value or 0) for value in raw), strict=True))
-        settled = sum(counts[name] for name in ("running", *ENDED))
-        return RunStatus(queued=max(0, counts["total"] - settled), **counts)
+        return RunStatus.of(self.hash_fields(f"run:{run_id}", *RUN_COUNTERS))
 
     def backlog(self) -> int:
         """Number of jobs of all lanes that wait for a worker, without those parked by a pause."""

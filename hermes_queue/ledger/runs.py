@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from hermes_queue.errors import ConfigurationError
-from hermes_queue.keyspace.connection import explained
-from hermes_queue.ledger.answers import ENDED, RunStatus
-from hermes_queue.ledger.budgets import Budget, accounts
+from hermes_queue.keyspace.connection import explained, explanation
+from hermes_queue.ledger.answers import ENDED, RUN_COUNTERS, RunStatus
+from hermes_queue.ledger.budgets import ACCOUNT_FIELDS, Budget, accounts, accounts_of
 from hermes_queue.ledger.ledger import RUN_TTL_S, Ledger
 from hermes_queue.settings import ResultSettings
 from hermes_queue.wire.ids import group_of
 
+logger = logging.getLogger(__name__)
+
+_FIELDS = ("state", "reason", "config", "paused_by", "policy_version")
+RUNS_AT_ONCE = 500
+"""Runs that are read in one round trip."""
 BATCH = 500
 """Jobs or claims per call: takes a few milliseconds of Redis."""
 GROUPS_AT_ONCE = 32
@@ -72,29 +78,49 @@ class Runs:
         Raises:
             ConfigurationError: the run is unknown.
         """
-        ledger = self.ledger
-        names = ("state", "reason", "created", "config", "paused_by", "policy_version")
-        state, reason, created, config, by, version = ledger.hash_fields(f"run:{run_id}", *names)
-        if not state:
-            raise _unknown(run_id)
-        with explained(ledger.url):
-            parked: Any = ledger.client.scard(ledger.key(f"run:{run_id}:parked"))
-        paused_by = by if state == "paused" else ""
-        counters = ledger.run_status(run_id)
-        if counters.done and state != "cancelled":
-            state = "done"
-        return RunInfo(
-            run_id=run_id,
-            state=state,
-            reason=reason,
-            paused_by=paused_by,
-            created=float(created),
-            config=json.loads(config or "{}"),
-            parked=parked,
-            accounts=accounts(ledger, run_id, now=time.time()),
-            policy_version=int(version) if version else None,
-            counters=counters,
-        )
+        [found] = self._read([run_id])
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def several(self, run_ids: Sequence[str]) -> list[RunInfo]:
+        """Facts about these runs, in order and in few round trips.
+
+        Runs that are unknown by now are left out, and so, with a warning, are those that cannot
+        be read.
+        """
+        infos = []
+        for start in range(0, len(run_ids), RUNS_AT_ONCE):
+            some = run_ids[start : start + RUNS_AT_ONCE]
+            for run_id, found in zip(some, self._read(some), strict=True):
+                if isinstance(found, RunInfo):
+                    infos.append(found)
+                elif not isinstance(found, ConfigurationError):
+                    extra = {"action": "bad_entries"}
+                    logger.warning("run %r cannot be read: %s", run_id, found, extra=extra)
+        return infos
+
+    def _read(self, run_ids: Sequence[str]) -> list[RunInfo | Exception]:
+        """Each run, or why there is none."""
+        ledger, now = self.ledger, time.time()
+        fields = (*_FIELDS, *ACCOUNT_FIELDS, *RUN_COUNTERS)
+        with explained(ledger.url), ledger.client.pipeline(transaction=False) as pipe:
+            for run_id in run_ids:
+                pipe.hmget(ledger.key(f"run:{run_id}"), fields)
+                pipe.scard(ledger.key(f"run:{run_id}:parked"))
+            answers: list[Any] = pipe.execute(raise_on_error=False)
+        found: list[RunInfo | Exception] = []
+        for run_id, raw, parked in zip(run_ids, answers[::2], answers[1::2], strict=True):
+            failed = next((each for each in (raw, parked) if isinstance(each, Exception)), None)
+            try:
+                found.append(
+                    _run_info(run_id, raw, parked, now)
+                    if failed is None
+                    else explanation(ledger.url, failed)
+                )
+            except (ValueError, ConfigurationError) as error:
+                found.append(error)
+        return found
 
     def paused(self, run_id: str) -> Pause | None:
         """The pause of a run, None if there is none. One round trip."""
@@ -212,6 +238,30 @@ class Runs:
             raise ConfigurationError(
                 f"run {run_id!r} is cancelled and cannot be changed; choose a new run id"
             )
+
+
+def _run_info(run_id: str, raw: Sequence[bytes | None], parked: int, now: float) -> RunInfo:
+    """Raises ConfigurationError: there is no such run; ValueError: it cannot be read."""
+    values = [value.decode() if value else "" for value in raw]
+    state, reason, config, by, version = values[: len(_FIELDS)]
+    money, counts = values[len(_FIELDS) : -len(RUN_COUNTERS)], values[-len(RUN_COUNTERS) :]
+    if not state:
+        raise _unknown(run_id)
+    counters = RunStatus.of(counts)
+    if counters.done and state != "cancelled":
+        state = "done"
+    return RunInfo(
+        run_id=run_id,
+        state=state,
+        reason=reason,
+        paused_by=by if state == "paused" else "",
+        created=float(money[ACCOUNT_FIELDS.index("created")]),
+        config=json.loads(config or "{}"),
+        parked=parked,
+        accounts=accounts_of(money, now=now),
+        policy_version=int(version) if version else None,
+        counters=counters,
+    )
 
 
 def _unknown(run_id: str) -> ConfigurationError:

@@ -204,3 +204,33 @@ def test_an_operators_pause_of_a_run_that_its_budget_paused_is_the_operators(led
     assert runs.get("run").paused_by == "operator"
     runs.pause("run", "wrong key", by="model_config")
     assert (runs.get("run").paused_by, runs.get("run").reason) == ("operator", "wait for me")
+
+
+def test_many_runs_are_read_in_one_round_trip(ledger, monkeypatch):
+    names = [f"run{n}" for n in range(60)]
+    for name in names:
+        enqueue(ledger, make_job(name))
+    Runs(ledger).pause("run7", "lunch")
+    trips = []
+    pipeline = ledger.client.pipeline
+    monkeypatch.setattr(
+        ledger.client, "pipeline", lambda **given: trips.append(1) or pipeline(**given)
+    )
+    monkeypatch.setattr(ledger.client, "execute_command", lambda *words: trips.append(words))
+    infos = Runs(ledger).several(names)
+    assert [info.run_id for info in infos] == names
+    assert [info.counters.queued for info in infos] == [1] * 60
+    assert [info.run_id for info in infos if info.state == "paused"] == ["run7"]
+    assert trips == [1]
+
+
+def test_a_run_that_is_gone_or_cannot_be_read_does_not_hide_the_others(ledger, caplog):
+    enqueue(ledger, make_job("one"))
+    enqueue(ledger, make_job("two"))
+    ledger.client.hset("hq:run:odd", mapping={"state": "active", "created": "yesterday"})
+    ledger.client.set("hq:run:odder", "not a hash")
+    infos = Runs(ledger).several(["one", "odd", "purged", "odder", "two"])
+    assert [info.run_id for info in infos] == ["one", "two"]
+    assert "'odd' cannot be read" in caplog.text
+    assert "'odder' cannot be read" in caplog.text
+    assert "purged" not in caplog.text

@@ -211,7 +211,8 @@ def known_flags() -> frozenset[str]:
     page = GENERATE["render"]()
     parsers = [producer_parser(name) for name in GENERATE["producer_modules"]()]
     worker = [name for p in celery_command.commands["worker"].params for name in p.opts]
-    modules = ("workers.chaos", "benchmarks", "benchmarks.faults")
+    rooms = ("", ".faults", ".operators", ".simulate", ".soak")
+    modules = ("workers.chaos", *(f"benchmarks{room}" for room in rooms))
     return frozenset(
         [
             *re.findall(r"(?<![\w-])--[a-z][a-z-]*", page),
