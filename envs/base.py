@@ -6,15 +6,15 @@ the slot hold all state.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 from pydantic import BaseModel
 
 from hermes_queue import extensions
 from hermes_queue.models import Message, ToolCall
-from hermes_queue.sandbox.base import SlotSpec
+from hermes_queue.sandbox.base import AssetSpec, SlotSpec
 from hermes_queue.sandbox.context import SlotContext
 
 ItemT = TypeVar("ItemT", bound=BaseModel)
@@ -79,6 +79,26 @@ class Environment(Protocol[ItemT]):
         """Ways to cheat the verifier, by name; each must score 0.0. May be empty.
 
         A string is sent as a message without tool calls, so only the last step may be a string.
+        """
+
+
+ReadAsset = Callable[[AssetSpec, str], Awaitable[bytes]]
+"""Builds an asset if necessary and reads one of its files."""
+
+
+@runtime_checkable
+class PreparesAhead(Protocol):
+    """An env whose `setup` makes things on the worker that later jobs of the host use too.
+
+    Optional. A worker whose slots are all busy calls it for a job that still waits. Whatever it
+    raises is logged, and the job's own `setup` does the same again.
+    """
+
+    async def prepare_ahead(self, item: Any, read_asset: ReadAsset) -> None:
+        """Fetch or make what `setup` needs beside the slot: clones, downloads.
+
+        The assets of `spec` are there already. It must be safe beside the `setup` of the same
+        item, and beside itself.
         """
 
 

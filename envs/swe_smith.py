@@ -22,7 +22,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from envs.base import Verdict
+from envs.base import ReadAsset, Verdict
 from envs.swe.calls import apply_commands, terminal_calls
 from envs.swe.cheats import tamper
 from envs.swe.grading import suite
@@ -97,6 +97,10 @@ class SweSmith:
         return SlotSpec(
             profile=profile, assets=(venv,), python=runtime.python, conceal=item.import_names
         )
+
+    async def prepare_ahead(self, item: Row, read_asset: ReadAsset) -> None:
+        """Fetch the row's source and make its trees; raises the same as `setup`."""
+        await pin(item, read_asset)
 
     async def setup(self, item: Row, context: SlotContext) -> None:
         """Export the agent's starting tree.

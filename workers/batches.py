@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from functools import partial
+from itertools import accumulate, takewhile
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -25,11 +26,17 @@ class Batches(Generic[T, R]):
         process: Callable[[Sequence[T]], Sequence[R | BaseException]],
         *,
         most: int,
+        weight: Callable[[T], int] = lambda _: 1,
     ) -> None:
-        """Prepare. `process` gets up to `most` items and returns a result or an error for each."""
+        """Prepare. `process` returns a result or an error for each of the items that it gets.
+
+        Together these weigh up to `most`; without `weight`, their number does. One that weighs more
+        goes alone.
+        """
         self._threads = threads
         self._process = process
         self._most = most
+        self._weight = weight
         self._waiting: list[tuple[T, asyncio.Future[R]]] = []
         self._busy = False
 
@@ -44,7 +51,9 @@ class Batches(Generic[T, R]):
         return future
 
     def _begin(self) -> None:
-        batch, self._waiting = self._waiting[: self._most], self._waiting[self._most :]
+        weights = accumulate(self._weight(item) for item, _ in self._waiting)
+        count = max(1, sum(1 for _ in takewhile(lambda weight: weight <= self._most, weights)))
+        batch, self._waiting = self._waiting[:count], self._waiting[count:]
         self._busy = bool(batch)
         if not batch:
             return

@@ -20,6 +20,7 @@ from functools import partial
 from hermes_queue.agent.endpoint import probe
 from hermes_queue.broker import pool
 from hermes_queue.broker.pool import remote_control
+from hermes_queue.broker.pool.intake import INTAKE
 from hermes_queue.errors import HermesQueueError
 from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.cancelling import cancel_tasks
@@ -36,6 +37,7 @@ from workers.calls.shared_probes import SharedProbes
 from workers.runtime import Runtime
 from workers.spool import Spool
 from workers.upkeep import metering
+from workers.upkeep.ahead import AheadPreparation
 from workers.upkeep.beat import Beat, oldest
 from workers.upkeep.inventory import Inventory
 from workers.upkeep.keeper import Keeper
@@ -116,6 +118,11 @@ async def _open(opened: AsyncExitStack) -> None:
     reaper = Reaper(backend, ledger, deployment)
     reaper.start()
     opened.push_async_callback(reaper.stop)
+    ahead = AheadPreparation(
+        runtime, lanes=lambda: INTAKE.open_lanes, is_full=lambda: task_pool.room() <= 0
+    )
+    ahead.start()
+    opened.push_async_callback(ahead.stop)
 
 
 async def _report_ended(inventory: Inventory, ledger: Ledger) -> None:

@@ -21,7 +21,7 @@ from typing import Any, ParamSpec, TypeVar
 from hermes_queue.agent.endpoint.limiter import Limiter, Unlimited
 from hermes_queue.broker.pool import RunningTask
 from hermes_queue.errors import RedisFull, RedisUnavailable, StoreUnavailable, TrajectoryFailure
-from hermes_queue.keyspace.calls import ScriptCall
+from hermes_queue.keyspace.calls import PIPELINE_BYTES, ScriptCall
 from hermes_queue.ledger import Claim, DeadLetters, Ledger, PublishVerdict
 from hermes_queue.models import ScoredTrajectory
 from hermes_queue.sandbox.base import SandboxBackend
@@ -52,7 +52,6 @@ T = TypeVar("T")
 MakeRecord = Callable[[], tuple[str, bytes]]
 """Makes a record: its trajectory id and its encoding."""
 
-_CALLS_AT_ONCE = 256
 _RECORDS_AT_ONCE = 64
 _REDIS_RETRY_S = 0.5
 _STORE_RETRY_S = 2.0
@@ -158,7 +157,9 @@ class Runtime:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
-        self._calls = Batches(self.executor, self._make_calls, most=_CALLS_AT_ONCE)
+        self._calls = Batches(
+            self.executor, self._make_calls, most=PIPELINE_BYTES, weight=lambda call: call.weight
+        )
         self._records = Batches(self.executor, self._keep_made, most=_RECORDS_AT_ONCE)
 
     @contextmanager

@@ -27,7 +27,7 @@ SUFFIX = ".record"
 SHARED_SUFFIX = ".records"
 """Suffix of files with several records to publish: a msgpack list of (file name, record)."""
 SHARED_BYTES = 4 << 20
-"""About the size of a shared file: the first record must not wait for many large ones."""
+"""About the size of a shared file, which stays until its last record is published."""
 _NAME_MAX = 247
 """Maximum length of a file's name, so that `set_aside` has room to rename it."""
 

@@ -313,17 +313,19 @@ class _Attempt:
     async def _give_back(
         self, *, delay_s: float = 0.0, failed_attempt: AttemptRecord | None = None
     ) -> None:
-        await self._runtime.answered(
-            transitions.requeue(
-                self._claim,
-                owner=self._runtime.owner,
-                used_s=self._draft.clock.used_s if self._draft else 0.0,
-                delay_s=delay_s,
-                failed_attempt=failed_attempt,
-                spent=self._draft.spent if self._draft else Spent(),
-                retry=self._runtime.retry,
-            )
+        make_call = partial(
+            transitions.requeue,
+            self._claim,
+            owner=self._runtime.owner,
+            used_s=self._draft.clock.used_s if self._draft else 0.0,
+            delay_s=delay_s,
+            failed_attempt=failed_attempt,
+            spent=self._draft.spent if self._draft else Spent(),
+            retry=self._runtime.retry,
         )
+        # A thread, because it packs the transcript of a failed attempt: up to a megabyte.
+        call = await self._runtime.in_thread(make_call) if failed_attempt else make_call()
+        await self._runtime.answered(call)
 
     async def _escaped(self, error: Exception) -> None:
         """Hand the job back, due one lease later, after a bug of ours that follows an attempt.

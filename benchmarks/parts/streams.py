@@ -1,8 +1,9 @@
 """Begin, publish, consume with one client, beside bare redis-py that moves the same bytes.
 
-Records of 3,000 tokens (116 kB as JSON, 41 kB encoded) in groups of eight. `begin` is one call of
-the ledger a trajectory, `publish` one with the encoded record, `consume` reads, decodes,
-validates and acknowledges groups. Bare redis-py: a SET and a GET of the encoded record.
+Records of 3,000 tokens (116 kB as JSON, 41 kB encoded) in groups of eight. `begin` and `publish`
+are calls of the ledger, one round trip for what 16 trajectories do in the same moment, as in a
+worker; `alone` is a round trip for each. `consume` reads, decodes, validates and acknowledges
+groups. Bare redis-py: a SET, pipelined in the same way, and a GET of the encoded record.
 """
 
 from __future__ import annotations
@@ -10,6 +11,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from functools import partial
+from itertools import islice
+from typing import Any
 
 from benchmarks.jobs import LEASE_S, jobs, record
 from benchmarks.measuring import Cases, Part, Turn, metered
@@ -17,10 +21,13 @@ from benchmarks.processes import Server, redis_server
 from hermes_queue import consume
 from hermes_queue.bodies.codec import encode_record
 from hermes_queue.broker.enqueue import enqueue
-from hermes_queue.ledger import Ledger
+from hermes_queue.keyspace.calls import ScriptCall
+from hermes_queue.ledger import Ledger, transitions
+from hermes_queue.settings import ResultSettings
 
 COUNT = 800
 GROUP_SIZE = 8
+TOGETHER = 16
 
 
 class Stream:
@@ -30,7 +37,7 @@ class Stream:
         self._server, self._ledger = server, ledger
         self._count, self._round = count, 0
 
-    def begin(self) -> Turn:
+    def begin(self, together: int) -> Turn:
         """The first case of a round."""
         self._round += 1
         shape = {"group_size": GROUP_SIZE, "env": "gsm8k", "item": {"x": 1}}
@@ -38,17 +45,39 @@ class Stream:
         self._records = [record(job, tokens=3000, words=5000) for job in made]
         self._bodies = [encode_record(one) for one in self._records]
         enqueue(made, ledger=self._ledger)
-        names = [job.trajectory_id for job in made]
-        with metered(redis=self._server.pid) as meter:
-            for name in names:
-                self._ledger.begin(name, 1, owner="bench", lease_s=LEASE_S, nonce=name)
-        return meter.turn(self._count)
+        results = ResultSettings()
+        return self._made(
+            together,
+            (
+                transitions.begin(
+                    job.trajectory_id,
+                    1,
+                    owner="bench",
+                    lease_s=LEASE_S,
+                    nonce=job.trajectory_id,
+                    results=results,
+                )
+                for job in made
+            ),
+        )
 
-    def publish(self) -> Turn:
+    def publish(self, together: int) -> Turn:
         """What was begun."""
+        results = ResultSettings()
+        return self._made(
+            together,
+            (
+                transitions.publish(one, body, owner="bench", finished_ttl_s=3600, results=results)
+                for one, body in zip(self._records, self._bodies, strict=True)
+            ),
+        )
+
+    def _made(self, together: int, calls: Iterator[ScriptCall[Any]]) -> Turn:
         with metered(redis=self._server.pid) as meter:
-            for one, body in zip(self._records, self._bodies, strict=True):
-                self._ledger.publish(one, body, owner="bench", finished_ttl_s=3600)
+            while some := list(islice(calls, together)):
+                for answer in self._ledger.make_all(some):
+                    if isinstance(answer, Exception):
+                        raise answer
         return meter.turn(self._count)
 
     def consume(self) -> Turn:
@@ -57,12 +86,23 @@ class Stream:
             asyncio.run(read(self._server.url, self._count // GROUP_SIZE))
         return meter.turn(self._count)
 
-    def bare(self, command: str) -> Turn:
-        """One command for each body."""
-        client = self._server.client
+    def set(self) -> Turn:
+        """Pipelined SETs of the bodies."""
+        bodies = iter(self._bodies)
         with metered(redis=self._server.pid) as meter:
-            for body in self._bodies:
-                client.set("body", body) if command == "SET" else client.get("body")
+            while some := list(islice(bodies, TOGETHER)):
+                with self._server.client.pipeline(transaction=False) as pipe:
+                    for body in some:
+                        pipe.set("body", body)
+                    pipe.execute()
+        return meter.turn(self._count)
+
+    def get(self) -> Turn:
+        """A GET of a body for each."""
+        self._server.client.set("body", self._bodies[0])
+        with metered(redis=self._server.pid) as meter:
+            for _ in self._bodies:
+                self._server.client.get("body")
         return meter.turn(self._count)
 
 
@@ -82,9 +122,11 @@ def cases(scale: float) -> Iterator[Cases]:
     with redis_server() as server, closing(Ledger.connect(url=server.url)) as ledger:
         stream = Stream(server, ledger, count)
         yield {
-            "begin": {"ours": stream.begin},
-            "publish": {"bare SET": lambda: stream.bare("SET"), "ours": stream.publish},
-            "consume": {"bare GET": lambda: stream.bare("GET"), "ours": stream.consume},
+            "begin": {"ours": partial(stream.begin, TOGETHER)},
+            "publish": {"bare SET": stream.set, "ours": partial(stream.publish, TOGETHER)},
+            "consume": {"bare GET": stream.get, "ours": stream.consume},
+            "begin alone": {"ours": partial(stream.begin, 1)},
+            "publish alone": {"ours": partial(stream.publish, 1)},
         }
 
 

@@ -14,11 +14,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
+from envs.base import ReadAsset
 from envs.swe.item import Item, SdistSource
 from envs.swe.package.distribution import Distribution, describe
 from envs.swe.recipe import RecipeMismatch
 from envs.swe.repository import GitError, Repository
-from envs.swe.sources import GitPin, ReadAsset, git_repository, parent_of, sdist_repository
+from envs.swe.sources import GitPin, git_repository, parent_of, sdist_repository
 from hermes_queue.errors import EnvBug, SandboxError
 from hermes_queue.sandbox.context import SlotContext
 from hermes_queue.settings import PathSettings

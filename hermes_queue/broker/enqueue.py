@@ -20,8 +20,6 @@ from hermes_queue.settings import ProducerSettings
 
 logger = logging.getLogger(__name__)
 _ROOM_AGAIN = 0.9
-_REMEMBERED = 50_000
-"""Rows of one call that are known to be stored. A forgotten one is stored again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +32,11 @@ class EnqueueReport:
 
 
 class _Items:
-    """The rows of one call that are too large for its jobs: each is stored once."""
+    """Takes the rows that are too large for their jobs out of these."""
 
     def __init__(self, packed: Mapping[str, bytes], settings: ProducerSettings) -> None:
         self._packed = packed
         self._settings = settings
-        self._stored: set[str] = set()
 
     def take_out(
         self, jobs: Iterable[TrajectoryJob]
@@ -49,14 +46,11 @@ class _Items:
         Raises:
             PayloadTooLarge: a row exceeds `item_max_bytes`.
         """
-        if len(self._stored) > _REMEMBERED:
-            self._stored.clear()
         light: list[TrajectoryJob] = []
         rows: dict[str, bytes] = {}
         given = kept = None
         for job in jobs:
-            if given and kept and (job.item is given.item or job.item == given.item):
-                # The samples of a group come in a row and share one item.
+            if given and kept and _share_item(job, given):
                 update = {"item": kept.item, "item_sha256": kept.item_sha256}
                 light.append(job.model_copy(update=update))
             elif job.item is not None:
@@ -64,9 +58,8 @@ class _Items:
                 light.append(kept)
             else:
                 name = str(job.item_sha256)
-                if name not in self._stored and name in self._packed:
+                if name in self._packed:
                     rows[name] = self._packed[name]
-                    self._stored.add(name)
                 light.append(job)
         return light, rows
 
@@ -83,10 +76,18 @@ class _Items:
         if len(data) <= self._settings.item_inline_bytes:
             return job
         name = hashlib.sha256(data).hexdigest()
-        if name not in self._stored:
+        if name not in rows:
             rows[name] = codec.compress_item(data)
-            self._stored.add(name)
         return job.model_copy(update={"item": None, "item_sha256": name})
+
+
+def _share_item(job: TrajectoryJob, given: TrajectoryJob) -> bool:
+    """Whether both have one item, as the samples of a group, which come in a row.
+
+    Items of different groups may be equal in Python and yet not the same: {"x": 1}, {"x": True}.
+    """
+    is_one_group = job.group_id == given.group_id
+    return job.item is given.item or (is_one_group and job.item == given.item)
 
 
 def enqueue(
@@ -125,6 +126,8 @@ def enqueue(
         _wait_for_room(ledger, section.backlog_max, on_full)
         light, rows = of_call.take_out(batch)
         # Before the claim: a worker may take a claimed job at once, and one without its item fails.
+        # In every batch that names it: a Redis that crashes may lose its last second, in which an
+        # earlier batch has stored it, and go on with this one.
         put_items(ledger, rows)
         for run_id, of_run in _by_run(light).items():
             accepted = ledger.enqueue(run_id, of_run, config=config)

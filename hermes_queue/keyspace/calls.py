@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import Context
 from dataclasses import dataclass
-from itertools import accumulate, groupby
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import redis
@@ -18,7 +17,9 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 PIPELINE_BYTES = 1 << 20
-"""About the size of one round trip: small calls must not wait for many large bodies."""
+"""About the most that calls which travel together may have. Their answers come together, too: a
+lease that Redis grants in the first one is held by nobody until the last one is answered."""
+PIPELINE_CALLS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,12 @@ class ScriptCall(Generic[T]):
     given: Mapping[str, Any]
     read: Callable[[Any], T]
     """Makes the result from the script's answer; runs in the thread that makes the call."""
+
+    @property
+    def weight(self) -> int:
+        """Its part of `PIPELINE_BYTES`, as if each of `PIPELINE_CALLS` had as much at least."""
+        size = sum(len(value) for value in self.given.values() if isinstance(value, bytes | str))
+        return max(size, PIPELINE_BYTES // PIPELINE_CALLS)
 
     @classmethod
     def of(cls, script: str, read: Callable[[Any], T], /, **given: Any) -> ScriptCall[T]:
@@ -58,7 +65,7 @@ class _Packed(NamedTuple):
 def make_all(
     client: redis.Redis, url: str, prefix: str, calls: Sequence[ScriptCall[Any]]
 ) -> list[Any]:
-    """Make calls that do not depend on each other, in as few round trips as possible.
+    """Make calls that do not depend on each other in one round trip.
 
     Returns, for each, its result or the exception that it would have raised alone: a call that
     fails does not concern the others. Each script may or may not have run if it is `RedisFull` or
@@ -72,9 +79,8 @@ def make_all(
             packed.append(_Packed(place, script, *script.packed(prefix, call.given)))
         except Exception as error:  # noqa: BLE001 - it is the caller's of this call alone
             results[place] = error
-    for portion in _portions(packed):
-        for each, answer in zip(portion, _answers(client, portion), strict=True):
-            results[each.place] = _result(calls[each.place], each.script, url, answer)
+    for each, answer in zip(packed, _answers(client, packed), strict=True):
+        results[each.place] = _result(calls[each.place], each.script, url, answer)
     return results
 
 
@@ -87,40 +93,29 @@ def _result(call: ScriptCall[Any], script: scripts.Script, url: str, answer: Any
         return error
 
 
-def _portions(packed: Sequence[_Packed]) -> Iterator[list[_Packed]]:
-    ends = accumulate(map(_size_bytes, packed))
-    paired = zip(packed, ends, strict=True)
-    for _, portion in groupby(paired, lambda pair: pair[1] // PIPELINE_BYTES):
-        yield [each for each, _ in portion]
-
-
-def _size_bytes(packed: _Packed) -> int:
-    return sum(len(value) for value in packed.args if isinstance(value, bytes | str))
-
-
-def _answers(client: redis.Redis, portion: Sequence[_Packed]) -> list[Any]:
+def _answers(client: redis.Redis, calls: Sequence[_Packed]) -> list[Any]:
     """An answer or an exception for each."""
     try:
-        answers = _sent(client, portion)
+        answers = _sent(client, calls)
         unknown = [n for n, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
         if unknown:  # the first calls ever, or Redis was restarted
-            for source in {portion[n].script.source for n in unknown}:
+            for source in {calls[n].script.source for n in unknown}:
                 client.script_load(source)
-            again = _sent(client, [portion[n] for n in unknown])
+            again = _sent(client, [calls[n] for n in unknown])
             for n, answer in zip(unknown, again, strict=True):
                 answers[n] = answer
         return answers
     except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
-        return [error] * len(portion)
+        return [error] * len(calls)
     except (redis.RedisError, ValueError) as error:  # one of them cannot even be sent
-        if len(portion) == 1:
+        if len(calls) == 1:
             return [error]
-    return [answer for each in portion for answer in _answers(client, [each])]
+    return [answer for each in calls for answer in _answers(client, [each])]
 
 
-def _sent(client: redis.Redis, portion: Sequence[_Packed]) -> list[Any]:
+def _sent(client: redis.Redis, calls: Sequence[_Packed]) -> list[Any]:
     with client.pipeline(transaction=False) as pipe:
-        for each in portion:
+        for each in calls:
             pipe.evalsha(each.script.sha1, len(each.keys), *each.keys, *each.args)
         answers: list[Any] = pipe.execute(raise_on_error=False)
     return answers

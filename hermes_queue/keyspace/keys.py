@@ -83,6 +83,8 @@ KEYS = (
         "is noticed", "", "rw - r -"),
     Key("waiting:retry", "zset", "ledger", "those of them whose message is in a retry queue", _DAY,
         "rw - r -"),
+    Key("ahead:{sha256}", "string", "ledger", "worker that prepares the environment of this item "
+        "while jobs of it wait", _DAY),
     Key("reconcile:{lane}", "hash", "ledger", "position of the search for lost messages",
         "an hour"),
     Key("sweep:last", "string", "ledger", "time of the last sweep of leases", _DAY, "- - r -"),

@@ -13,6 +13,7 @@ policy.py       the policy version of a run
 run_lock.py     one configuration per run id
 runs.py         list, pause, cancel, purge
 transitions.py  begin, requeue and publish as calls that can travel together
+waiting.py      waiting jobs, looked at without taking them
 fleet/          state that workers share
 """
 

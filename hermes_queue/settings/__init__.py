@@ -122,6 +122,8 @@ class WorkerSettings(Section, env_prefix=PREFIX + "WORKER_"):
     prepare_timeout_s: float = Field(default=7200.0, gt=0)
     """Time limit for building or downloading a job's environment, including the wait for other
     builds."""
+    prepare_ahead: int = Field(default=1, ge=0)
+    """Environments of waiting jobs that are prepared at once while all slots are busy; 0 = none."""
     exit_when_idle_s: float | None = Field(default=None, gt=0)
     """The worker ends after this long without a job. Unset: never."""
     stage_events_per_s: float = Field(default=5.0, ge=0)

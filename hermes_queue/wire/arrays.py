@@ -25,8 +25,9 @@ class PackedArray(Sequence[N]):
     """An immutable sequence of numbers of one C type; it equals the tuple of its values.
 
     It is made without a look at its elements, since any bits are a number of its type.
-    `numpy.asarray()` gives a read-only view of it, without a copy. `json.dumps` needs a `list()`
-    of it; models that contain one are dumped as if it were a tuple.
+    `numpy.asarray()` gives a read-only view of it, without a copy. Libraries that look for lists
+    and tuples (`json`, pyarrow, pandas' `to_json`) need a `list()` of it; models that contain one
+    are dumped as if it were a tuple.
     """
 
     __slots__ = ("_view",)
@@ -153,8 +154,11 @@ class _Packed:
             if value.typecode != self.typecode:
                 raise ValueError(f"numbers of type {value.typecode!r} instead of {self.typecode!r}")
             return value
-        made = self._packed(value) if isinstance(value, list | tuple) else None
-        return one_by_one(value) if made is None else made
+        if not isinstance(value, list | tuple):
+            return one_by_one(value)
+        made = self._packed(value)
+        # Of JSON a strict validator sees a list here, and takes none for a tuple.
+        return one_by_one(tuple(value)) if made is None else made
 
     def _packed(self, values: Sequence[Any]) -> PackedArray[Any] | None:
         try:

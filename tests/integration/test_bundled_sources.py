@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 import producers
+from envs.base import ReadAsset
 from envs.swe.bugs.statement import quotes
 from envs.swe.bugs.validate import changed_lines
 from envs.swe.item import Item
-from envs.swe.sources import ReadAsset
 from envs.swe.workspace import Pinned, pin
 from hermes_queue.sandbox.base import AssetSpec, SlotSpec
 from hermes_queue.sandbox.local.backend import LocalBackend

@@ -9,13 +9,14 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from kombu import Connection, Consumer, Queue
+from kombu import Connection, Consumer, Producer, Queue
+from kombu.transport import redis as kombus
 from redis_server import RedisServer
 
-from hermes_queue.broker.messages import _message
+from hermes_queue.broker.messages import publish_messages
 from hermes_queue.broker.pool.screening import Screen
 from hermes_queue.broker.pool.transport import BatchConnection, attach
-from hermes_queue.ledger import DueJob
+from hermes_queue.ledger import DueJob, Ledger
 
 pytestmark = pytest.mark.redis
 
@@ -65,10 +66,9 @@ def opened(redis_server: RedisServer) -> Iterator[Opened]:
 
 def put(server: RedisServer, *ids: str) -> list[str]:
     """Have messages of jobs wait; returns their task ids."""
-    with server.client() as client:
-        for name in ids:
-            message = _message(DueJob(name, 1, "train", 0, "gsm8k", "i"))
-            client.lpush(f"{PREFIX}{QUEUE}", json.dumps(message))
+    with server.client(decode_responses=False) as client:
+        ledger = Ledger(client, prefix=PREFIX, url=server.url)
+        publish_messages(ledger, [DueJob(name, 1, "train", 0, "gsm8k", "i") for name in ids])
     return [f"{name}.1" for name in ids]
 
 
@@ -150,6 +150,42 @@ def test_of_a_batch_only_what_cannot_be_handled_is_dropped(
     assert taking.take() == [first, last]
     assert taking.screen.refused == 2
     assert len(unacknowledged(redis_server)) == 2
+
+
+def test_a_failed_acknowledgement_leaves_room_for_other_messages(
+    redis_server: RedisServer, opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = put(redis_server, *(f"r.a.{n}" for n in range(4)))
+    taking = opened(BatchConnection, room=2)
+    taking.channel.basic_qos(0, 2, False)
+    assert taking.take() == ids[:2]
+
+    def is_lost(*_: Any, **__: Any) -> None:
+        raise ConnectionResetError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(kombus.PrefixedRedisPipeline, "execute", is_lost)
+        with pytest.raises(ConnectionResetError):
+            taking.channel.acknowledge(taking.messages)
+    assert taking.take() == ids[2:]
+    assert len(unacknowledged(redis_server)) == 4  # the first two come back
+
+
+def test_a_channel_without_jobs_reads_anything_and_records_nothing(
+    redis_server: RedisServer, opened: Opened
+) -> None:
+    """As a worker does that asks the others what they know, when it starts."""
+    connection = opened(BatchConnection).connection
+    answers: list[object] = []
+    with connection.channel() as channel:
+        reply = Queue("reply", channel=channel, durable=False, auto_delete=True)
+        consumer = Consumer(channel, [reply], no_ack=True)
+        consumer.register_callback(lambda body, message: answers.append(body))
+        consumer.consume()
+        Producer(channel).publish({"clock": 3}, routing_key="reply")
+        connection.drain_events(timeout=10)
+    assert answers == [{"clock": 3}]
+    assert unacknowledged(redis_server) == {}
 
 
 def test_a_connection_uses_one_client_until_its_pool_is_gone(

@@ -9,8 +9,7 @@ from redis_server import RedisServer
 
 from hermes_queue.bodies import codec
 from hermes_queue.errors import RedisFull, RedisUnavailable
-from hermes_queue.keyspace import calls
-from hermes_queue.keyspace.calls import ScriptCall
+from hermes_queue.keyspace.calls import PIPELINE_BYTES, ScriptCall
 from hermes_queue.ledger import Claim, Ledger, transitions
 from hermes_queue.settings import ResultSettings, RetrySettings
 
@@ -60,7 +59,8 @@ def test_what_is_ready_in_the_same_moment_takes_one_round_trip(ledger: Ledger, r
     round_trips.clear()
     begun = ledger.make_all([begin(job) for job in jobs])
     assert [(each.verdict, each.epoch) for each in begun] == [("run", 1)] * 20
-    assert [codec.decode_job(each.job) for each in begun] == jobs
+    decoded = [codec.decode_job(b.job, j.trajectory_id) for b, j in zip(begun, jobs, strict=True)]
+    assert decoded == jobs
     again = ledger.make_all([begin(job) for job in jobs[:3]])
     other = ledger.make_all([begin(job, "another") for job in jobs[:3]])
     assert [each.epoch for each in again] == [1] * 3
@@ -124,12 +124,8 @@ def test_while_redis_is_away_each_call_says_so_and_may_be_repeated(server: Redis
         assert [each.verdict for each in ledger.make_all(calls_made)] == ["run"] * 3
 
 
-def test_large_bodies_do_not_keep_small_calls_waiting(ledger: Ledger, monkeypatch):
-    jobs = jobs_of(ledger, 6)
-    portions = []
-    sent = calls._sent
-    monkeypatch.setattr(calls, "_sent", lambda *a: portions.append(len(a[1])) or sent(*a))
-    monkeypatch.setattr(calls, "PIPELINE_BYTES", 500)
-    assert ledger.make_all([publish(job) for job in jobs]) == ["group"] * 6
-    assert len(portions) > 2
-    assert sum(portions) >= 6
+def test_small_calls_count_alike_and_large_ones_by_their_bodies():
+    small = large = publish(make_job())
+    assert 256 * small.weight == 256 * begin(make_job()).weight == PIPELINE_BYTES
+    large = ScriptCall(large.script, {**large.given, "body": bytes(PIPELINE_BYTES)}, large.read)
+    assert large.weight > PIPELINE_BYTES

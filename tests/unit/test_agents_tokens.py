@@ -105,6 +105,16 @@ def test_tokens_that_no_array_holds_are_merged_too() -> None:
     assert sequence.logprobs == (0.0, 0.0, -0.5, 0.0, -0.1)
 
 
+def test_turns_that_hold_lists_are_merged_without_loss() -> None:
+    """An agent may change a turn with `model_copy`, which validates nothing."""
+    first, second = turn([1, 2], [3]), turn([1, 2, 3, 9], [4])
+    lists = [
+        each.model_copy(update={"prompt_ids": [*(each.prompt_ids or ())]})
+        for each in (first, second)
+    ]
+    assert merge_with_breaks(lists) == merge_with_breaks([first, second])
+
+
 def test_a_sequence_survives_json_bit_for_bit() -> None:
     (sequence,), _ = merge_with_breaks([turn([1], [2, 3], -1 / 3)])
     again = TokenSequence.model_validate(json.loads(sequence.model_dump_json()))

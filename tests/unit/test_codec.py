@@ -89,6 +89,10 @@ def test_a_record_takes_few_bytes_and_a_token_less_than_nine():
     assert large - small < 1000 * 9
 
 
+def test_every_field_of_a_sequence_is_written():
+    assert set(TokenSequence.model_fields) == set(codec._SEQUENCE_ARRAYS)
+
+
 def hashable(value):
     try:
         hash(value)

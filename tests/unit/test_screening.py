@@ -28,7 +28,7 @@ from hermes_queue.ledger import DueJob
 
 def message(headers: Any = None, properties: Any = None, **fields: Any) -> bytes:
     """One of ours, with some of it changed."""
-    made = _message(DueJob("run.a.0", 1, "train", 5, "gsm8k", "i"))
+    made = json.loads(_message(DueJob("run.a.0", 1, "train", 5, "gsm8k", "i"), "v1.train", "tag"))
     made["headers"].update(headers or {})
     made["properties"].update(properties or {})
     return json.dumps(made | fields).encode()
@@ -84,6 +84,9 @@ def test_a_task_message_is_taken(raw: bytes) -> None:
         (message(body="[{}, [], null]"), "the body is not"),
         (message(body="[" * 100_000), "RecursionError"),
         (message(**{"content-type": {"a": 1}}), "content-type"),
+        (message().decode().encode("utf-16"), "UnicodeDecodeError"),
+        (b"\xef\xbb\xbf" + message(), "BOM"),
+        (message().replace(b"{", b'{"\xed\xa0\x80": 0, ', 1), "UnicodeDecodeError"),
         (message(body=" " * MESSAGE_MAX_BYTES), "at most 262144 are read"),
     ],
 )

@@ -61,6 +61,17 @@ async def test_what_arrives_meanwhile_makes_the_next_batches(work, batches):
     assert [len(batch) for batch in work.batches] == [1, 5, 2]
 
 
+async def test_what_is_heavy_goes_alone_and_has_its_result_at_once(work):
+    """A lease that Redis has granted must not wait for the large bodies of others."""
+    with ThreadPoolExecutor(1) as threads:
+        batches = Batches(threads, work, most=10, weight=lambda number: number)
+        futures = [batches.put(number) for number in (2, 4, 40, 4, 6, 2)]
+        await futures[1]
+        assert not futures[2].done()
+        await asyncio.gather(*futures)
+    assert work.batches == [[2, 4], [40], [4, 6], [2]]
+
+
 async def test_an_error_is_that_of_its_item_alone(batches):
     good, bad, other = (batches.put(number) for number in (2, 3, 4))
     assert (await good, await other) == (4, 8)

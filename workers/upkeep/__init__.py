@@ -1,5 +1,6 @@
 """Threads and tasks that renew, sweep and report for a worker.
 
+ahead.py         prepares environments of waiting jobs
 beat.py          the facts that a worker reports with each beat
 blocked_loop.py  ends a worker whose loop does not answer
 counts.py        attempts and endings, until they are reported

@@ -128,4 +128,4 @@ def _common_prefix(held: Sequence[int], prompt: Sequence[int]) -> int:
     if prompt[: len(held)] == held:
         return len(held)
     pairs = enumerate(zip(held, prompt, strict=False))
-    return next((n for n, (old, new) in pairs if old != new), len(prompt))
+    return next((n for n, (old, new) in pairs if old != new), min(len(held), len(prompt)))

@@ -43,6 +43,13 @@ class Intake:
         names = [] if self._queues is None else list(self._queues.consume_from)
         return served_lanes([*names, *held])
 
+    @property
+    def open_lanes(self) -> tuple[str, ...]:
+        """The lanes from which jobs are taken now."""
+        if self.state != "open" or shutdown_is_ordered():
+            return ()
+        return tuple(lane for lane in self.lanes if lane not in self.paused_lanes)
+
     def pause(self, consumer: Any, lanes: tuple[str, ...] = ()) -> None:
         """Take no more jobs of `lanes` (default: of any lane); running jobs continue.
 

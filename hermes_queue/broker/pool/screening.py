@@ -108,7 +108,9 @@ def read_message(raw: bytes) -> TaskMessage:
     if len(raw) > MESSAGE_MAX_BYTES:
         raise ValueError(f"it has {len(raw)} bytes, at most {MESSAGE_MAX_BYTES} are read")
     try:
-        payload = json.loads(raw)
+        # Decoded here: of bytes, json also reads UTF-16 and byte order marks, which would make the
+        # record of an unacknowledged message, and with it all others' redelivery, unreadable.
+        payload = json.loads(raw.decode())
         _Message.model_validate(payload)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]

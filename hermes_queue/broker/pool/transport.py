@@ -49,12 +49,16 @@ class BatchQoS(redis.QoS):
 
     def ack_all(self, tags: Sequence[str]) -> None:
         """Do what `ack` does, for all of `tags` in one round trip."""
-        with self.pipe_or_acquire() as pipe:
-            pipe.zrem(self.unacked_index_key, *tags)
-            pipe.hdel(self.unacked_key, *tags)
-            pipe.execute()
-        for tag in tags:
-            virtual.QoS.ack(self, tag)  # type: ignore[no-untyped-call]
+        try:
+            with self.pipe_or_acquire() as pipe:
+                pipe.zrem(self.unacked_index_key, *tags)
+                pipe.hdel(self.unacked_key, *tags)
+                pipe.execute()
+        finally:
+            # Also after a failure: these messages come back later, and counted as prefetched they
+            # would keep the worker from taking others for as long as its connection lasts.
+            for tag in tags:
+                virtual.QoS.ack(self, tag)  # type: ignore[no-untyped-call]
 
 
 def _record(message: TaskMessage) -> bytes:
@@ -68,14 +72,12 @@ class BatchChannel(redis.Channel):
     """A channel that takes, and acknowledges, several messages per round trip."""
 
     QoS = BatchQoS
-    screen = Screen()
-    """Validates every message; the pool sets its own."""
+    screen: Screen
+    """Validates every message; set by `attach`, as is `room`."""
     _kept_client: Any = None
 
-    @staticmethod
-    def room() -> int:
-        """How many more messages may be taken; the consumer replaces it."""
-        return 1
+    room: Callable[[], int]
+    """How many more messages may be taken."""
 
     def acknowledge(self, messages: Sequence[Any]) -> None:
         """Acknowledge messages of kombu's in one round trip. Thread-safe; blocks."""
@@ -91,8 +93,8 @@ class BatchChannel(redis.Channel):
             client = self._kept_client = super()._create_client()  # type: ignore[no-untyped-call]
         return client
 
-    def _brpop_read(self, **options: Any) -> bool:
-        """As kombu's, with more messages of the same list."""
+    def read_batch(self, **options: Any) -> bool:
+        """As kombu's `_brpop_read`, with more messages of the same list."""
         try:
             try:
                 reply = self.client.parse_response(self.client.connection, "BRPOP", **options)
@@ -191,7 +193,9 @@ def use_batches(app: Any) -> None:
 def attach(channel: Any, screen: Screen, room: Callable[[], int]) -> None:
     """Validate what a consumer's channel reads, and take as many messages as there is room for.
 
-    The channel must not consume yet.
+    The channel must not consume yet. Others read as kombu's do: they wait for answers to remote
+    control commands, which are no tasks and are never acknowledged.
     """
     channel.screen = channel.connection.screen = screen
     channel.room = room
+    channel.handlers["BRPOP"] = channel.read_batch

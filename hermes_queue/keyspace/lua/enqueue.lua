@@ -38,23 +38,27 @@ redis.call('HSETNX', run, 'state', 'active')
 local floor = floor_of_life(purged)
 local due = stamp(now + tonumber(claim_s))
 local accepted, ids, surplus = {}, {}, 0
-for position, job in ipairs(jobs) do
-  if redis.call('SADD', claimed, job.claim) == 1 then
-    local traj, group = prefix .. 'traj:' .. job.id, known_group(job.group)
-    local from = floor_of_leftover(traj, floor)
-    if group.is_over then
-      redis.call('HSET', traj, 'state', 'surplus')
-      redis.call('EXPIRE', traj, finished_ttl_s)
-      surplus = surplus + 1
-    else
-      if not group.is_open then begin_group(job.group) end
-      redis.call('HSET', traj, 'state', 'queued', 'attempt', 1, 'epoch', from,
-        'lane', job.lane, 'priority', job.priority, 'job', bodies[tonumber(job.body)])
-      if from > 0 then redis.call('HSET', traj, 'floor', from) end
-      accepted[#accepted + 1], ids[#ids + 1] = position, job.id
+local function claim_all()
+  for position, job in ipairs(jobs) do
+    if redis.call('SADD', claimed, job.claim) == 1 then
+      local traj, group = prefix .. 'traj:' .. job.id, known_group(job.group)
+      local from = floor_of_leftover(traj, floor)
+      if group.is_over then
+        redis.call('HSET', traj, 'state', 'surplus')
+        redis.call('EXPIRE', traj, finished_ttl_s)
+        surplus = surplus + 1
+      else
+        if not group.is_open then begin_group(job.group) end
+        redis.call('HSET', traj, 'state', 'queued', 'attempt', 1, 'epoch', from,
+          'lane', job.lane, 'priority', job.priority, 'job', bodies[tonumber(job.body)])
+        if from > 0 then redis.call('HSET', traj, 'floor', from) end
+        accepted[#accepted + 1], ids[#ids + 1] = position, job.id
+      end
     end
   end
 end
+-- A key that is of another type ends it half-way. What is claimed by then must run all the same.
+local whole, fault = pcall(claim_all)
 add_all(delayed, due, ids)
 redis.call('HINCRBY', run, 'total', #accepted + surplus)
 if surplus > 0 then redis.call('HINCRBY', run, 'surplus', surplus) end
@@ -62,4 +66,5 @@ redis.call('ZREMRANGEBYSCORE', runs, '-inf', stamp(now - tonumber(run_ttl_s)))
 redis.call('ZADD', runs, stamp(now), run_id)
 for _, key in ipairs({runs, run, claimed}) do redis.call('EXPIRE', key, run_ttl_s) end
 if floor > 0 then redis.call('EXPIRE', purged, run_ttl_s) end
+if not whole then return type(fault) == 'table' and fault or redis.error_reply(tostring(fault)) end
 return {due, accepted}

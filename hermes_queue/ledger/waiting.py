@@ -1,0 +1,74 @@
+"""Waiting jobs, looked at without taking them: their messages stay in the broker."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hermes_queue.bodies import codec
+from hermes_queue.errors import SchemaTooNew
+from hermes_queue.keyspace.connection import explained
+from hermes_queue.ledger.ledger import Ledger
+from hermes_queue.ledger.poison import item_hash
+from hermes_queue.models import TrajectoryJob
+
+CLAIM_S = 86_400
+"""Time for which an environment that one worker prepares ahead is left alone by the others."""
+_FIELDS = ("state", "deaths", "unseen_deaths", "quarantine_deaths", "job")
+
+
+def next_messages(ledger: Ledger, lists: Sequence[str], *, most: int) -> list[bytes]:
+    """Messages of the broker's `lists` in the order in which workers take them.
+
+    At most `most` of each list, and of all of them.
+
+    Raises:
+        RedisUnavailable: no answer.
+    """
+    with explained(ledger.url), ledger.client.pipeline(transaction=False) as pipe:
+        for name in lists:
+            pipe.lrange(ledger.key(name), -most, -1)
+        found: list[list[bytes]] = pipe.execute()
+    return [raw for messages in found for raw in reversed(messages)][:most]
+
+
+def waiting_jobs(ledger: Ledger, trajectory_ids: Sequence[str]) -> list[TrajectoryJob | None]:
+    """Each job if it waits and no worker has died under it, else None.
+
+    Raises:
+        RedisUnavailable: no answer.
+    """
+    if not trajectory_ids:
+        return []
+    with explained(ledger.url), ledger.client.pipeline(transaction=False) as pipe:
+        for name in trajectory_ids:
+            pipe.hmget(ledger.key(f"traj:{name}"), _FIELDS)
+        found = pipe.execute()
+    return [_job(name, fields) for name, fields in zip(trajectory_ids, found, strict=True)]
+
+
+def _job(trajectory_id: str, fields: Sequence[Any]) -> TrajectoryJob | None:
+    state, *deaths, body = fields
+    if state != b"queued" or body is None or any(each not in (None, b"0") for each in deaths):
+        return None
+    try:
+        return codec.decode_job(body, trajectory_id)
+    except (SchemaTooNew, ValueError):
+        return None  # whoever takes it reports it
+
+
+def claim_preparation(ledger: Ledger, job: TrajectoryJob, *, owner: str) -> bool:
+    """Whether this worker is to prepare the job's item ahead of time.
+
+    Each item is claimed once for `CLAIM_S`, by one worker of the fleet, and none under which
+    workers died: what kills a worker that prepares it would otherwise kill one after the other.
+
+    Raises:
+        RedisUnavailable, RedisFull: it may be claimed.
+    """
+    item = item_hash(job)
+    with explained(ledger.url), ledger.client.pipeline(transaction=False) as pipe:
+        pipe.hexists(ledger.key("poison"), item)
+        pipe.set(ledger.key(f"ahead:{item}"), owner, nx=True, ex=CLAIM_S)
+        is_poison, claimed = pipe.execute()
+    return bool(claimed) and not is_poison
