@@ -58,7 +58,7 @@ class Fleet:
     consumers: int = option(1, "consumer processes of each Redis server")
     one_machine: bool = option(False, "Redis and consumers take the cores of the first host")
     trajectory_ms: float = option(1.3, "a worker's CPU for a trajectory without turns")
-    turn_ms: float = option(3.0, "a worker's CPU for a turn: call, reply, tool call")
+    turn_ms: float = option(3.8, "a worker's CPU for a turn: call, reply, tool call")
     tool_ms: float = option(100.0, "CPU of a command on its host")
     verify_ms: float = option(2000.0, "CPU of grading on its host")
     redis_ms: float = option(0.28, "Redis' CPU for a trajectory without turns")

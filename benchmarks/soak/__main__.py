@@ -3,8 +3,9 @@
 One Redis with AOF, one worker of 64 slots, a consumer, a producer that stays 4,000 jobs ahead, in
 runs of 20,000 that are purged once they have ended. Beside it a second worker runs real rows of
 swe_smith one by one (four of them, oracle, local sandbox, a cache of its own), so that the
-repository cache, slots and assets are in use. What Redis remembers of finished trajectories expires after a minute
-instead of a week, and results are kept for a minute instead of an hour, so that both ends are seen.
+repository cache, slots and assets are in use. What Redis remembers of finished trajectories expires
+after a minute instead of a week, and results are kept for a minute instead of an hour, so that both
+ends are seen.
 """
 
 from __future__ import annotations
