@@ -16,16 +16,14 @@ from collections.abc import Generator, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-WARM_UP = 1 / 3
-"""Share of the simulated time that is not counted."""
+WARM_UP = 1 / 3  # of the simulated time; it is not counted
 RENEW_S, WEEK_S, QUARTER_S = 10, 7 * 86400, 90 * 86400
 
 EXAMPLES = """\
 how to read it:
-  "busy" is the share of the counted time in which a station worked; "full at" is how many slots
-  would make it busy all the time, everything else unchanged; "waits" is what callers waited in line
-  for it. The first bottleneck is the station with the fewest slots to fill it. All costs are
-  options: measure yours (python -m benchmarks factory scaling loops streams) and put them in.
+  "busy": share of the time in which a station worked; "full at": slots that would make it busy all
+  the time; "waits": what callers waited in line. The first bottleneck is what the fewest slots
+  fill. All costs are options: measure yours (python -m benchmarks scaling loops streams).
 
 examples:
   50 hosts with 200 slots each; calls of 5 to 20 s
@@ -41,7 +39,6 @@ examples:
 
 
 def option(default: Any, text: str) -> Any:
-    """A field that is an option of the command line, too."""
     return field(default=default, metadata={"help": text})
 
 
@@ -61,7 +58,7 @@ class Fleet:
     consumers: int = option(1, "consumer processes of each Redis server")
     one_machine: bool = option(False, "Redis and consumers take the cores of the first host")
     trajectory_ms: float = option(1.3, "a worker's CPU for a trajectory without turns")
-    turn_ms: float = option(3.0, "a worker's CPU for a turn: call, reply, tool call")
+    turn_ms: float = option(3.8, "a worker's CPU for a turn: call, reply, tool call")
     tool_ms: float = option(100.0, "CPU of a command on its host")
     verify_ms: float = option(2000.0, "CPU of grading on its host")
     redis_ms: float = option(0.28, "Redis' CPU for a trajectory without turns")
@@ -69,13 +66,16 @@ class Fleet:
     ask_ms: float = option(0.1, "Redis' CPU for asking again while the endpoint is busy")
     record_ms: float = option(0.4, "Redis' CPU for a real record, taken and read, beyond redis-ms")
     renew_ms: float = option(0.015, f"Redis' CPU for renewing a lease, every {RENEW_S} s")
+    upkeep_ms: float = option(1.8, "Redis' CPU for each worker process in a second, also when idle")
     consumer_ms: float = option(0.4, "a consumer's CPU for a trajectory")
     record_kb: float = option(41.0, "an encoded record")
     other_kb: float = option(3.9, "what else travels to Redis for a trajectory without turns")
     permit_kb: float = option(0.6, "what travels to Redis for the permit of a call")
     state_bytes: float = option(650.0, "a finished trajectory in Redis, for a week")
     claim_bytes: float = option(64.0, "its claim in Redis, for 90 days or until `run purge`")
-    minutes: float = option(15.0, "simulated time; its first third is not counted")
+    minutes: float = option(
+        15.0, "simulated time; its first third, longer than a trajectory, does not count"
+    )
     seed: int = option(1, "of all random numbers: the same seed gives the same output")
 
 
@@ -87,11 +87,8 @@ class Cores:
         self.busy_s = 0.0
 
     def serve(self, ready: float, service_s: float) -> float:
-        """Work for so long, not before `ready`; returns the end.
-
-        Of the free cores, the one that was freed last: a process that goes on with the next
-        request must not reserve a second core.
-        """
+        """Work for so long, not before `ready`; returns the end."""
+        # The core that was freed last: a process that goes on must not reserve a second one.
         idle = [free for free in self._free_at if free <= ready]
         chosen = max(idle) if idle else min(self._free_at)
         end = max(ready, chosen) + service_s
@@ -149,15 +146,14 @@ class Simulation:
         self.fleet, self.dice = fleet, random.Random(fleet.seed)
         self.end = 60 * fleet.minutes
         self.since = since = self.end * WARM_UP
-        renewals = fleet.hosts * fleet.slots / fleet.shards / RENEW_S
-        background = min(0.999, renewals * fleet.renew_ms / 1000)
+        host_ms = fleet.workers * fleet.upkeep_ms + fleet.slots * fleet.renew_ms / RENEW_S
+        background = min(0.999, fleet.hosts / fleet.shards * host_ms / 1000)
         self.machines = [Cores(fleet.cores, since) for _ in range(fleet.hosts)]
 
+        shared = self.machines[0] if fleet.one_machine else None
+
         def processes(count: int, background: float = 0.0) -> list[Process]:
-            apart = [
-                self.machines[0] if fleet.one_machine else Cores(1, since) for _ in range(count)
-            ]
-            return [Process(cores, since, background) for cores in apart]
+            return [Process(shared or Cores(1, since), since, background) for _ in range(count)]
 
         self.redis = processes(fleet.shards, background)
         self.consumers = processes(fleet.shards * fleet.consumers)
@@ -183,8 +179,8 @@ class Simulation:
         """One slot: is sent the time, yields when it goes on."""
         fleet, dice = self.fleet, self.dice
         host, turn = number % fleet.hosts, number // fleet.hosts
-        shard, machine = host % fleet.shards, self.machines[host]
-        redis = self.redis[shard]
+        shard = host % fleet.shards
+        machine, redis = self.machines[host], self.redis[shard]
         worker = self.workers[host * fleet.workers + turn % fleet.workers]
         consumer = self.consumers[shard * fleet.consumers + turn % fleet.consumers]
         now = yield 0.0
@@ -207,19 +203,16 @@ class Simulation:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """0.0 without values."""
     return sorted(values)[min(len(values) - 1, int(share * len(values)))] if values else 0.0
 
 
 def station(name: str, busy: float, slots: int, waits: Sequence[float] = ()) -> dict[str, Any]:
-    """A row of the report."""
     found = {"station": name, "busy": busy, "full_at_slots": slots / busy if busy else math.inf}
     shares = (("p50", 0.5), ("p99", 0.99)) if waits else ()
     return found | {f"wait_{name}_ms": 1000 * percentile(waits, share) for name, share in shares}
 
 
 def simulate(fleet: Fleet) -> dict[str, Any]:
-    """Run it; the figures of a report."""
     found = Simulation(fleet)
     found.run()
     seconds, slots, endpoint = found.end - found.since, fleet.hosts * fleet.slots, found.endpoint
@@ -253,7 +246,6 @@ def simulate(fleet: Fleet) -> dict[str, Any]:
 
 
 def report(found: dict[str, Any]) -> list[str]:
-    """The lines that people read."""
     hosts, slots, turns = (found["fleet"][name] for name in ("hosts", "slots", "turns"))
     lines = [
         f"{hosts} hosts x {slots} slots = {hosts * slots:,} trajectories of {turns} turns at once",
@@ -267,18 +259,15 @@ def report(found: dict[str, Any]) -> list[str]:
     ]
     for each in found["stations"]:
         waits = "{wait_p50_ms:.1f} / {wait_p99_ms:.1f} ms" if "wait_p50_ms" in each else ""
-        full = f"{each['full_at_slots']:,.0f} slots"
-        waits = waits.format_map(each)
+        waits, full = waits.format_map(each), f"{each['full_at_slots']:,.0f} slots"
         lines.append(f"{each['station']:<24}{100 * each['busy']:>7.1f}%{full:>18}{waits:>22}")
     lines.append("\nfirst bottleneck: {first_bottleneck}")
     return [line.format_map(found) for line in lines]
 
 
 def parsed(given: Sequence[str] | None = None) -> tuple[Fleet, bool]:
-    """The fleet of the command line, and whether JSON is wanted."""
-    form = argparse.RawDescriptionHelpFormatter
-    about: dict[str, Any] = {"description": __doc__, "epilog": EXAMPLES, "formatter_class": form}
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.simulate", **about)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.simulate", description=__doc__)
+    parser.epilog, parser.formatter_class = EXAMPLES, argparse.RawDescriptionHelpFormatter
     for each in fields(Fleet):
         flag, text, default = each.name.replace("_", "-"), each.metadata["help"], each.default
         options: dict[str, Any] = {"action": "store_true"}
@@ -301,7 +290,6 @@ def parsed(given: Sequence[str] | None = None) -> tuple[Fleet, bool]:
 
 
 def main(given: Sequence[str] | None = None) -> None:
-    """Simulate and print."""
     fleet, as_json = parsed(given)
     found = simulate(fleet)
     print(json.dumps(found) if as_json else "\n".join(report(found)))

@@ -2,9 +2,10 @@
 
 One Redis with AOF, one worker of 64 slots, a consumer, a producer that stays 4,000 jobs ahead, in
 runs of 20,000 that are purged once they have ended. Beside it a second worker runs real rows of
-swe_smith one by one (oracle, local sandbox, a cache of its own), so that the repository cache,
-slots and assets are in use. What Redis remembers of finished trajectories expires after a minute
-instead of a week, and results are kept for a minute instead of an hour, so that both ends are seen.
+swe_smith one by one (four of them, oracle, local sandbox, a cache of its own), so that the
+repository cache, slots and assets are in use. What Redis remembers of finished trajectories expires
+after a minute instead of a week, and results are kept for a minute instead of an hour, so that both
+ends are seen.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from benchmarks.soak.work import Producer
 from hermes_queue.ledger import Ledger
 
 AT_ONCE = 64
+ROWS = 4
 SHORT = {"HERMES_QUEUE_RESULTS_FINISHED_TTL_S": "60", "HERMES_QUEUE_RESULTS_RETENTION_S": "60"}
 DRAIN_S = PATIENCE_S = 300.0
 EXAMPLES = """\
@@ -77,9 +79,10 @@ def say(text: str) -> None:
 
 
 def enqueue_graded(server: Server, count: int) -> None:
-    """Real rows, for the second worker."""
-    command = [sys.executable, "-m", "producers.swe_smith", "--cycle", "--items", str(count)]
-    command += ["--lane", "graded", "--run-id", "graded"]
+    """Real rows, for the second worker: few ones, so that the cache has all of them soon."""
+    samples = max(1, count // ROWS)
+    command = [sys.executable, "-m", "producers.swe_smith", "--items", str(ROWS)]
+    command += ["--group-size", str(samples), "--lane", "graded", "--run-id", "graded"]
     environment = {**os.environ, "HERMES_QUEUE_REDIS_URL": server.url}
     subprocess.run(command, check=True, cwd=ROOT, env=environment, capture_output=True)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.processes import Server
+from benchmarks.soak.work import NAME
 from hermes_queue.ledger import Ledger
 from hermes_queue.results.consumers import consumer_groups
 
@@ -76,8 +77,9 @@ class Sampler:
         }
 
     def _files(self, finished: int) -> Iterator[tuple[str, float]]:
-        archived = sum(size for _, size in files(self.directory / "archive"))
-        # It grows with what it archives; that each group takes as much as ever is the point.
+        runs = (self.directory / "archive").glob(f"{NAME}*")
+        archived = sum(size for run in runs for _, size in files(run))
+        # It grows with what it archives; that each trajectory takes as much as ever is the point.
         yield "archive_bytes_each", archived / max(1, finished)
         spooled = [path for path, _ in files(self.directory / "spool") if path.suffix != ""]
         yield "spool_files", len(spooled)

@@ -12,6 +12,8 @@ from hermes_queue.broker.enqueue import enqueue
 from hermes_queue.ledger import Ledger, Runs
 from hermes_queue.models import AgentSpec
 
+NAME = "soak-"
+"""How the ids of the runs begin."""
 RUN_SIZE = 20_000
 GROUP_SIZE = 4
 PORTION = 1000
@@ -52,7 +54,7 @@ class Producer(threading.Thread):
             number = 0
             while not self._stop_asked.is_set():
                 number += 1
-                self._enqueue(f"soak-{number:05}")
+                self._enqueue(f"{NAME}{number:05}")
         except Exception as error:  # noqa: BLE001 - the main thread raises it
             self.error = error
 

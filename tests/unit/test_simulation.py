@@ -13,7 +13,7 @@ from benchmarks.soak.trends import trend
 IDLE = Fleet(
     hosts=2, slots=20, cores=4, turns=3, reply_s=(4.0, 6.0), tool_s=(0.0, 0.0), tool_ms=0.0,
     verify_ms=0.0, trajectory_ms=0.0, turn_ms=0.0, redis_ms=0.0, permit_ms=0.0, ask_ms=0.0, record_ms=0.0,
-    renew_ms=0.0, consumer_ms=0.0, minutes=10,
+    renew_ms=0.0, upkeep_ms=0.0, consumer_ms=0.0, minutes=9,
 )  # fmt: skip
 """Nothing costs anything but the model, which takes 5 s in the mean."""
 
@@ -36,19 +36,19 @@ def test_slots_without_costs_run_at_the_pace_of_the_model():
         ("Redis", {"redis_ms": 1000.0, "shards": 2}, 2.0),
         ("workers", {"trajectory_ms": 4000.0}, 0.5),
         ("workers", {"trajectory_ms": 4000.0, "workers": 2}, 1.0),
-        ("workers", {"turn_ms": 2000.0}, 1 / 3),
+        ("workers", {"turn_ms": 1000.0}, 2 / 3),
         ("cores", {"verify_ms": 8000.0}, 1.0),
     ],
 )
 def test_a_station_that_is_always_busy_sets_the_rate(name, costs, rate):
-    found = simulate(replace(IDLE, minutes=30, **costs))
+    found = simulate(replace(IDLE, **costs))
     assert found["trajectories_per_s"] == pytest.approx(rate, rel=0.06)
-    assert busy(found, name) == pytest.approx(1, abs=0.02)
+    assert busy(found, name) == pytest.approx(1, abs=0.05)
     assert found["first_bottleneck"].startswith(name)
 
 
 def test_processes_of_one_machine_share_its_cores():
-    one = {"hosts": 1, "turns": 0, "cores": 2, "minutes": 1, "one_machine": True}
+    one = {"hosts": 1, "turns": 0, "cores": 2, "minutes": 0.3, "one_machine": True}
     costs = {"trajectory_ms": 10.0, "redis_ms": 10.0, "consumer_ms": 10.0}
     found = simulate(replace(IDLE, **one, **costs))
     assert found["trajectories_per_s"] == pytest.approx(2 / 0.03, rel=0.05)
@@ -65,8 +65,8 @@ def test_an_endpoint_that_serves_few_calls_makes_the_others_wait_and_ask():
 
 
 def test_renewals_are_work_for_redis_even_if_nothing_ends():
-    found = simulate(replace(IDLE, renew_ms=100.0))
-    assert busy(found, "Redis") == pytest.approx(40 / 10 * 0.1)
+    found = simulate(replace(IDLE, renew_ms=100.0, upkeep_ms=10.0))
+    assert busy(found, "Redis") == pytest.approx(40 / 10 * 0.1 + 2 * 0.01)
 
 
 def test_the_same_seed_gives_the_same_output(capsys):
