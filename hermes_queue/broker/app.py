@@ -12,9 +12,10 @@ import logging
 import sys
 from collections.abc import Callable
 from typing import Any
-from urllib.parse import parse_qsl, quote, unquote, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from celery import Celery, signals
+from celery.concurrency import get_implementation
 from kombu.entity import Exchange, Queue
 
 from hermes_queue.broker.pool import (
@@ -45,6 +46,24 @@ def _passes(check: Callable[[], object]) -> None:
         raise SystemExit(error.exit_code) from error
 
 
+@signals.worker_init.connect  # type: ignore[untyped-decorator]
+def _refuse_other_pools(sender: Any, **_: Any) -> None:
+    """Any other pool takes jobs and runs none, since it awaits no coroutine."""
+    if sender.app is app:
+        _passes(lambda: _check_pool(sender.pool_cls))
+
+
+def _check_pool(pool: object) -> None:
+    from hermes_queue.broker.pool.task_pool import TaskPool
+
+    found = get_implementation(pool)
+    if not issubclass(found, TaskPool):
+        raise ConfigurationError(
+            f"the pool {found.__module__} runs no trajectories: "
+            "start the worker without -P (--pool)"
+        )
+
+
 @signals.after_setup_logger.connect  # type: ignore[untyped-decorator]
 @signals.after_setup_task_logger.connect  # type: ignore[untyped-decorator]
 def _install_log_format(logger: logging.Logger, **_: Any) -> None:
@@ -53,11 +72,13 @@ def _install_log_format(logger: logging.Logger, **_: Any) -> None:
 
 
 def broker_url(url: str) -> str:
-    """Return `url` in Celery's spelling, which differs for unix sockets."""
+    """Return `url` in Celery's spelling, which differs for unix sockets and for `?db=`."""
     parts = urlsplit(url)
-    if parts.scheme != "unix":
-        return url
     query = dict(parse_qsl(parts.query))
+    if parts.scheme != "unix":
+        if not (db := query.pop("db", "")):
+            return url
+        return parts._replace(path=f"/{db}", query=urlencode(query)).geturl()
     user = unquote(parts.username or "") or query.get("username", "")
     password = unquote(parts.password or "") or query.get("password", "")
     secret = f"{quote(user, safe='')}:{quote(password, safe='')}@" if user or password else ""
