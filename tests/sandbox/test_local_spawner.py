@@ -6,12 +6,14 @@ import asyncio
 import os
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
 from hermes_queue.errors import SandboxError, SlotLost
 from hermes_queue.sandbox.base import ExecutionResult
+from hermes_queue.sandbox.host.processes import kill_tree
 
 TRACER = """
 import ctypes, os, time
@@ -171,6 +173,22 @@ async def test_spawners_end_with_their_slots_and_the_server_with_its_backend(loc
         await asyncio.sleep(0.01)
     await local.backend.stop()
     assert not Path(f"/proc/{pid}").exists()
+
+
+async def test_a_command_killed_with_its_slot_has_no_result(make_bench, monkeypatch):
+    def kill_and_linger(*tree: object) -> bool:
+        done = kill_tree(*tree)
+        time.sleep(0.2)
+        return done
+
+    monkeypatch.setattr("hermes_queue.sandbox.local.unfenced.kill_tree", kill_and_linger)
+    bench = await make_bench("local-unfenced", slots=1)
+    slot = await bench.slot()
+    running = asyncio.create_task(bench.answer(slot, "touch begun; sleep 4242"))
+    while not Path(slot.workspace, "begun").exists():
+        await asyncio.sleep(0.01)
+    await bench.backend.release(slot)
+    assert type(await running) is SlotLost
 
 
 async def test_a_command_whose_death_a_tracer_hides_is_ended(local):
