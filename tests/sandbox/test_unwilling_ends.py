@@ -47,7 +47,17 @@ os._exit(0)
 """
 
 
-@pytest.fixture(params=ANY_BACKEND)
+HOLDS = [
+    *(("local", how) for how in ("by a thread", "another thread", "before its end")),
+    (ANY_BACKEND[1], "another thread"),
+    *(
+        pytest.param(ANY_BACKEND[1], how, marks=pytest.mark.exhaustive)
+        for how in ("by a thread", "before its end")
+    ),
+]
+
+
+@pytest.fixture
 async def bench(make_bench, request):
     return await make_bench(request.param, slots=1)
 
@@ -56,6 +66,7 @@ async def put(bench, slot, name: str, text: str) -> None:
     await bench.backend.write_file(slot, f"{slot.workspace}/{name}", text.encode())
 
 
+@pytest.mark.parametrize("bench", ANY_BACKEND, indirect=True)
 async def test_threads_that_outlive_the_first_one_are_killed(bench):
     slot = await bench.slot()
     await put(bench, slot, "threads", FIRST_THREAD_ENDS)
@@ -64,7 +75,7 @@ async def test_threads_that_outlive_the_first_one_are_killed(bench):
     assert sizes[0] == sizes[1] != "0"
 
 
-@pytest.mark.parametrize("how", ["by a thread", "another thread", "before its end"])
+@pytest.mark.parametrize(("bench", "how"), HOLDS, indirect=["bench"])
 async def test_a_tracer_cannot_keep_a_command(bench, how):
     slot = await bench.slot()
     await put(bench, slot, "holder", HOLDER)

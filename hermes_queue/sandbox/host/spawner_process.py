@@ -249,7 +249,8 @@ class CommandServer:
             for target, stream in zip((0, 1, 2, SCRIPT), streams, strict=False):
                 if stream != target:
                     os.dup2(stream, target)
-                os.set_inheritable(target, True)
+                else:
+                    os.set_inheritable(target, True)
             os.chdir(directory)
             os.execvpe(words[0], words, environment)  # noqa: S606 - the request's own program
         except OSError as error:
