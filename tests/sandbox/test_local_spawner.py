@@ -6,12 +6,14 @@ import asyncio
 import os
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
 from hermes_queue.errors import SandboxError, SlotLost
 from hermes_queue.sandbox.base import ExecutionResult
+from hermes_queue.sandbox.host.processes import kill_tree
 
 TRACER = """
 import ctypes, os, time
@@ -60,6 +62,17 @@ while time.monotonic() < end and not os.path.exists("enough"):
             os.kill(int(name), 9)
         except OSError:
             pass
+"""
+
+SIBLING = """
+import ctypes, os, time
+CLONE_PARENT, SIGCHLD = 0x8000, 17
+clone = {"x86_64": 56, "aarch64": 220}[os.uname().machine]
+made = ctypes.CDLL(None).syscall(clone, CLONE_PARENT | SIGCHLD, 0, 0, 0, 0)
+while made == 0 and not os.path.exists("enough"):
+    time.sleep(0.01)
+if made:
+    print("made" if made > 0 else "refused")
 """
 
 
@@ -112,8 +125,8 @@ async def test_a_dead_spawner_loses_the_slot_and_is_no_result(any_local):
 
 
 async def test_a_stopped_spawner_does_not_block_the_worker(local, monkeypatch):
-    monkeypatch.setattr("hermes_queue.sandbox.host.spawner.ANSWER_TIMEOUT_S", 0.2)
     slot, other = await local.slot(), await local.slot()
+    monkeypatch.setattr("hermes_queue.sandbox.host.spawner.ANSWER_TIMEOUT_S", 0.2)
     spawners = children(server(local))
     for spawner in spawners:
         os.kill(spawner, signal.SIGSTOP)
@@ -123,6 +136,21 @@ async def test_a_stopped_spawner_does_not_block_the_worker(local, monkeypatch):
         for spawner in spawners:
             os.kill(spawner, signal.SIGCONT)
     assert await local.out(other, "echo alive") == "alive"
+
+
+async def test_a_stopped_server_is_replaced(local, monkeypatch):
+    slot, stopped = await local.slot(), server(local)
+    os.kill(stopped, signal.SIGSTOP)
+    with monkeypatch.context() as patch:
+        patch.setattr("hermes_queue.sandbox.host.spawner.ANSWER_TIMEOUT_S", 0.2)
+        with pytest.raises(SandboxError):
+            await local.slot()
+    other = await local.slot()
+    assert server(local) != stopped
+    assert [await local.out(each, "echo alive") for each in (slot, other)] == ["alive"] * 2
+    os.kill(stopped, signal.SIGCONT)
+    while Path(f"/proc/{stopped}").exists():
+        await asyncio.sleep(0.01)
 
 
 async def test_a_dead_server_costs_no_slot_and_is_replaced(local):
@@ -145,6 +173,22 @@ async def test_spawners_end_with_their_slots_and_the_server_with_its_backend(loc
         await asyncio.sleep(0.01)
     await local.backend.stop()
     assert not Path(f"/proc/{pid}").exists()
+
+
+async def test_a_command_killed_with_its_slot_has_no_result(make_bench, monkeypatch):
+    def kill_and_linger(*tree: object) -> bool:
+        done = kill_tree(*tree)
+        time.sleep(0.2)
+        return done
+
+    monkeypatch.setattr("hermes_queue.sandbox.local.unfenced.kill_tree", kill_and_linger)
+    bench = await make_bench("local-unfenced", slots=1)
+    slot = await bench.slot()
+    running = asyncio.create_task(bench.answer(slot, "touch begun; sleep 4242"))
+    while not Path(slot.workspace, "begun").exists():
+        await asyncio.sleep(0.01)
+    await bench.backend.release(slot)
+    assert type(await running) is SlotLost
 
 
 async def test_a_command_whose_death_a_tracer_hides_is_ended(local):
@@ -172,10 +216,42 @@ async def test_a_command_that_is_about_to_begin_cannot_be_read_and_its_death_is_
     assert b"spawner" not in found.stdout
 
 
+async def test_a_command_that_nobody_finds_is_killed_by_its_spawner(any_local, monkeypatch):
+    """An ordinary user may not look at a process that is stopped before its exec."""
+
+    async def find_nothing(*_: object) -> None:
+        pass
+
+    slot = await any_local.slot()
+    monkeypatch.setattr(any_local.backend._slots[slot.slot_id].fence, "kill_tree", find_nothing)
+    assert (await any_local.sh(slot, "kill -STOP $$", timeout_s=0.2)).timed_out
+    assert await any_local.out(slot, "echo alive") == "alive"
+
+
+async def test_a_command_adds_no_children_to_its_spawner(local):
+    slot = await local.slot()
+    await local.backend.write_file(slot, f"{slot.workspace}/sibling", SIBLING.encode())
+    assert await local.out(slot, "python3 sibling") == "refused"
+
+
+async def test_children_that_commands_add_to_their_spawner_are_reaped(make_bench):
+    bench = await make_bench("local-unfenced", slots=1)
+    slot = await bench.slot()
+    [spawner] = children(server(bench))
+    await bench.backend.write_file(slot, f"{slot.workspace}/sibling", SIBLING.encode())
+    assert await bench.out(slot, "exec python3 sibling") == "made"
+    assert len(children(spawner)) == 1
+    Path(slot.workspace, "enough").touch()
+    async with asyncio.timeout(10):
+        while children(spawner):
+            await asyncio.sleep(0.01)
+
+
 async def test_what_no_command_line_can_hold_is_no_result(local):
     slot = await local.slot()
-    for refused in ({"env": {"A": "a\0b"}}, {"env": {"A=B": "c"}}, {"cwd": "/usr\0/bin"}):
+    odd = ({"A": "a\0b"}, {"A=B": "c"}, {"": "c"})
+    long = ({"A": "a" * (1 << 17)}, {f"A{n}": "a" * (1 << 16) for n in range(32)})
+    for refused in (*({"env": env} for env in (*odd, *long)), {"cwd": "/usr\0/bin"}):
         assert type(await local.answer(slot, "true", **refused)) is SandboxError
-    long = await local.sh(slot, "true", env={"A": "a" * (1 << 20)})
-    assert (long.exit_code, long.stdout) == (125, b"")
-    assert b"Argument list too long" in long.stderr
+    fits = {"A": "a" * ((1 << 17) - 3)} | {f"A{n}": "a" * (1 << 16) for n in range(24)}
+    assert (await local.sh(slot, "true", env=fits)).ok

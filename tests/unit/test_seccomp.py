@@ -9,6 +9,7 @@ import pytest
 
 from hermes_queue.sandbox.host.seccomp import (
     ABSENT,
+    CLONE_PARENT,
     IGNORED,
     MACHINES,
     MEMORY_ADVICE,
@@ -80,6 +81,7 @@ def test_threads_and_processes_may_begin_and_namespaces_may_not(name):
     for call in (machine.clone, machine.unshare):
         assert answer(machine, call, CLONE_NEWUSER | 17) == errno.EPERM
     assert answer(machine, machine.unshare, 0x400) == ALLOWED  # CLONE_FILES
+    assert answer(machine, machine.clone, CLONE_PARENT | 17) == errno.EPERM
 
 
 def test_nothing_tells_or_drops_what_the_host_keeps_of_files_in_memory(name):

@@ -160,8 +160,8 @@ class Running:
     async def locate(self) -> None:
         """Learn its pid, unless it has ended."""
 
-    def resume(self) -> None:
-        """Continue what is stopped outside of the slot."""
+    def end_outermost(self) -> None:
+        """Let the outermost process end, now that its tree is dead."""
 
     async def force(self) -> None:
         """End it, although its tree does not die."""
@@ -186,7 +186,7 @@ class Running:
             if self.exited.done():
                 return
             await kill_tree(self.pid)
-            self.resume()
+            self.end_outermost()
             await self.ended_within(END_PAUSE_S)
         await self.force()
 
@@ -247,7 +247,7 @@ class Child(Running):
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._pidfd, number)
 
-    def resume(self) -> None:
+    def end_outermost(self) -> None:
         """See `Running`: nsenter stops itself when its child is stopped."""
         self.signal(signal.SIGCONT)
 

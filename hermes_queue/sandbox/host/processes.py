@@ -34,11 +34,19 @@ class ProcessStat:
     """Name of its program, 15 characters."""
     cpu_ticks: int = 0
     """Processor time of it and of the children that it waited for, in clock ticks."""
+    threads: int = 1
+    """Its first thread counts until the process is reaped."""
 
     @property
     def is_alive(self) -> bool:
         """False from the moment the process began to exit, before its children die."""
-        return self.state not in "ZX" and not self.flags & PF_EXITING
+        # State and flags are those of its first thread, which may end before the others.
+        return self.threads > 1 or (self.state not in "ZX" and not self.flags & PF_EXITING)
+
+    @property
+    def is_zombie(self) -> bool:
+        """Whether it holds nothing but its exit code."""
+        return self.threads <= 1 and self.state in "ZX"
 
 
 def read_at_once(path: str) -> bytes:
@@ -67,6 +75,7 @@ def read_stat(pid: int) -> ProcessStat | None:
         started=int(fields[19]),
         name=text[text.index("(") + 1 : text.rindex(")")],
         cpu_ticks=sum(map(int, fields[11:15])),
+        threads=int(fields[17]),
     )
 
 
@@ -120,15 +129,26 @@ def kill_tree(marker: str | None, root: int | None, pid_namespace: str | None = 
     for pid, started in found.items():
         kill_process(pid, started)
     give_up = time.monotonic() + GONE_S
-    while any(_is_there(*process) for process in found.items()) and time.monotonic() < give_up:
+    while left := [pid for pid, started in found.items() if _is_there(pid, started)]:
+        if time.monotonic() > give_up:
+            _kill_tracers(left, pid_namespace)
+            break
         time.sleep(GONE_PAUSE_S)
     return caught_all
 
 
 def _is_there(pid: int, started: int) -> bool:
-    """Whether the process still holds resources; a zombie does not."""
+    """Whether the process still holds resources."""
     stat = read_stat(pid)
-    return stat is not None and stat.started == started and stat.state not in "ZX"
+    return stat is not None and stat.started == started and not stat.is_zombie
+
+
+def _kill_tracers(pids: list[int], pid_namespace: str | None) -> None:
+    """Kill those who hold killed processes just before their end, or a dead thread of theirs."""
+    for tracer in set().union(*map(_tracers, pids)):
+        stat = read_stat(tracer)
+        if stat and (pid_namespace is None or _namespace(tracer) == pid_namespace):
+            kill_process(tracer, stat.started)
 
 
 def tree_cpu_s(root: int) -> float:
@@ -167,8 +187,8 @@ def _victims(
         or (root and stat.session == root)  # not 0, the session of the kernel's threads
         or (marker is not None and _is_marked(pid, marker))
     }
-    if root and (tracer := _zombies_tracer(root)) in stats:
-        tree.add(tracer)
+    if root and root not in stats:  # Dead: a tracer keeps it from its parent, which waits for it.
+        tree |= _tracers(root) & stats.keys()
     grown = True
     while grown:
         children = {pid for pid, s in stats.items() if s.parent in tree and pid not in tree}
@@ -177,14 +197,24 @@ def _victims(
     return [stats[p] for p in tree if pid_namespace is None or _namespace(p) == pid_namespace]
 
 
-def _zombies_tracer(pid: int) -> int:
-    """The tracer that keeps the dead process `pid` from its waiting parent; 0 = none."""
+def _tracers(pid: int) -> set[int]:
+    """The processes that trace threads of `pid`."""
     try:
-        status = Path(f"/proc/{pid}/status").read_text(errors="replace")
+        threads = os.listdir(f"/proc/{pid}/task")
     except OSError:
-        return 0
-    fields = dict(line.partition(":\t")[::2] for line in status.splitlines())
-    return int(fields["TracerPid"]) if fields["State"].startswith("Z") else 0
+        return set()
+    tracing = {_status(int(thread)).get("TracerPid", "0") for thread in threads}
+    # What traces is a thread, too.
+    return {int(_status(int(thread)).get("Tgid", "0")) for thread in tracing} - {0}
+
+
+def _status(pid: int) -> dict[str, str]:
+    """The fields of /proc/<pid>/status, which exists for threads, too; empty if it is gone."""
+    try:
+        text = Path(f"/proc/{pid}/status").read_text(errors="replace")
+    except OSError:
+        return {}
+    return dict(line.partition(":\t")[::2] for line in text.splitlines())
 
 
 def _is_marked(pid: int, marker: str) -> bool:

@@ -37,6 +37,9 @@ ALLOW, ERRNO = 0x7FFF0000, 0x00050000
 X32_BIT = 0x40000000
 NEW_NAMESPACES = 0x7E020000
 """CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID and NEWNET."""
+CLONE_PARENT = 0x8000
+"""The new process is a sibling: a command could make children of the process that started it, which
+is outside of the slot."""
 SOCKET_FAMILIES = (1, 2, 10, 16)
 """AF_UNIX, AF_INET, AF_INET6 and AF_NETLINK, which name resolution asks for addresses."""
 
@@ -158,7 +161,9 @@ def program(machine: Machine) -> bytes:
     # Not setns: entering the slot needs it, and it requires rights that commands do not have.
     for call in (machine.clone, machine.unshare):
         refused = ERRNO | errno.EPERM
-        code.answer_by_argument(call, 0, JUMP_ANY_BIT, (NEW_NAMESPACES,), refused, ALLOW)
+        code.answer_by_argument(
+            call, 0, JUMP_ANY_BIT, (NEW_NAMESPACES | CLONE_PARENT,), refused, ALLOW
+        )
     for call in (machine.socket, machine.socketpair):
         refused = ERRNO | errno.EAFNOSUPPORT
         code.answer_by_argument(call, 0, JUMP_EQUAL, SOCKET_FAMILIES, ALLOW, refused)

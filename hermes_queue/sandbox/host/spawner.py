@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import socket
 import sys
@@ -25,6 +26,12 @@ GONE = "the process that starts the slot's commands is gone"
 PROGRAM = spawner_process.__file__
 SCRIPT_PATH = f"/dev/fd/{spawner_process.SCRIPT}"
 """Path of a command's script inside."""
+MOST_BYTES_OF_ONE = 32 * os.sysconf("SC_PAGE_SIZE")
+"""Of one argument or environment variable, see execve(2)."""
+MOST_BYTES = 6 << 20
+"""Of all of them together, however large a stack may be."""
+POINTER_BYTES = 9
+"""Which one of them takes beside its content."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +69,19 @@ class Spawners:
                 numbers += [number for limit in limits for number in limit]
                 text = " ".join(map(str, numbers)).encode()
                 socket.send_fds(channel, [text], [its.fileno(), *namespaces, *groups])
-            await spawner.begun()
+            if not await spawner.has_answered():
+                self._abandon(channel)
+            spawner.check_begun()
         except BaseException:
             spawner.close()
             raise
         return spawner
+
+    def _abandon(self, channel: socket.socket) -> None:
+        """Have the next spawner made by another server; this one ends once it runs again."""
+        if self._channel is channel:
+            channel.close()
+            self._channel = None
 
     def _running(self) -> socket.socket:
         """The channel to the server, which is started unless it runs."""
@@ -78,8 +93,10 @@ class Spawners:
         own.setblocking(False)
         with its:
             argv = [sys.executable, "-I", "-S", PROGRAM, str(its.fileno())]
+            # No command inherits it, but some builds of Python do not start without it.
+            env = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
             try:
-                server = Child(argv, env={}, pass_fds=[its.fileno()], confined=self._confined)
+                server = Child(argv, env=env, pass_fds=[its.fileno()], confined=self._confined)
             except BaseException:
                 own.close()
                 raise
@@ -120,9 +137,13 @@ class Spawner:
         self.is_lost = False
         self._loop.add_reader(channel, self._on_readable)
 
-    async def begun(self) -> None:
-        """Wait until it can start commands. Raises SandboxError."""
+    async def has_answered(self) -> bool:
+        """Wait until it can start commands, or cannot; returns whether it said so, or is gone."""
         await asyncio.wait([self._begun], timeout=ANSWER_TIMEOUT_S)
+        return self._begun.done()
+
+    def check_begun(self) -> None:
+        """Raise SandboxError unless it can start commands."""
         if not self._begun.done() or self.is_lost:
             raise SandboxError("the process that starts a slot's commands did not start")
         if number := self._begun.result():
@@ -155,8 +176,17 @@ class Spawner:
 
     def ask_where(self, number: int) -> None:
         """Have the pid of a running command sent."""
+        self._send(b"%d" % number)
+
+    def kill(self, number: int) -> None:
+        """Kill the outermost process of a command; no-op if it has ended."""
+        self._send(b"-%d" % number)
+
+    def _send(self, data: bytes) -> None:
+        if self.is_lost:
+            return
         try:
-            self._channel.send(b"%d" % number)
+            self._channel.send(data)
         except OSError:
             self.close()
 
@@ -236,17 +266,30 @@ class SpawnedCommand(Running):
         if not done:
             self._spawner.close()
 
+    def end_outermost(self) -> None:
+        """See `Running`: until its exec, an ordinary user cannot tell what slot it is in."""
+        self._spawner.kill(self._number)
+
     async def force(self) -> None:
         """See `Running`: the slot is lost."""
         self._spawner.close()
 
 
 def _request(argv: Sequence[str | bytes], env: Mapping[str, str], cwd: str) -> bytes:
-    """A command as the spawner reads it. Raises ValueError: a NUL byte or an odd name."""
+    """A command as the spawner reads it.
+
+    Raises ValueError or OSError: no command line can hold it. Later that could not be told from
+    what processes of the slot do to a command.
+    """
     words = list(map(os.fsencode, argv))
-    if any("=" in name for name in env):
-        raise ValueError("an environment variable's name has a '='")
+    if any(not name or "=" in name for name in env):
+        raise ValueError("an environment variable's name is empty or has a '='")
     variables = [os.fsencode(f"{name}={value}") for name, value in env.items()]
+    longest = max(map(len, (*words, *variables)))
+    total = sum(len(each) + POINTER_BYTES for each in (*words, *variables))
+    most = min(os.sysconf("SC_ARG_MAX"), MOST_BYTES) - MOST_BYTES_OF_ONE
+    if longest >= MOST_BYTES_OF_ONE or total > most:
+        raise OSError(errno.E2BIG, os.strerror(errno.E2BIG))
     fields = [os.fsencode(cwd), b"%d" % len(words), *words, *variables]
     request = b"\0".join(fields)
     if request.count(b"\0") != len(fields) - 1:

@@ -144,8 +144,9 @@ class CommandServer:
         os.set_blocking(waker, False)
         signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        # Python ignores these, and programs would inherit that.
-        for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        # Python ignores these, and programs would inherit that. As an exception, SIGINT from inside
+        # could take a command that is about to begin anywhere in this program.
+        for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
 
     def serve(self) -> None:
@@ -166,7 +167,7 @@ class CommandServer:
     def _take(self) -> bool:
         """Take a command's number: with descriptors to start it, without any to tell its pid.
 
-        Returns whether there was a message.
+        A negative number is one to kill. Returns whether there was a message.
         """
         try:
             data, descriptors = receive(self._channel, 64)
@@ -177,10 +178,17 @@ class CommandServer:
             for descriptor in descriptors:
                 os.close(descriptor)
         elif data:
-            for pid, number in self._running.items():
-                if number == int(data):
-                    tell(self._channel, LOCATED, number, pid)
+            self._locate_or_kill(int(data))
         return bool(data)
+
+    def _locate_or_kill(self, wanted: int) -> None:
+        # What is in the dictionary is not reaped yet: no other process can have its pid.
+        for pid, number in self._running.items():
+            if number == wanted:
+                tell(self._channel, LOCATED, number, pid)
+            elif number == -wanted:
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
 
     def _start(self, number: int, request: int, *streams: int) -> None:
         try:
@@ -202,8 +210,13 @@ class CommandServer:
         self._running[pid] = number
 
     def _reap(self) -> None:
-        while self._running:
-            pid, status, used = os.wait4(-1, os.WNOHANG)
+        # Whether or not a command runs: with CLONE_PARENT its processes make others that are
+        # children of this one, and the end of their pid namespace would wait for us.
+        while True:
+            try:
+                pid, status, used = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
             if pid == 0:
                 return
             if number := self._running.pop(pid, 0):
@@ -236,7 +249,8 @@ class CommandServer:
             for target, stream in zip((0, 1, 2, SCRIPT), streams, strict=False):
                 if stream != target:
                     os.dup2(stream, target)
-                os.set_inheritable(target, True)
+                else:
+                    os.set_inheritable(target, True)
             os.chdir(directory)
             os.execvpe(words[0], words, environment)  # noqa: S606 - the request's own program
         except OSError as error:

@@ -41,6 +41,7 @@ class PlainFence:
         self.options = options
         self._spawners = spawners
         self._spawner: Spawner | None = None
+        self._killed = False
 
     async def begin(self) -> None:
         """See `BubblewrapFence`."""
@@ -55,7 +56,8 @@ class PlainFence:
 
     def is_alive(self) -> bool:
         """See `Bubblewrap`."""
-        return not self.spawner.is_lost and self.directories.workspace.is_dir()
+        lost = self._killed or self.spawner.is_lost
+        return not lost and self.directories.workspace.is_dir()
 
     async def ended_from_inside(self) -> bool:
         """See `Bubblewrap`. It is unknown who ended it."""
@@ -77,6 +79,7 @@ class PlainFence:
 
     async def kill(self) -> None:
         """See `Bubblewrap`."""
+        self._killed = True  # Before its commands end: what we kill has no result.
         await asyncio.to_thread(self._kill)
         if self._spawner is not None:
             self._spawner.close()

@@ -145,6 +145,7 @@ class ModalSandbox:
             f"mounts={self.abilities.mounts:d}",
             f"propagation={self.abilities.propagation}",
             f"environ={self.abilities.environ:d}",
+            f"leaks={self.abilities.leaks:d}",
             f"memory_kib={self.profile.slot_memory_mb << 10}",
             f"pids={self.profile.slot_pids}",
         )

@@ -23,6 +23,7 @@
 #                   usual paths; propagation: value of `unshare --propagation`
 #   environ=0       root cannot read other uids' environments: a command's processes are found by
 #                   their uid
+#   leaks=1         uids can read each other's environments, and what else lies in /proc
 #   memory_kib, pids  the slot's limits, 0 = none
 #
 # A slot's own directory belongs to root: its uid can pass through it, but change nothing that
@@ -33,8 +34,134 @@ export HQ_IMAGE_PATH="${HQ_IMAGE_PATH-$PATH}"
 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 root=/.hq
 self=$root/slot.sh
-mounts=0 propagation=private environ=1 memory_kib=0 pids=0 dropped=
+mounts=0 propagation=private environ=1 leaks=0 memory_kib=0 pids=0 dropped=
 [ -e $root/settings ] && . $root/settings
+
+# What a command needs comes first: bash reads a script as far as it runs it, and the rest would cost
+# every command two milliseconds.
+if [ "$1" = run ]; then
+  export HQ_WRAPPER=$5
+  [ $mounts = 0 ] || exec unshare --mount --propagation $propagation /bin/bash $self inside "${@:2}"
+fi
+
+run() {
+  local slot=$1 uid=$2 limit=$3 id=$4 cwd=$5 stdin=$6 count=$7 pair
+  local home=/home/agent temporary=/tmp seal code file streams=()
+  read -r seal <$root/seal
+  shift 7
+  local environment=()
+  while IFS= read -r -d '' pair; do
+    case $pair in
+      HQ_* | PATH=* | HOME=* | TMPDIR=* | USER=* | LOGNAME=* | PWD=* | OLDPWD=* | \
+        SHLVL=* | _=*) ;;
+      *=*) [[ ${pair%%=*} == @($dropped) ]] || environment+=("$pair") ;;
+    esac
+  done </proc/$$/environ
+  if [ $mounts = 1 ]; then
+    mount_slot "$slot" || { echo "the slot's directories cannot be mounted" >&2; exit 70; }
+  else
+    home=$root/slots/$slot/home temporary=$root/slots/$slot/tmp
+    # All slots share /tmp here; keep the files in it private.
+    umask 027
+  fi
+  environment+=("PATH=$HQ_IMAGE_PATH:$root/bin" "HOME=$home" "TMPDIR=$temporary"
+    "PWD=$cwd" "${@:1:count}" "HQ_COMMAND_ID=$id")
+  # Marks the processes of a slot that runs as root; others are found by their uid.
+  [ "$uid" != 0 ] || environment+=("HQ_SLOT=$slot")
+  shift "$count"
+  [ "$stdin" = 1 ] || exec </dev/null
+  # Lets the command open /dev/stdout and /dev/stderr by name for writing, but not for reading.
+  for file in /proc/$$/fd/{1,2}; do
+    [ -p "$file" ] && streams+=("$file")
+  done
+  # For everybody, because elsewhere only the command's own uid gets as far as that: one program less.
+  local mode=602
+  if [ ${#streams[@]} != 0 ]; then
+    [ $leaks = 0 ] || { mode=620 && chown "0:$uid" "${streams[@]}" 2>/dev/null; }
+    chmod $mode "${streams[@]}" 2>/dev/null
+  fi
+  local become=()
+  if [ "$uid" != 0 ]; then
+    become=(setpriv "--reuid=$uid" "--regid=$uid" --clear-groups --no-new-privs --inh-caps=-all)
+  fi
+  ulimit -c 0
+  [ $memory_kib = 0 ] || ulimit -v $memory_kib
+  [ $pids = 0 ] || [ "$uid" = 0 ] || ulimit -u $pids
+  # The shell's message about a killed command is not output of the command.
+  exec 3>&2 2>/dev/null
+  memory_kills
+  local killed=$memory_kills
+  timeout -k 5 "$limit" "${become[@]}" env -i -C "$cwd" "${environment[@]}" "$@" 2>&3 3>&-
+  code=$?
+  if [ $code = 137 ]; then
+    memory_kills
+    [ "$memory_kills" = "$killed" ] && killed=own || killed=memory
+    (umask 077 && echo $killed >"$root/slots/$slot/fate-$id")
+  fi
+  printf '\0%s\0' "$seal$id"
+  printf '\0%s\0' "$seal$id" >&3
+  exit $code
+}
+
+# Number of processes that the kernel has killed for lack of memory, in the sandbox if that is known.
+memory_kills() {
+  local file key value lines line
+  memory_kills=0
+  for file in /sys/fs/cgroup/memory.events /sys/fs/cgroup/memory/memory.oom_control /proc/vmstat; do
+    [ -r $file ] && mapfile -t lines <$file || continue
+    for line in "${lines[@]}"; do
+      [[ $line == "oom_kill "* ]] && memory_kills=${line#* } && return
+    done
+  done
+}
+
+# One program for all of them, where that can be: each costs a command some milliseconds.
+mount_slot() {
+  local slot=$root/slots/$1
+  mount -a -T "$slot/fstab" 2>/dev/null && is_mounted "$slot" || mount_each "$slot" || return 1
+  # Hides the other slots' processes, if the kernel can.
+  mount -t proc -o hidepid=2,nosuid,nodev,noexec proc /proc 2>/dev/null
+  return 0
+}
+
+# The slot's directories and where commands see them, as `source=target`.
+places_of() {
+  local slot=$1
+  printf '%s\0' "$slot/workspace=/workspace" "$slot/home=/home/agent" "$slot/tmp=/tmp" \
+    "$slot/var-tmp=/var/tmp" "$slot/assets=/opt/assets"
+  [ ! -d /dev/shm ] || printf '%s\0' "$slot/shm=/dev/shm"
+}
+
+# `mount -a` leaves out what it takes for mounted.
+is_mounted() {
+  local slot=$1 pair
+  [ /workspace -ef "$slot/workspace" ] && [ /home/agent -ef "$slot/home" ] &&
+    [ /tmp -ef "$slot/tmp" ] && [ /var/tmp -ef "$slot/var-tmp" ] &&
+    [ /opt/assets -ef "$slot/assets" ] || return 1
+  [ ! -d /dev/shm ] || [ /dev/shm -ef "$slot/shm" ] || return 1
+  [ -e "$slot/mounts" ] || return 0
+  while IFS= read -r -d '' pair; do
+    [ "${pair%%=*}" -ef "${pair#*=}" ] || return 1
+  done <"$slot/mounts"
+}
+
+mount_each() {
+  local slot=$1 pair
+  while IFS= read -r -d '' pair; do
+    mount --bind "${pair%%=*}" "${pair#*=}" || return 1
+  done < <(places_of "$slot")
+  if [ -e "$slot/mounts" ]; then
+    while IFS= read -r -d '' pair; do
+      # If the kernel refuses the flag, the files' owner and modes protect them.
+      mount -o bind,ro "${pair%%=*}" "${pair#*=}" 2>/dev/null ||
+        mount --bind "${pair%%=*}" "${pair#*=}" || return 1
+    done <"$slot/mounts"
+  fi
+}
+
+case $1 in
+  run | inside) shift && run "$@" ;;
+esac
 
 install_root() {
   PATH=$HQ_IMAGE_PATH
@@ -158,8 +285,21 @@ conceal() {
 processes_of() {
   local file
   for file in $(grep -lE "^Uid:[[:space:]]$1[[:space:]]" /proc/[0-9]*/status 2>/dev/null); do
-    grep -qE '^State:[[:space:]][ZX]' "$file" 2>/dev/null || echo "$file"
+    has_ended "$file" || echo "$file"
   done
+}
+
+# Whether nothing, or only the exit code, is left of the process with this status. Its state is that
+# of its first thread, which may end before the others.
+has_ended() {
+  local key value rest
+  while read -r key value rest; do
+    case $key in
+      State:) [[ $value == [ZX] ]] || return 1 ;;
+      Threads:) [ "$value" -le 1 ]; return ;;
+    esac
+  done 2>/dev/null <"$1"
+  return 0
 }
 
 # Kill all processes of a uid. Signals are sent as that uid, so that a reused pid of another slot is
@@ -195,23 +335,6 @@ spill() {
   cat >"$file" && chown "0:$2" "$file" && chmod 440 "$file"
 }
 
-# One program for all of them, where that can be: each costs a command some milliseconds.
-mount_slot() {
-  local slot=$root/slots/$1
-  mount -a -T "$slot/fstab" 2>/dev/null && is_mounted "$slot" || mount_each "$slot" || return 1
-  # Hides the other slots' processes, if the kernel can.
-  mount -t proc -o hidepid=2,nosuid,nodev,noexec proc /proc 2>/dev/null
-  return 0
-}
-
-# The slot's directories and where commands see them, as `source=target`.
-places_of() {
-  local slot=$1
-  printf '%s\0' "$slot/workspace=/workspace" "$slot/home=/home/agent" "$slot/tmp=/tmp" \
-    "$slot/var-tmp=/var/tmp" "$slot/assets=/opt/assets"
-  [ ! -d /dev/shm ] || printf '%s\0' "$slot/shm=/dev/shm"
-}
-
 # Only for names without blanks and the like, which fstab(5) cannot hold as they are.
 write_fstab() {
   local slot=$1 pair
@@ -228,116 +351,45 @@ write_fstab() {
   mv "$slot/fstab.new" "$slot/fstab"
 }
 
-# `mount -a` leaves out what it takes for mounted.
-is_mounted() {
-  local slot=$1 pair
-  [ /workspace -ef "$slot/workspace" ] && [ /home/agent -ef "$slot/home" ] &&
-    [ /tmp -ef "$slot/tmp" ] && [ /var/tmp -ef "$slot/var-tmp" ] &&
-    [ /opt/assets -ef "$slot/assets" ] || return 1
-  [ ! -d /dev/shm ] || [ /dev/shm -ef "$slot/shm" ] || return 1
-  [ -e "$slot/mounts" ] || return 0
-  while IFS= read -r -d '' pair; do
-    [ "${pair%%=*}" -ef "${pair#*=}" ] || return 1
-  done <"$slot/mounts"
-}
-
-mount_each() {
-  local slot=$1 pair
-  while IFS= read -r -d '' pair; do
-    mount --bind "${pair%%=*}" "${pair#*=}" || return 1
-  done < <(places_of "$slot")
-  if [ -e "$slot/mounts" ]; then
-    while IFS= read -r -d '' pair; do
-      # If the kernel refuses the flag, the files' owner and modes protect them.
-      mount -o bind,ro "${pair%%=*}" "${pair#*=}" 2>/dev/null ||
-        mount --bind "${pair%%=*}" "${pair#*=}" || return 1
-    done <"$slot/mounts"
-  fi
-}
-
-run() {
-  local slot=$1 uid=$2 limit=$3 id=$4 cwd=$5 stdin=$6 count=$7 pair
-  local home=/home/agent temporary=/tmp seal code file streams=()
-  read -r seal <$root/seal
-  shift 7
-  local environment=()
-  while IFS= read -r -d '' pair; do
-    case $pair in
-      HQ_* | PATH=* | HOME=* | TMPDIR=* | USER=* | LOGNAME=* | PWD=* | OLDPWD=* | \
-        SHLVL=* | _=*) ;;
-      *=*) [[ ${pair%%=*} == @($dropped) ]] || environment+=("$pair") ;;
-    esac
-  done </proc/$$/environ
-  if [ $mounts = 1 ]; then
-    mount_slot "$slot" || { echo "the slot's directories cannot be mounted" >&2; exit 70; }
-  else
-    home=$root/slots/$slot/home temporary=$root/slots/$slot/tmp
-    # All slots share /tmp here; keep the files in it private.
-    umask 027
-  fi
-  environment+=("PATH=$HQ_IMAGE_PATH:$root/bin" "HOME=$home" "TMPDIR=$temporary"
-    "PWD=$cwd" "${@:1:count}" "HQ_COMMAND_ID=$id")
-  # Marks the processes of a slot that runs as root; others are found by their uid.
-  [ "$uid" != 0 ] || environment+=("HQ_SLOT=$slot")
-  shift "$count"
-  [ "$stdin" = 1 ] || exec </dev/null
-  # Lets the command open /dev/stdout and /dev/stderr by name for writing, but not for reading.
-  for file in /proc/$$/fd/{1,2}; do
-    [ -p "$file" ] && streams+=("$file")
-  done
-  # Each silenced by itself: around both, descriptor 2 of this shell would be /dev/null meanwhile.
-  if [ ${#streams[@]} != 0 ]; then
-    chown "0:$uid" "${streams[@]}" 2>/dev/null && chmod 620 "${streams[@]}" 2>/dev/null
-  fi
-  local become=()
-  if [ "$uid" != 0 ]; then
-    become=(setpriv "--reuid=$uid" "--regid=$uid" --clear-groups --no-new-privs --inh-caps=-all)
-  fi
-  ulimit -c 0
-  [ $memory_kib = 0 ] || ulimit -v $memory_kib
-  [ $pids = 0 ] || [ "$uid" = 0 ] || ulimit -u $pids
-  # The shell's message about a killed command is not output of the command.
-  exec 3>&2 2>/dev/null
-  memory_kills
-  local killed=$memory_kills
-  timeout -k 5 "$limit" "${become[@]}" env -i -C "$cwd" "${environment[@]}" "$@" 2>&3 3>&-
-  code=$?
-  if [ $code = 137 ]; then
-    memory_kills
-    [ "$memory_kills" = "$killed" ] && killed=own || killed=memory
-    (umask 077 && echo $killed >"$root/slots/$slot/fate-$id")
-  fi
-  printf '\0%s\0' "$seal$id"
-  printf '\0%s\0' "$seal$id" >&3
-  exit $code
-}
-
-# Number of processes that the kernel has killed for lack of memory, in the sandbox if that is known.
-memory_kills() {
-  local file key value lines line
-  memory_kills=0
-  for file in /sys/fs/cgroup/memory.events /sys/fs/cgroup/memory/memory.oom_control /proc/vmstat; do
-    [ -r $file ] && mapfile -t lines <$file || continue
-    for line in "${lines[@]}"; do
-      [[ $line == "oom_kill "* ]] && memory_kills=${line#* } && return
-    done
-  done
-}
-
 fate() {
   local note=$root/slots/$1/fate-$2
   [ ! -e "$note" ] || cat "$note"
 }
 
+# Print every process with its parent, and who traces a dead one with the parent of that, which
+# cannot see its death, and the word `holds`.
 parents() {
-  local file key value rest pid
+  local file key value rest pid parent state tracer
   for file in /proc/[0-9]*/status; do
     pid=${file#/proc/} pid=${pid%/status}
     while read -r key value rest; do
       case $key in
-        State:) [[ $value == [ZX] ]] && break ;;
-        PPid:) echo "$pid $value" && break ;;
+        State:) state=$value ;;
+        PPid:) parent=$value && [[ $state != [ZX] ]] && echo "$pid $parent" && break ;;
+        TracerPid:) tracer=$(process_of "$value") && echo "$tracer $parent holds" ;;
+        Threads:) [ "$value" -le 1 ] || echo "$pid $parent"; break ;;
       esac
+    done 2>/dev/null <"$file"
+  done
+}
+
+# Print the process of a thread.
+process_of() {
+  local key value rest
+  while read -r key value rest; do
+    [ "$key" = Tgid: ] && echo "$value" && return
+  done 2>/dev/null <"/proc/$1/status"
+  return 1
+}
+
+# Kill who traces threads of a killed process and keeps them just before, or after, their end.
+kill_tracers() {
+  local file key value rest
+  for file in /proc/"$1"/task/[0-9]*/status; do
+    while read -r key value rest; do
+      [ "$key" = TracerPid: ] || continue
+      value=$(process_of "$value") && kill -KILL "$value" 2>/dev/null
+      break
     done 2>/dev/null <"$file"
   done
 }
@@ -378,16 +430,21 @@ unclaimed() {
 # Kill all processes with the mark, or with a uid all unclaimed ones, and their descendants. Spares
 # the wrapper, a process of root that waits for the command: it ends by itself.
 kill_marked() {
-  local mark=$1 wrapper=$2 uid=$3 round pid parent fresh=0
-  local -A tree spared stopped=() parent_of
+  local mark=$1 wrapper=$2 uid=$3 round pid parent holds fresh=0
+  local -A tree spared stopped=() parent_of held_by
   for round in {1..50}; do
-    tree=() spared=() parent_of=()
+    tree=() spared=() parent_of=() held_by=()
     if [ -n "$wrapper" ]; then
       for pid in $(marked "$wrapper"); do
         [ -O "/proc/$pid" ] && spared[$pid]=1 tree[$pid]=1
       done
     fi
-    while read -r pid parent; do parent_of[$pid]=$parent; done < <(parents)
+    while read -r pid parent holds; do
+      [ -n "$holds" ] && held_by[$pid]=$parent || parent_of[$pid]=$parent
+    done < <(parents)
+    for pid in "${!held_by[@]}"; do
+      [ -n "${spared[${held_by[$pid]}]:-}" ] && tree[$pid]=1
+    done
     for pid in $([ -n "$uid" ] && unclaimed "$uid" "$wrapper" || marked "$mark"); do
       tree[$pid]=1
     done
@@ -404,7 +461,12 @@ kill_marked() {
   for pid in "${!stopped[@]}"; do kill -KILL "$pid" 2>/dev/null; done
   # Wait until they are gone: a process exists for a moment after its kill, and must not be seen.
   for round in {1..500}; do
-    for pid in "${!stopped[@]}"; do is_there "$pid" && sleep 0.02 && continue 2; done
+    for pid in "${!stopped[@]}"; do
+      has_ended "/proc/$pid/status" && continue
+      [ $round = 50 ] && kill_tracers "$pid"
+      sleep 0.02
+      continue 2
+    done
     [ $fresh = 0 ] && return 0
     break
   done
@@ -419,14 +481,6 @@ kill_command() {
   kill_marked "HQ_COMMAND_ID=$1" "HQ_WRAPPER=$1" ""
 }
 
-is_there() {
-  local key value rest
-  while read -r key value rest; do
-    [ "$key" = State: ] && [[ $value != [ZX] ]] && return 0
-  done 2>/dev/null <"/proc/$1/status"
-  return 1
-}
-
 action=$1
 shift
 case $action in
@@ -439,11 +493,5 @@ case $action in
   spill) spill "$@" ;;
   kill) kill_command "$@" ;;
   fate) fate "$@" ;;
-  run)
-    export HQ_WRAPPER=$4
-    [ $mounts = 1 ] && exec unshare --mount --propagation $propagation /bin/bash $self inside "$@"
-    run "$@"
-    ;;
-  inside) run "$@" ;;
   *) echo "unknown action $action" >&2 && exit 64 ;;
 esac
