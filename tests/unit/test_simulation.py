@@ -12,8 +12,8 @@ from benchmarks.soak.trends import trend
 
 IDLE = Fleet(
     hosts=2, slots=20, cores=4, turns=3, reply_s=(4.0, 6.0), tool_s=(0.0, 0.0), tool_ms=0.0,
-    verify_ms=0.0, trajectory_ms=0.0, turn_ms=0.0, redis_ms=0.0, permit_ms=0.0, ask_ms=0.0, record_ms=0.0,
-    renew_ms=0.0, upkeep_ms=0.0, consumer_ms=0.0, minutes=9,
+    verify_ms=0.0, trajectory_ms=0.0, turn_ms=0.0, redis_ms=0.0, permit_ms=0.0, ask_ms=0.0,
+    record_ms=0.0, renew_ms=0.0, upkeep_ms=0.0, consumer_ms=0.0, minutes=9,
 )  # fmt: skip
 """Nothing costs anything but the model, which takes 5 s in the mean."""
 
