@@ -278,8 +278,8 @@ class SpawnedCommand(Running):
 def _request(argv: Sequence[str | bytes], env: Mapping[str, str], cwd: str) -> bytes:
     """A command as the spawner reads it.
 
-    Raises ValueError or OSError: no command line can hold it. Later that could not be told from
-    what processes of the slot do to a command.
+    Raises ValueError or OSError: no command line can hold it. Later it would look like something
+    that processes of the slot did to the command.
     """
     words = list(map(os.fsencode, argv))
     if any(not name or "=" in name for name in env):

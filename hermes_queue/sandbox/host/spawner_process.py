@@ -264,7 +264,7 @@ def limit(kind: int, soft: int, hard: int) -> None:
 
 
 def lower(old: int, new: int) -> int:
-    """The lower one of two limits; a new one of -1 is none."""
+    """The lower one of two limits; a new one of -1 does not limit."""
     if new < 0:
         return old
     return new if old == resource.RLIM_INFINITY else min(old, new)
