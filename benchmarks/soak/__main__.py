@@ -40,6 +40,8 @@ how to read it:
   flat     over the second half it rose by no more than 5 %, or by what is noise for its kind
   bounded  it rose or swings, but was never higher than in the first half
   grows    neither; the exit code is then 1. The archive is judged by bytes for each trajectory.
+  What Redis keeps for a minute follows the rate: where "per_s" rises because other programs have
+  ended, so do memory, keys and groups.
 
 examples:
   half an hour and a million trajectories, whichever takes longer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,7 @@ from hermes_queue.results.consumers import consumer_groups
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 FLOORS: Mapping[str, float] = {
+    "per_s": float("inf"),
     "redis_mb": 2,
     "redis_keys": 500,
     "aof_mb": 16,
@@ -49,6 +51,7 @@ class Sampler:
     """Processes by name."""
     _used_s: dict[str, float] = field(default_factory=dict)
     _finished: int = 0
+    _at: float = field(default_factory=time.monotonic)
 
     def take(self, finished: int) -> dict[str, float]:
         """All quantities, with so many trajectories finished."""
@@ -56,6 +59,8 @@ class Sampler:
         for name, pid in self.pids.items():
             found |= {f"{name}_{what}": value for what, value in _process(pid)}
         more, self._finished = finished - self._finished, finished
+        passed_s, self._at = time.monotonic() - self._at, time.monotonic()
+        found["per_s"] = more / passed_s
         for name, pid in {**self.pids, "redis": self.server.pid}.items():
             used_s = cpu_s(pid)
             if name in ("worker", "redis") and more and name in self._used_s:
