@@ -46,6 +46,7 @@ FOREIGN = {
 FOREIGN_FLAGS = {
     "--no-deps": "pip",
     "--pool": "celery worker",
+    "--max": "Flower's --max_tasks, up to the underscore",
     "--chat-template": "vLLM and SGLang",
     "--jinja": "llama.cpp",
     "--allow-auto-truncate": "SGLang",
