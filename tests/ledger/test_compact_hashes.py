@@ -32,6 +32,7 @@ def hashes(ledger: Ledger) -> list[bytes]:
     return [*ledger.client.keys("hq:traj:*"), *ledger.client.keys("hq:group:*")]
 
 
+@pytest.mark.parametrize("ledger", ["redis-7", "redis-6.2"], indirect=True)
 def test_jobs_and_groups_are_compact_from_the_first_step_to_the_last(compact: Ledger) -> None:
     jobs = [make_job("run", "i", n, GROUP_SIZE, item=ROW) for n in range(GROUP_SIZE)]
 
