@@ -207,6 +207,7 @@ class Child(Running):
         stdout: int = subprocess.DEVNULL,
         stderr: int = subprocess.DEVNULL,
         pass_fds: Sequence[int] = (),
+        cwd: str = "/",
         confined: bool = False,
     ) -> None:
         """`confined`: under the filter of `seccomp`; it then cannot rely on dying with us."""
@@ -219,7 +220,7 @@ class Child(Running):
                 stdout=stdout,
                 stderr=stderr,
                 pass_fds=pass_fds,
-                cwd="/",
+                cwd=cwd,
                 start_new_session=True,
             )
 
@@ -275,11 +276,24 @@ async def run(
     timeout_s: float,
     stdin: bytes = b"",
     max_output_bytes: int,
+    pass_fds: Sequence[int] = (),
+    cwd: str = "/",
 ) -> ExecutionResult:
-    """Run `argv` as a child of the worker; see `follow`. Raises OSError."""
+    """Run `argv` as a child of the worker; see `follow`. Raises OSError.
+
+    It inherits the descriptors `pass_fds`, under their numbers.
+    """
 
     def start(source: int, output: int, errors: int) -> Child:
-        return Child(argv, env=env, stdin=source, stdout=output, stderr=errors)
+        return Child(
+            argv,
+            env=env,
+            stdin=source,
+            stdout=output,
+            stderr=errors,
+            pass_fds=pass_fds,
+            cwd=cwd,
+        )
 
     return await follow(
         start,
