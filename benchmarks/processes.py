@@ -41,15 +41,17 @@ def until(
 
 
 @contextmanager
-def process(command: Sequence[str | Path], **options: object) -> Iterator[subprocess.Popen[str]]:
-    """Run it while the block runs; then ask it to end, and wait for it."""
+def process(
+    command: Sequence[str | Path], *, patience_s: float = 60.0, **options: object
+) -> Iterator[subprocess.Popen[str]]:
+    """Run it while the block runs; then ask it to end, and kill it if it takes longer."""
     child: subprocess.Popen[str] = subprocess.Popen(command, text=True, **options)  # type: ignore[call-overload]
     try:
         yield child
     finally:
         child.terminate()
         try:
-            child.wait(60)
+            child.wait(patience_s)
         except subprocess.TimeoutExpired:
             child.kill()
             child.wait()

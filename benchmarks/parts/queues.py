@@ -80,7 +80,8 @@ def run(python: str | Path, queue: Queue, count: int) -> Turn:
         settings = {**os.environ, **paths, "HERMES_QUEUE_WORKER_SOFT_SHUTDOWN_S": "0"}
         options = {"cwd": queue.folder, "env": settings, "stdout": QUIET, "stderr": QUIET}
         subprocess.run([python, *queue.enqueue, str(count)], check=True, **options)  # type: ignore[call-overload]
-        with process([python, *queue.work], **options) as worker:
+        # taskiq's worker takes a minute to end, and nothing is measured by then.
+        with process([python, *queue.work], patience_s=5.0, **options) as worker:
             until(lambda: queue.left(server.client) <= 0.9 * count, worker)
             before = queue.left(server.client)
             with metered(worker=worker.pid, redis=server.pid) as meter:
