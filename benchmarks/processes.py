@@ -105,15 +105,26 @@ def answers(client: redis.Redis) -> bool:
 def worker(
     server: Server, settings: Mapping[str, str], *, concurrency: int = 64
 ) -> Iterator[subprocess.Popen[str]]:
-    """One worker of ours, with the default settings but for `settings`."""
+    """One worker of ours, with the default settings but for `settings`.
+
+    The end of its log is shown if the block fails.
+    """
     command = [sys.executable, "-m", "celery", "-A", "hermes_queue", "worker", "-l", "error"]
     command += ["-c", str(concurrency), "--without-gossip", "--without-mingle"]
     command += ["-n", f"{secrets.token_hex(4)}@%h"]
     with tempfile.TemporaryDirectory(prefix="hq-bench-") as spool:
         own = {"HERMES_QUEUE_REDIS_URL": server.url, "HERMES_QUEUE_PATHS_SPOOL": spool}
         environment = {**os.environ, **own, **settings}
-        with process(command, env=environment, stdout=QUIET) as running:
-            yield running
+        with (
+            tempfile.TemporaryFile() as log,
+            process(command, env=environment, stdout=QUIET, stderr=log) as running,
+        ):
+            try:
+                yield running
+            except Exception:
+                log.seek(0)
+                print(log.read().decode(errors="replace")[-4000:], file=sys.stderr)
+                raise
 
 
 @contextmanager
