@@ -1,9 +1,12 @@
-"""Cancellations that libraries swallow: detecting them in a task, and ending tasks despite them."""
+"""Cancellations: those that libraries swallow, ending tasks despite them, finishing work first."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Awaitable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 class Cancellation:
@@ -42,3 +45,20 @@ async def end_tasks(*tasks: asyncio.Task[Any]) -> None:
     for task in tasks:
         if not task.cancelled():
             task.exception()  # else asyncio logs that it was never retrieved
+
+
+async def unbroken(work: Awaitable[T]) -> T:
+    """Finish `work` even if the caller is cancelled; the cancellation is raised afterwards."""
+    task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError as error:
+            if task.cancelled():
+                raise
+            cancelled = error
+    done = task.result()
+    if cancelled is not None:
+        raise cancelled
+    return done

@@ -14,8 +14,8 @@ import signal
 import subprocess
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TypeVar
 
+from hermes_queue.cancellation import unbroken
 from hermes_queue.sandbox.base import TIMEOUT_EXIT_CODE, ExecutionResult
 from hermes_queue.sandbox.host.paths import SLOT_UID, is_root
 from hermes_queue.sandbox.host.processes import tree_cpu_s
@@ -31,7 +31,6 @@ END_PAUSE_S = 0.05
 Keep = Callable[[Sequence["OutputPipe"]], str]
 """Takes the pipes of an ended command, some of which may still be open; returns a notice."""
 
-T = TypeVar("T")
 KillTree = Callable[[int], Awaitable[None]]
 """Kills all processes of the command whose outermost process has this pid."""
 Start = Callable[[int, int, int], "Running"]
@@ -279,20 +278,14 @@ async def run(
     pass_fds: Sequence[int] = (),
     cwd: str = "/",
 ) -> ExecutionResult:
-    """Run `argv` as a child of the worker; see `follow`. Raises OSError.
+    """Run `argv` as a child of the worker, with the descriptors `pass_fds`; see `follow`.
 
-    It inherits the descriptors `pass_fds`, under their numbers.
+    Raises OSError.
     """
 
     def start(source: int, output: int, errors: int) -> Child:
         return Child(
-            argv,
-            env=env,
-            stdin=source,
-            stdout=output,
-            stderr=errors,
-            pass_fds=pass_fds,
-            cwd=cwd,
+            argv, env=env, stdin=source, stdout=output, stderr=errors, pass_fds=pass_fds, cwd=cwd
         )
 
     return await follow(
@@ -384,23 +377,6 @@ async def _end(child: Running, kill_tree: KillTree) -> float:
     cpu_s = await asyncio.to_thread(tree_cpu_s, child.pid)
     await child.end(kill_tree)
     return cpu_s
-
-
-async def unbroken(work: Awaitable[T]) -> T:
-    """Finish `work` even if the caller is cancelled; the cancellation is raised afterwards."""
-    task = asyncio.ensure_future(work)
-    cancelled: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.shield(task)
-        except asyncio.CancelledError as error:
-            if task.cancelled():
-                raise
-            cancelled = error
-    done = task.result()
-    if cancelled is not None:
-        raise cancelled
-    return done
 
 
 async def _drain(pipes: Sequence[OutputPipe]) -> None:

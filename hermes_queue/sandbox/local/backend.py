@@ -15,7 +15,7 @@ import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from hermes_queue.cancellation import end_tasks
+from hermes_queue.cancellation import end_tasks, unbroken
 from hermes_queue.errors import SandboxError, SlotLost
 from hermes_queue.sandbox import files
 from hermes_queue.sandbox.base import (
@@ -31,7 +31,6 @@ from hermes_queue.sandbox.builds.network import run_fenced
 from hermes_queue.sandbox.fleet import Fleet
 from hermes_queue.sandbox.host import cgroups, interpreter
 from hermes_queue.sandbox.host import pip as pip_settings
-from hermes_queue.sandbox.host.execution import unbroken
 from hermes_queue.sandbox.host.isolation import FencePrograms, find_tools, host_python, shortcomings
 from hermes_queue.sandbox.host.paths import SLOT_UID, check_cache
 from hermes_queue.sandbox.host.spawner import Spawners

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hermes_queue.cancellation import end_tasks
+from hermes_queue.cancellation import end_tasks, unbroken
 from hermes_queue.errors import SandboxError, SlotLost
 from hermes_queue.sandbox import files
 from hermes_queue.sandbox.base import (
@@ -24,7 +24,6 @@ from hermes_queue.sandbox.base import (
     SlotSpec,
 )
 from hermes_queue.sandbox.fleet import Fleet
-from hermes_queue.sandbox.host.execution import unbroken
 from hermes_queue.sandbox.modal.account import ModalAccount
 from hermes_queue.sandbox.modal.assets import ModalAssets, check_python, mount_place
 from hermes_queue.sandbox.modal.box import Lease, ModalSandbox

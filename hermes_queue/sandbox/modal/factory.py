@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from hermes_queue.cancellation import unbroken
 from hermes_queue.errors import SandboxError, SandboxUnavailable
 from hermes_queue.sandbox.fleet import CreationRate, Fleet
-from hermes_queue.sandbox.host.execution import unbroken
 from hermes_queue.sandbox.modal.account import ModalAccount
 from hermes_queue.sandbox.modal.box import ModalSandbox
 from hermes_queue.sandbox.modal.profiles import image_key

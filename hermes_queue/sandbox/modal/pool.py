@@ -7,8 +7,8 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 
+from hermes_queue.cancellation import unbroken
 from hermes_queue.errors import SandboxError
-from hermes_queue.sandbox.host.execution import unbroken
 from hermes_queue.sandbox.modal.box import ModalSandbox
 from hermes_queue.sandbox.modal.profiles import image_name
 from hermes_queue.settings import ModalSettings

@@ -13,10 +13,10 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from hermes_queue.cancellation import end_tasks
+from hermes_queue.cancellation import end_tasks, unbroken
 from hermes_queue.errors import SandboxError
 from hermes_queue.sandbox.base import TIMEOUT_EXIT_CODE, ExecutionResult
-from hermes_queue.sandbox.host.execution import HeadTail, unbroken
+from hermes_queue.sandbox.host.execution import HeadTail
 from hermes_queue.sandbox.modal.failures import explained, translated
 
 START_S = 60.0
