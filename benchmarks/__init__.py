@@ -13,7 +13,7 @@ peers/              other systems: pinned requirements, and the program that eac
 pool.py             no-op tasks in our pool
 processes.py        redis-server, workers, virtual environments of peers
 reader.py           a consumer in a process of its own
-report.py           the table, the JSON, the line of the history
+report.py           progress, the table, the JSON, the line of the history
 simulate.py         a simulated fleet with measured costs
 soak/               a long run, and whether anything grows
 """

@@ -7,7 +7,6 @@ import importlib
 import json
 import pkgutil
 import sys
-import time
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any
 import benchmarks.parts
 from benchmarks.measuring import Part, measure
 from benchmarks.processes import ROOT
-from benchmarks.report import HISTORY, add_to_history, circumstances, table
+from benchmarks.report import HISTORY, add_to_history, circumstances, say, table
 
 EXAMPLES = """\
 how to read it:
@@ -86,19 +85,16 @@ def parsed(given: Sequence[str] | None) -> argparse.Namespace:
 
 def run(name: str, scale: float, rounds: int | None) -> dict[str, Any]:
     """The results of one part; `failed` with the reason if it broke off."""
+
+    def progress(text: str) -> None:
+        say(f"{name}, {text}")
+
     try:
         part: Part = importlib.import_module(f"benchmarks.parts.{name}").PART
-        return measure(part, scale=scale, rounds=rounds or part.rounds, say=_progress(name))
+        return measure(part, scale=scale, rounds=rounds or part.rounds, say=progress)
     except Exception as error:  # noqa: BLE001 - the other parts go on
         traceback.print_exc()
         return {"failed": f"{type(error).__name__}: {error}"}
-
-
-def _progress(name: str) -> Any:
-    def say(text: str) -> None:
-        print(f"[{time.strftime('%H:%M:%S')}] {name}, {text}", file=sys.stderr, flush=True)
-
-    return say
 
 
 def main(given: Sequence[str] | None = None) -> int:

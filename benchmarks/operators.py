@@ -14,7 +14,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
@@ -24,6 +23,7 @@ from typing import Any
 from benchmarks.jobs import LEASE_S, ROW, jobs, record
 from benchmarks.measuring import metered
 from benchmarks.processes import Server, redis_server
+from benchmarks.report import say
 from hermes_queue.bodies.codec import encode_record
 from hermes_queue.broker.enqueue import enqueue
 from hermes_queue.cli.overview import overview
@@ -136,7 +136,7 @@ class Filler:
             pass
 
 
-def fill(ledger: Ledger, given: argparse.Namespace, say: Callable[[str], None]) -> str:
+def fill(ledger: Ledger, given: argparse.Namespace) -> str:
     """As the options say; returns the id of the run that waits."""
     filler = Filler(ledger)
     size = max(GROUP_SIZE, given.finished // given.runs // GROUP_SIZE * GROUP_SIZE)
@@ -215,14 +215,10 @@ def parsed(given: Sequence[str] | None) -> argparse.Namespace:
 def main(given: Sequence[str] | None = None) -> int:
     """Fill, run, print; 1 if a command took more than two seconds of processor time."""
     options = parsed(given)
-
-    def say(text: str) -> None:
-        print(f"[{time.strftime('%H:%M:%S')}] {text}", file=sys.stderr, flush=True)
-
     with redis_server() as server, closing(Ledger.connect(url=server.url)) as ledger:
         server.client.config_set("appendonly", "no")  # the commands only read
         empty = server.number("memory", "used_memory")
-        waiting = fill(ledger, options, say)
+        waiting = fill(ledger, options)
         used = server.number("memory", "used_memory") - empty
         keys = ledger.client.dbsize()
         found = list(timed(server, waiting))

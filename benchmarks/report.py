@@ -1,4 +1,4 @@
-"""What a run of the benchmarks leaves: a table, JSON, and a line in the history."""
+"""What a run of the benchmarks says and leaves: progress, a table, JSON, a line in the history."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
@@ -18,6 +19,11 @@ from hermes_queue.broker.embedded import find_redis_server
 HISTORY = ROOT / "benchmarks" / "history.jsonl"
 OURS = "celery hiredis kombu modal msgpack openai pyarrow pydantic redis zstandard".split()
 PEER_NAMES = "celery dramatiq inspect-ai taskiq taskiq-redis".split()
+
+
+def say(text: str) -> None:
+    """Progress, with the time of day."""
+    print(f"[{time.strftime('%H:%M:%S')}] {text}", file=sys.stderr, flush=True)
 
 
 def circumstances() -> dict[str, Any]:

@@ -25,7 +25,7 @@ from typing import Any
 
 from benchmarks import noop
 from benchmarks.processes import ROOT, Server, reader, redis_server, worker
-from benchmarks.report import circumstances
+from benchmarks.report import circumstances, say
 from benchmarks.soak.samples import Sampler, floor
 from benchmarks.soak.trends import LEAST, Trend, trend
 from benchmarks.soak.work import Producer
@@ -73,11 +73,6 @@ def parsed(given: Sequence[str] | None) -> argparse.Namespace:
     if options.every <= 0 or 60 * options.minutes < LEAST * options.every:
         parser.error(f"--minutes must be long enough for {LEAST} samples")
     return options
-
-
-def say(text: str) -> None:
-    """Progress."""
-    print(f"[{time.strftime('%H:%M:%S')}] {text}", file=sys.stderr, flush=True)
 
 
 def enqueue_graded(server: Server, count: int) -> None:
