@@ -12,7 +12,7 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import pytest
@@ -435,7 +435,7 @@ async def test_a_slot_that_dies_under_the_tests_once_costs_the_agent_nothing(
     async with attempt(row, seconds=600) as agent:
         await agent.solve()
         verifying = asyncio.create_task(agent.verify())
-        while not (init := _init_of_slot_with(b"session.py")) and not verifying.done():
+        while not (init := _init_of_slot_that_runs("session.py")) and not verifying.done():
             await asyncio.sleep(0.01)
         os.kill(init, signal.SIGKILL)
         verdict = await verifying
@@ -452,15 +452,21 @@ async def test_a_slot_that_dies_under_the_agents_tests_only_is_a_zero(row: dict[
     assert (verdict.score, verdict.report["reason"]) == (0.0, "cut_short")
 
 
-def _init_of_slot_with(word: bytes) -> int:
-    """The host's pid of the first process of the pid namespace in which `word` runs; 0 = none."""
+def _init_of_slot_that_runs(script: str) -> int:
+    """The host's pid of the first process of the pid namespace with a Python of `script`; 0 = none.
+
+    A command that only names the script, such as the one that uploads it, is not a match.
+    """
     found: dict[str, int] = {}
     wanted = ""
+    name = script.encode()
     for directory in Path("/proc").glob("[0-9]*"):
         try:
             namespace = os.readlink(directory / "ns/pid")
             status = (directory / "status").read_text()
-            if word in (directory / "cmdline").read_bytes():
+            words = (directory / "cmdline").read_bytes().split(b"\0")
+            program = PurePath(os.fsdecode(words[0])).name
+            if program.startswith("python") and any(word.endswith(name) for word in words[1:]):
                 wanted = namespace
         except OSError:
             continue
