@@ -1,0 +1,63 @@
+"""A program: how it is installed, started and told where the model is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from hermes_queue.sandbox.base import AssetSpec
+
+MOUNT = "/opt/assets/agent"
+"""Where a slot sees the installed program, read-only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Values of the placeholders of a program's templates."""
+
+    task: str
+    """Path of a file that holds the task's text."""
+    model: str
+    url: str
+    """The endpoint without `/v1`: `http://127.0.0.1:PORT`."""
+    key: str
+    home: str
+    workspace: str
+    max_turns: int
+    agent: str = MOUNT
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A program with all placeholders filled in."""
+
+    command: str
+    """A bash command line, to be run in the workspace."""
+    env: Mapping[str, str]
+    files: Mapping[str, str]
+    """Absolute path in the slot -> content; written before the command runs."""
+    keep: tuple[str, ...]
+    """Absolute paths of files that are kept in the record, at most 1 MiB each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One agent program, see docs/programs.md."""
+
+    name: str
+    version: str
+    run: str
+    """Template of a bash command line with the placeholders of `Places` in braces."""
+    dialect: str = "chat"
+    """The API it speaks: `chat`, `responses` or `messages`."""
+    asset: AssetSpec | None = None
+    """Its installation; None: it is part of the image or of the command line."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+    keep: tuple[str, ...] = ()
+    refusal_status: int = 401
+    """Status of a refused call that makes the program end at once."""
+
+    def start(self, places: Places) -> Started:
+        """Fill in all placeholders; braces that are none stay as they are."""
+        raise NotImplementedError
