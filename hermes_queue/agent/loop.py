@@ -10,10 +10,12 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from hermes_queue.agent.chat import ChatClient, Reply
 from hermes_queue.agent.context import ContextControl
+from hermes_queue.agent.tokens.anchor import Anchor
 from hermes_queue.errors import (
     ContextLengthExceeded,
     DeadlineExceeded,
@@ -145,6 +147,8 @@ class _Loop:
     slot_loss_ends: bool = False
     context_caps: bool = False
     """Whether the context, rather than a budget of the job, limited the last reply."""
+    anchor: Anchor | None = None
+    """That of the last reply."""
     format_errors: int = 0
     repeats: int = 0
     last_step: list[tuple[str, str, str]] = field(default_factory=list)
@@ -196,6 +200,7 @@ class _Loop:
         except TimeoutError:
             return "time_limit"
         self._postpone(reply.waited_s)
+        self.anchor = reply.anchor
         for event in reply.events:
             self._event(**event)
         self.result.messages.append(reply.message)
@@ -218,9 +223,7 @@ class _Loop:
             try:
                 if self.context.left() == 0:
                     raise ContextLengthExceeded("the prompt would leave no room for a reply")
-                return await self.chat.complete(
-                    view, self.toolbox.schemas, self._sampling(), self.deadline
-                )
+                return await self._sampled(view)
             except TrajectoryFailure as failure:
                 for event in failure.events:
                     self._event(**event)
@@ -230,6 +233,13 @@ class _Loop:
                 if rewrite is None:
                     raise
                 self._event(**rewrite)
+
+    async def _sampled(self, view: Sequence[Message]) -> Reply:
+        call = partial(
+            self.chat.complete, view, self.toolbox.schemas, self._sampling(), self.deadline
+        )
+        # Clients that give no anchors need not know the argument.
+        return await (call() if self.anchor is None else call(anchor=self.anchor))
 
     async def _run_calls(self, calls: Sequence[ToolCall]) -> StopReason | None:
         step: list[tuple[str, str, str]] = []
