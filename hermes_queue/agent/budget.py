@@ -26,6 +26,26 @@ class HasUsage(Protocol):
         ...
 
 
+class Uncounted:
+    """Time that counts towards no limit: waits of calls, of which several may be open at once."""
+
+    def __init__(self) -> None:
+        self._spans: list[tuple[float, float]] = []
+
+    def add(self, began: float, ended: float) -> float:
+        """Count a wait; returns the seconds of it that no earlier one has covered.
+
+        No wait may end before one that was counted earlier.
+        """
+        new_s = ended - began
+        while self._spans and self._spans[-1][1] >= began:
+            start, end = self._spans.pop()
+            new_s -= end - max(start, began)
+            began = min(began, start)
+        self._spans.append((began, ended))
+        return max(0.0, new_s)
+
+
 @dataclass(slots=True)
 class Budget:
     """The limits of one attempt. What was used is counted elsewhere and passed in."""
