@@ -61,6 +61,14 @@ class AgentResult:
     waited_s: float = 0.0
     """Seconds in `before_turn` (e.g. while the run was paused) and in `Reply.waited_s`. They are
     not part of the agent's time."""
+    watch: Callable[[AgentResult], None] | None = field(default=None, repr=False, compare=False)
+    """Called on the event loop whenever something was added; it returns at once and never raises.
+    The lists only grow: a watcher keeps the number of entries that it has seen of each."""
+
+    def changed(self) -> None:
+        """Tell the watcher that something was added. For whoever fills this result."""
+        if self.watch is not None:
+            self.watch(self)
 
     @property
     def tool_calls(self) -> ToolCallCounts:
@@ -112,6 +120,7 @@ async def run_agent(
     """
     result = into if into is not None else AgentResult()
     result.messages.extend(messages)
+    result.changed()
     context = context or ContextControl()
     context.begin(messages, toolbox.schemas)
     loop = _Loop(chat, toolbox, result, limits, sampling, deadline, context, cost_usd)
@@ -121,6 +130,7 @@ async def run_agent(
             await loop.wait(before_turn)
         result.stop_reason = loop.exhausted() or await loop.turn()
     result.events.append({"turn": len(result.turns), "event": "stop", "reason": result.stop_reason})
+    result.changed()
     return result
 
 
@@ -195,6 +205,7 @@ class _Loop:
             self._event(**event)
         self.result.messages.append(reply.message)
         self.result.turns.append(reply.turn)
+        self.result.changed()
         self.context.observed(reply.turn.usage, reply.message)
         if not reply.message.tool_calls:
             if reply.turn.finish_reason != "length":
@@ -291,6 +302,7 @@ class _Loop:
 
     def _answer(self, call: ToolCall, text: str) -> None:
         self.result.messages.append(Message(role="tool", content=text, tool_call_id=call.id))
+        self.result.changed()
 
     def _event(self, event: str, **details: Any) -> None:
         self.result.events.append({"turn": len(self.result.turns), "event": event, **details})
