@@ -52,7 +52,7 @@ def test_text_that_is_no_record_is_a_value_error():
 
 
 def test_a_newer_record_asks_for_an_upgrade():
-    body = zstandard.compress(msgpack.packb({"schema_version": 2}))
+    body = zstandard.compress(msgpack.packb({"schema_version": 3}))
     with pytest.raises(SchemaTooNew, match="upgrade"):
         codec.decode_record(body)
 
