@@ -33,7 +33,9 @@ from hermes_queue.models import (
     Usage,
 )
 from hermes_queue.tools.toolbox import Toolbox
+from hermes_queue.wire.branches import Branch, Node
 from hermes_queue.wire.parameters import COUNT_MAX
+from hermes_queue.wire.program import ProgramRun
 
 MAX_CALLS_PER_TURN = 32
 """Further calls in the same turn are answered but not run."""
@@ -49,6 +51,10 @@ class AgentResult:
     turns: list[Turn] = field(default_factory=list)
     events: list[dict[str, Any]] = field(default_factory=list)
     """Context rewrites and decisions in order: {"turn": index, "event": kind, ...}."""
+    nodes: list[Node] = field(default_factory=list)
+    """All messages of a program's conversations, of which `messages` is the main one."""
+    branches: list[Branch] = field(default_factory=list)
+    program: ProgramRun | None = None
     stop_reason: StopReason | None = None
     attempted: int = 0
     schema_valid: int = 0
