@@ -45,6 +45,7 @@ StopReason = Literal[
     "format_errors",
     "stuck",
     "slot_killed",
+    "exited",
     "failed",
     "cancelled",
 ]
