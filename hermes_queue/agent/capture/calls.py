@@ -78,9 +78,9 @@ class Session(Protocol):
     async def answer(self, call: ModelCall) -> Answer:
         """Answer a call: a new sample, or the undelivered reply of an equal call before it.
 
-        Calls that differ only in `streamed`, `retry_count`, `hints` and `events` are equal. A call
-        whose client went away goes on: it is cancelled only when the server closes. Being
-        cancelled loses nothing, and a reply is kept for an equal call.
+        Calls that differ only in `streamed`, `retry_count`, `hints` and `events` are equal. Being
+        cancelled, because the client went away, loses nothing: the call goes on, and its reply is
+        kept for an equal call.
 
         Raises:
             Refused: the program gets no reply.
