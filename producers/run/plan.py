@@ -190,10 +190,10 @@ def make_plan(producer: Producer, env: Environment[Any], options: ProducerOption
 def _agent(options: AgentOptions) -> AgentSpec:
     kind = options.kind
     # Bundled agents are loaded only to check their parameters: openai takes a second.
-    if options.params or kind not in extensions.own("agent"):
+    if options.params or kind == "command" or kind not in extensions.own("agent"):
         check_params(kind, dict(options.params))
-    if kind == "openai" and not options.model:
-        raise ConfigurationError("--agent openai: name the model with --model NAME")
+    if kind in ("openai", "command") and not options.model:
+        raise ConfigurationError(f"--agent {kind}: name the model with --model NAME")
     if options.tamper_case and kind != "tamper":
         raise ConfigurationError(f"--tamper-case: needs --agent tamper, not {kind}")
     for url in options.base_url:

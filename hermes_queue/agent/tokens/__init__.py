@@ -1,5 +1,6 @@
 """Sampling by token ids: ids in, ids out.
 
+anchor.py      a sampled reply that later prompts may continue
 chat.py        token mode: each prompt continues the last one exactly
 invariants.py  checks a record's tokens independently of the code that merged them
 merge.py       merge the token records of turns into training sequences

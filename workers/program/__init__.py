@@ -1,0 +1,7 @@
+"""The agent stage of a program that runs in the slot.
+
+files.py     what is put into the slot for it, and what it leaves
+follow.py    its process, until it ends or has to
+outcome.py   what the end of a program means: an outcome of the agent, or whose failure
+run.py       from the endpoint's start to a slot in which nothing of it runs
+"""
