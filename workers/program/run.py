@@ -34,10 +34,10 @@ async def run_command(
     draft: Draft,
     program: Program,
     task: str,
-    *,
     chat: ChatClient,
     backend: SandboxBackend,
     slot: Slot,
+    *,
     deadline: float,
     before_turn: BeforeTurn | None,
 ) -> None:
@@ -54,7 +54,7 @@ async def run_command(
         before_turn: see `run_agent`.
 
     Raises:
-        TrajectoryFailure, OSError: see `outcome`; the attempt is not scored.
+        Exception: see `outcome`; the attempt is not scored.
     """
     job, result = draft.job, draft.agent
     params = read_params(CommandParams, job.agent.params, "agent command")
