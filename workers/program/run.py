@@ -59,7 +59,7 @@ async def run_command(
     job, result = draft.job, draft.agent
     params = read_params(CommandParams, job.agent.params, "agent command")
     budget = Budget(job.limits, job.agent.sampling, deadline, draft.cost_usd)
-    tree = ReplyTree(result, task, history=params.history, by_tokens=params.mode == "tokens")
+    tree = ReplyTree(result, task, history=params.history)
     session = AttemptSession(
         chat, tree, budget, result, model=job.agent.model or "", before_turn=before_turn
     )
