@@ -43,7 +43,6 @@ async def rollout(
     limiter: Limiter | None = None,
     imports: str = "*",
     prepare_limit_s: float | None = None,
-    program: Mapping[str, Any] | None = None,
 ) -> None:
     """Run one attempt and fill `draft`; a trajectory holds at most one slot.
 
@@ -58,7 +57,6 @@ async def rollout(
         limiter: permits each call of a model. Waiting for it counts towards no deadline either.
         imports: modules that the job may name; see `import_named`.
         prepare_limit_s: limit for making the environment, during which no slot is held.
-        program: definition of the agent's program, if the job only refers to it.
 
     Raises:
         TrajectoryFailure: with `stage` set. The slot is released in any case.

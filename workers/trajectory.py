@@ -205,11 +205,11 @@ class _Attempt:
         try:
             if self._begun.deaths >= self._runtime.retry.max_deaths:
                 raise PoisonJob(f"{self._begun.deaths} workers died while they ran it alone")
-            row, program = await self._row(draft), await self._program(draft)
+            row, definition = await self._row(draft), await self._definition(draft)
             await rollout(
                 draft,
                 row,
-                program=program,
+                definition=definition,
                 backend=self._runtime.backend,
                 model=self._runtime.model,
                 on_measured=lambda: self._outbox.keep(draft),
@@ -256,7 +256,7 @@ class _Attempt:
             return job.item
         return await self._item(str(job.item_sha256))
 
-    async def _program(self, draft: Draft) -> dict[str, Any] | None:
+    async def _definition(self, draft: Draft) -> dict[str, Any] | None:
         """The definition of the job's program, if it is stored beside the rows."""
         sha256 = program_sha256(draft.job.agent.params)
         return await self._item(sha256) if sha256 else None
