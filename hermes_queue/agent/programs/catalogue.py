@@ -20,6 +20,7 @@ from hermes_queue.agent.programs.install import make_asset
 from hermes_queue.agent.programs.program import Program
 from hermes_queue.bodies import codec
 from hermes_queue.errors import ConfigurationError, ModelConfigError
+from hermes_queue.wire.parameters import program_sha256
 
 MAX_FILE_BYTES = 4 << 20
 _LIKE_MAX = 8
@@ -75,13 +76,6 @@ def pack(definition: Definition) -> Packed:
     return Packed(reference, {sha256: codec.compress_item(data)})
 
 
-def packed_sha256(params: Mapping[str, Any]) -> str | None:
-    """The hash of the definition that a job's `AgentSpec.params` refer to; None without one."""
-    reference = params.get("program")
-    sha256 = reference.get("sha256") if isinstance(reference, Mapping) else None
-    return sha256 if isinstance(sha256, str) and "run" not in reference else None
-
-
 def load_program(program: object) -> Program:
     """The program of a job, on the worker: a preset's name, or a definition.
 
@@ -92,15 +86,15 @@ def load_program(program: object) -> Program:
         if program.partition(":")[0].endswith(".toml"):
             raise ModelConfigError(
                 f"program {program!r:.200}: workers open no files for jobs; send it with a "
-                "producer, or with hermes_queue.agent.programs.pack"
+                "producer, or with `pack` of hermes_queue.agent.programs.catalogue"
             )
         try:
             return make_program(find_program(program))
         except ConfigurationError as error:
             raise ModelConfigError(str(error)) from error
-    if not isinstance(program, Mapping):
+    if not isinstance(program, Mapping) or program_sha256({"program": program}):
         raise ModelConfigError(
-            "agent command: params.program is missing: a preset's name or a definition; presets "
+            "agent command: params.program must be a preset's name or a whole definition; presets "
             f"are {', '.join(preset_names())}"
         )
     try:

@@ -15,6 +15,15 @@ MOUNT = "/opt/assets/agent"
 """Where a slot sees the installed program, read-only."""
 
 
+def check_model_name(name: str) -> None:
+    """Refuse a name that would end a string in a configuration. Raises ModelConfigError."""
+    if not _MODEL.fullmatch(name):
+        raise ModelConfigError(
+            f"model {name[:100]!r}: a program's command line and files can hold names of letters, "
+            "digits and ._:/@+- only; give the model another name at its server"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Places:
     """Values of the placeholders of a program's templates."""
@@ -66,14 +75,9 @@ class Program:
         """Fill in all placeholders; braces that are none stay as they are.
 
         Raises:
-            ModelConfigError: the model's name has characters that would end a word or a string in
-                a configuration.
+            ModelConfigError: see `check_model_name`.
         """
-        if not _MODEL.fullmatch(places.model):
-            raise ModelConfigError(
-                f"model {places.model[:100]!r}: a program's command line and files can hold names "
-                "of letters, digits and ._:/@+- only; give the model another name at its server"
-            )
+        check_model_name(places.model)
         values = {each.name: str(getattr(places, each.name)) for each in fields(places)}
         return Started(
             command=fill(self.run, values),
