@@ -11,7 +11,7 @@ from typing import cast
 from hermes_queue.cancellation import unbroken
 from hermes_queue.errors import SandboxError
 from hermes_queue.sandbox.base import LOOPBACK, MAX_CONNECTIONS
-from hermes_queue.sandbox.listening.owners import owner_of
+from hermes_queue.sandbox.listening.relay_process import owner_of
 
 logger = logging.getLogger(__name__)
 
