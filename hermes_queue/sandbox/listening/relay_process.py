@@ -47,6 +47,8 @@ READ_BYTES = 256 << 10
 MAX_UNSENT = 1 << 20
 """For the worker, in this process; then nothing more is read from connections."""
 ACCEPT_PAUSE_S = 1.0
+MAX_BURST, MAX_PER_S = 256, 200.0
+"""Connections that may come at once, and then per second: each costs time of the worker's loop."""
 TABLES = (("/proc/net/tcp", False), ("/proc/net/tcp6", True))
 """Lists of connections, and whether they have IPv4 addresses in the form of IPv6."""
 LOCAL, REMOTE, UID = 1, 2, 7
@@ -56,6 +58,23 @@ LOCAL, REMOTE, UID = 1, 2, 7
 def frame(number: int, kind: int, payload: bytes = b"") -> bytes:
     """One frame as bytes."""
     return HEADER.pack(number, kind, len(payload)) + payload
+
+
+class Rate:
+    """Allows `MAX_BURST` things at once and `MAX_PER_S` in the long run."""
+
+    def __init__(self) -> None:
+        self._left, self._at = float(MAX_BURST), 0.0
+
+    def wait_s(self, now: float) -> float:
+        """0: take one now; else seconds until one can be taken. `now` is of a monotonic clock."""
+        if self._at:
+            self._left = min(MAX_BURST, self._left + (now - self._at) * MAX_PER_S)
+        self._at = now
+        if self._left < 1:
+            return (1 - self._left) / MAX_PER_S
+        self._left -= 1
+        return 0.0
 
 
 class Frames:
@@ -165,6 +184,7 @@ class RelayServer:
         self._unsent = bytearray()
         self._connections: dict[int, Connection] = {}
         self._count = 0
+        self._rate = Rate()
         self._accept_at = self._sent_at = 0.0
         self._heard_at = time.monotonic()
         port = listener.getsockname()[1]
@@ -211,7 +231,7 @@ class RelayServer:
                 each.polled |= select.POLLIN
             if each.polled:  # else its end would be reported all the time
                 poll.register(each.program, each.polled)
-        return poll.poll(1000)
+        return poll.poll(1000 if now >= self._accept_at else 20)
 
     def _say(self, now: float) -> None:
         """Write as much to the worker as it takes."""
@@ -253,6 +273,10 @@ class RelayServer:
             self._finish(connection)
 
     def _accept(self, now: float) -> None:
+        wait_s = self._rate.wait_s(now)
+        if wait_s:
+            self._accept_at = now + wait_s
+            return
         try:
             program, peer = self._listener.accept()
         except OSError as error:

@@ -85,12 +85,14 @@ class RelayedTransport(asyncio.Transport):
             raise ValueError("a credit for more than was sent")
         self._under_way -= count
         self._wake(self)
+        if self._is_over:
+            return
         if self._asks_to_wait and self.get_write_buffer_size() <= self._low:
             self._asks_to_wait = False
             self._call(self._protocol.resume_writing)
 
     def lost(self, error: Exception | None) -> None:
-        """The connection is over."""
+        """The connection is over; both sides have ended their directions, or there is an error."""
         if not self._is_over:
             self._is_over = True
             self._buffer.clear()
