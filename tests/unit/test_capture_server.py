@@ -11,13 +11,12 @@ from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
-import aiohttp
 import pytest
 from scripted_session import KEY, ScriptedSession, reply, serving
 
+from hermes_queue.agent.capture.bounds import Bounds, Memory
 from hermes_queue.agent.capture.calls import Answer, ModelCall, Refused
-from hermes_queue.agent.capture.intake import Bounds, Memory
-from hermes_queue.agent.capture.server import CallServer
+from hermes_queue.agent.capture.opening import open_server
 
 BEARER = {"Authorization": f"Bearer {KEY}"}
 CHAT = {"messages": [{"role": "user", "content": "x"}]}
@@ -32,8 +31,20 @@ async def ask(
     more.setdefault("headers", BEARER)
     if method == "POST" and "data" not in more:
         more.setdefault("json", BODIES.get(path, CHAT))
+    import aiohttp
+
     async with aiohttp.ClientSession() as client, client.request(method, url + path, **more) as got:
         return got.status, await got.read()
+
+
+@asynccontextmanager
+async def posted(url: str, body: Any) -> AsyncIterator[Any]:
+    """The response to a request with the right key, once its head is there."""
+    import aiohttp
+
+    async with aiohttp.ClientSession(headers=BEARER) as client:
+        async with client.post(url, json=body) as got:
+            yield got
 
 
 @asynccontextmanager
@@ -257,22 +268,20 @@ async def test_bodies_wait_for_memory_in_their_order() -> None:
 async def test_a_stream_that_waits_shows_signs_of_life(path: str, sign: bytes) -> None:
     gate = asyncio.Event()
     async with serving(ScriptedSession(waiting_for(gate)), QUICK) as url:
-        async with aiohttp.ClientSession(headers=BEARER) as client:
-            async with client.post(url + path, json=BODIES[path] | {"stream": True}) as got:
-                assert await got.content.readexactly(2 * len(sign)) == 2 * sign
-                gate.set()
-                rest = (await got.read()).removeprefix(sign)
+        async with posted(url + path, BODIES[path] | {"stream": True}) as got:
+            assert await got.content.readexactly(2 * len(sign)) == 2 * sign
+            gate.set()
+            rest = (await got.read()).removeprefix(sign)
     assert rest.startswith((b"data: ", b"event: "))
 
 
 async def test_json_that_waits_is_preceded_by_blanks() -> None:
     gate = asyncio.Event()
     async with serving(ScriptedSession(waiting_for(gate)), QUICK) as url:
-        async with aiohttp.ClientSession(headers=BEARER) as client:
-            async with client.post(f"{url}/v1/messages", json=CHAT) as got:
-                assert await got.content.readexactly(2) == b"  "
-                gate.set()
-                assert json.loads(await got.read())["type"] == "message"
+        async with posted(f"{url}/v1/messages", CHAT) as got:
+            assert await got.content.readexactly(2) == b"  "
+            gate.set()
+            assert json.loads(await got.read())["type"] == "message"
 
 
 async def test_a_refusal_before_the_first_sign_has_its_status_and_forbids_a_repetition() -> None:
@@ -280,10 +289,9 @@ async def test_a_refusal_before_the_first_sign_has_its_status_and_forbids_a_repe
         raise Refused("stopped", "trajectory stopped: max_turns")
 
     async with serving(ScriptedSession(script)) as url:
-        async with aiohttp.ClientSession(headers=BEARER) as client:
-            async with client.post(f"{url}/v1/messages", json=CHAT) as got:
-                error = (await got.json())["error"]
-                assert (got.status, got.headers["x-should-retry"]) == (401, "false")
+        async with posted(f"{url}/v1/messages", CHAT) as got:
+            error = (await got.json())["error"]
+            assert (got.status, got.headers["x-should-retry"]) == (401, "false")
     assert error == {
         "type": "authentication_error",
         "message": "trajectory stopped: max_turns",
@@ -397,7 +405,7 @@ async def test_a_failure_of_ours_is_told_once_and_ends_all_calls() -> None:
 
 async def test_closing_cancels_what_is_open_and_leaves_nothing_behind() -> None:
     session = ScriptedSession(waiting_for(asyncio.Event()))
-    server = CallServer(session, bounds=QUICK)
+    server = await open_server(session, bounds=QUICK)
     listener = await asyncio.get_running_loop().create_server(server.factory, "127.0.0.1", 0)
     before = asyncio.all_tasks()
     url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"

@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from aiohttp import web
 
+from hermes_queue.agent.capture.bounds import Bounds, Memory
 from hermes_queue.agent.capture.calls import Answer, Refused, Session
 from hermes_queue.agent.capture.delivery import Delivery, Gone, send_json
 from hermes_queue.agent.capture.dialects import chat, messages, responses
@@ -29,14 +30,7 @@ from hermes_queue.agent.capture.dialects.base import (
 )
 from hermes_queue.agent.capture.dialects.body import read_object, tidy
 from hermes_queue.agent.capture.dialects.outputs import response_id
-from hermes_queue.agent.capture.intake import (
-    Bounds,
-    Connection,
-    Memory,
-    Rejected,
-    read_body,
-    size_of,
-)
+from hermes_queue.agent.capture.intake import Connection, Rejected, read_body, size_of
 from hermes_queue.agent.capture.memory import Responses
 
 T = TypeVar("T")
