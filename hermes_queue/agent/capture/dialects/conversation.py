@@ -33,19 +33,19 @@ class Conversation:
     def system(self, text: str) -> None:
         """A message of the role system or developer."""
         if text:
-            self.messages.append(Message(role="system", content=text))
+            self._add(Message(role="system", content=text))
 
     def user(self, text: str) -> None:
         """A message of the user."""
-        self.messages.append(Message(role="user", content=text))
+        self._add(Message(role="user", content=text))
 
     def result(self, call_id: str, text: str) -> None:
         """The result of a call."""
-        self.messages.append(Message(role="tool", content=text, tool_call_id=call_id))
+        self._add(Message(role="tool", content=text, tool_call_id=call_id))
 
     def assistant(self, text: str, reasoning: str, calls: Sequence[ToolCall]) -> None:
         """A reply of the model, or what the program says was one."""
-        self.messages.append(
+        self._add(
             Message(
                 role="assistant",
                 content=text or None,
@@ -53,6 +53,11 @@ class Conversation:
                 tool_calls=tuple(calls),
             )
         )
+
+    def _add(self, message: Message) -> None:
+        if len(self.messages) >= MESSAGES_MAX:
+            raise BadCall("", f"the conversation has more than {MESSAGES_MAX:,} messages")
+        self.messages.append(message)
 
     def folded(self, instructions: str = "") -> tuple[Message, ...]:
         """The messages with one system message at most, which is the first.
