@@ -40,7 +40,7 @@ class Connection(web.RequestHandler):
 
     def data_received(self, data: bytes) -> None:
         """Read; the first byte of a header starts the clock."""
-        if self._due is None and not self._answering:
+        if data and self._due is None and not self._answering:
             self._due = self._loop.call_later(self.header_s, self.force_close)
         super().data_received(data)
 

@@ -42,7 +42,8 @@ HINT_MAX_CHARS = 2048
 RETRY_MAX = 1_000
 HINTS = (
     *("x-claude-code-session-id", "x-claude-code-agent-id", "x-claude-code-parent-agent-id"),
-    *("x-session-id", "x-parent-session-id", "x-codex-turn-metadata"),
+    *("x-session-id", "x-parent-session-id", "x-parent-session-affinity"),
+    *("x-codex-turn-metadata", "x-codex-parent-thread-id", "x-openai-subagent"),
 )
 """Headers by which programs name the session or sub-agent that calls."""
 _DIALECTS = {
@@ -115,7 +116,7 @@ class CallServer:
             try:
                 return await self._respond(request, path)
             except Rejected as error:
-                self._session.rejected(request.method, path, error.status)
+                self._session.rejected(request.method, _sent(request), error.status)
                 found = Problem(error.status, str(error))
                 return await self._refuse(request, path, found, close=error.close)
             except ConnectionError:
@@ -168,7 +169,7 @@ class CallServer:
             try:
                 asked = await self._read(dialect, body, _head(request))
             except BadCall as error:
-                self._session.rejected(request.method, path, 400)
+                self._session.rejected(request.method, _sent(request), 400)
                 return await self._refuse(request, path, self._problem(error, dialect))
             del body
             if path == _COUNT:
@@ -178,9 +179,9 @@ class CallServer:
     def _check(self, request: web.BaseRequest, path: str) -> None:
         """Raises Rejected: no such path, or a wrong key."""
         if path not in _DIALECTS and path != _MODELS:
-            raise Rejected(404, f"there is no {request.method} {path}")
+            raise Rejected(404, f"there is no {_sent(request)}")
         if request.method != ("GET" if path == _MODELS else "POST"):
-            raise Rejected(405, f"there is no {request.method} {path}")
+            raise Rejected(405, f"{_sent(request)} takes no {request.method}")
         if not self._may(request):
             raise Rejected(401, "the API key is wrong: use the one of this trajectory", close=True)
         if self._closed or self._broken:
@@ -204,7 +205,10 @@ class CallServer:
 
     async def _in_turn(self, work: Callable[[], Awaitable[T]]) -> T:
         async with self._places:
-            return await work()
+            try:
+                return await work()
+            except ConnectionError as error:  # not the client's: it would be taken for its leaving
+                raise RuntimeError(f"the session failed: {error}") from error
 
     async def _answer(
         self, request: web.BaseRequest, dialect: Dialect, asked: Asked
@@ -280,12 +284,17 @@ class _Turned(asyncio.Protocol):
             transport.abort()
 
 
+def _sent(request: web.BaseRequest) -> str:
+    """The path as it was sent, or its beginning."""
+    return tidy(request.rel_url.raw_path[:PATH_MAX_CHARS])
+
+
 def _path(request: web.BaseRequest) -> str:
     """The path without `/v1`: clients add it to a base that has it, or has it not."""
-    path = request.rel_url.raw_path[:PATH_MAX_CHARS]
+    path = _sent(request)
     for _ in range(2):
         path = path.removeprefix("/v1") if path.startswith("/v1/") else path
-    return tidy(path.rstrip("/") or "/")
+    return path.rstrip("/") or "/"
 
 
 def _head(request: web.BaseRequest) -> Head:
@@ -293,8 +302,7 @@ def _head(request: web.BaseRequest) -> Head:
     hints = {name: tidy(given[name][:HINT_MAX_CHARS]) for name in HINTS if name in given}
     retries = given.get("x-stainless-retry-count", "")
     count = int(retries) if retries.isascii() and retries.isdigit() and len(retries) < 9 else 0
-    path = tidy(request.rel_url.raw_path[:PATH_MAX_CHARS])
-    return Head(path, hints, min(count, RETRY_MAX), now_s=int(time.time()))
+    return Head(_sent(request), hints, min(count, RETRY_MAX), now_s=int(time.time()))
 
 
 def _models(request: web.BaseRequest, model: str) -> dict[str, object]:

@@ -11,7 +11,9 @@ from hermes_queue.agent.capture.dialects.body import (
     bounded,
     name_of,
     optional_string,
+    read_json,
     tidy,
+    whole_characters,
     wrong,
 )
 from hermes_queue.models import FunctionCall, Message, ToolCall
@@ -104,34 +106,32 @@ def arguments_text(value: Any, place: str) -> str:
         if arguments_object(text) == {UNPARSED: text}:
             return text
     bounded(value, place)
-    return json.dumps(value, ensure_ascii=False)
+    text = json.dumps(value, ensure_ascii=False)
+    return text if tidy(text) == text else json.dumps(value)
 
 
 def arguments_object(text: str) -> dict[str, Any]:
-    """Arguments as the object that clients expect; what is none is wrapped in one."""
+    """Arguments as the object that clients expect; what they could not send back is wrapped."""
     if not text:
         return {}
     try:
-        found = json.loads(text, parse_constant=_refuse)
-    except (ValueError, RecursionError):
+        found = read_json(text)
+        bounded(found, "")
+    except (BadCall, ValueError, RecursionError):
         found = None
     return found if isinstance(found, dict) else {UNPARSED: text}
-
-
-def _refuse(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")
 
 
 def function_tool(place: str, tool: Mapping[str, Any], parameters: Any) -> dict[str, Any]:
     """The OpenAI function schema of a tool; `tool` holds its name, description and strictness."""
     function: dict[str, Any] = {"name": name_of(tool.get("name"), f"{place}.name")}
     if tool.get("description") is not None:
-        bounded(tool["description"], f"{place}.description")
         function["description"] = optional_string(tool["description"], f"{place}.description")
     if parameters is not None:
         if not isinstance(parameters, dict):
             raise wrong(f"{place}.parameters", parameters, "a JSON Schema")
         bounded(parameters, f"{place}.parameters")
+        whole_characters(parameters, f"{place}.parameters")
         function["parameters"] = parameters
     if isinstance(tool.get("strict"), bool):
         function["strict"] = tool["strict"]
