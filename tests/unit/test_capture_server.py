@@ -232,6 +232,14 @@ async def test_only_so_many_calls_are_answered_at_once_and_the_others_wait() -> 
     assert len(session.calls) == 5
 
 
+async def test_requests_that_bring_no_answer_are_slowed_down_and_calls_are_not() -> None:
+    async with serving(ScriptedSession(), Bounds(requests=2, requests_per_s=0.001)) as url:
+        assert {(await ask(url))[0] for _ in range(5)} == {200}
+        assert {(await ask(url, "/props"))[0] for _ in range(2)} == {404}
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(ask(url, "/props"), 0.1)
+
+
 async def test_bodies_wait_for_memory_in_their_order() -> None:
     memory, order = Memory(10), []
     release = asyncio.Event()

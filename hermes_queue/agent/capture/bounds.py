@@ -18,6 +18,10 @@ class Bounds:
     connections: int = 64
     calls: int = 8
     """Calls that are being answered at once; more wait."""
+    requests: int = 500
+    """Requests at any speed that bring no answer: other paths, wrong keys, refused calls, counts."""
+    requests_per_s: float = 10.0
+    """Pace of further ones: each takes time of an event loop that all trajectories share."""
     body_bytes: int = 64 * MIB
     """Of one body, and of the bodies of all calls that are open."""
     unannounced_bytes: int = 8 * MIB
@@ -74,3 +78,26 @@ class Memory:
             wanted, turn = self._waiting.popleft()
             self._free -= wanted
             turn.set_result(None)
+
+
+class Pace:
+    """Slows down what comes too often: a burst at any speed, then so many per second."""
+
+    def __init__(self, burst: int, per_s: float, most_waiting: int) -> None:
+        """`most_waiting`: as many can wait at once; who gives up waiting must not delay others."""
+        self._burst, self._per_s, self._most_waiting = burst, per_s, most_waiting
+        self._left: float = burst
+        self._at_s = 0.0
+
+    async def turn(self) -> None:
+        """Wait for leave."""
+        now_s = asyncio.get_running_loop().time()
+        self._left = min(self._burst, self._left + (now_s - self._at_s) * self._per_s)
+        self._at_s = now_s
+        self._left = max(self._left - 1, -self._most_waiting)
+        if self._left < 0:
+            await asyncio.sleep(-self._left / self._per_s)
+
+    def give_back(self) -> None:
+        """What had leave is not counted."""
+        self._left = min(self._burst, self._left + 1)

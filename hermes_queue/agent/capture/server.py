@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from aiohttp import web
 
-from hermes_queue.agent.capture.bounds import Bounds, Memory
+from hermes_queue.agent.capture.bounds import Bounds, Memory, Pace
 from hermes_queue.agent.capture.calls import Answer, Refused, Session
 from hermes_queue.agent.capture.delivery import Delivery, Gone, send_json
 from hermes_queue.agent.capture.dialects import chat, messages, responses
@@ -75,6 +75,9 @@ class CallServer:
         self._working: set[asyncio.Task[object]] = set()
         self._memory = Memory(max(self._bounds.body_bytes, self._bounds.unannounced_bytes))
         self._places = asyncio.Semaphore(self._bounds.calls)
+        self._pace = Pace(
+            self._bounds.requests, self._bounds.requests_per_s, self._bounds.connections
+        )
         self._stored = Responses()
         self._server = web.Server(self._handle, handler_cancellation=True)
 
@@ -114,6 +117,7 @@ class CallServer:
         path = _path(request)
         with self._counted(request):
             try:
+                await self._pace.turn()
                 return await self._respond(request, path)
             except Rejected as error:
                 self._session.rejected(request.method, _sent(request), error.status)
@@ -238,6 +242,7 @@ class CallServer:
             else:
                 parts = iter([compact_json(dialect.whole(asked, answer, self._session.model))])
             response = await delivery.send(parts)
+            self._pace.give_back()
             taken = True
             return response
         finally:
