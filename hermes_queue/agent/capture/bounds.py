@@ -19,7 +19,7 @@ class Bounds:
     calls: int = 8
     """Calls that are being answered at once; more wait."""
     requests: int = 500
-    """Requests at any speed that bring no answer: other paths, wrong keys, refused calls, counts."""
+    """Requests at any speed that bring no answer: other paths, wrong keys, refusals, counts."""
     requests_per_s: float = 10.0
     """Pace of further ones: each takes time of an event loop that all trajectories share."""
     body_bytes: int = 64 * MIB
