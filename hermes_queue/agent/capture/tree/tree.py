@@ -225,10 +225,12 @@ class ReplyTree:
             found = [entry for above in alike for entry in above.below.get(each.key, ())[-_ALIKE:]]
             if not found:
                 break
-            if each.message.reasoning:
-                exact = [e for e in found if same_reasoning(e.message, each.message)]
-                found = exact or found
-            alike = sorted(found, key=lambda entry: entry.index)[-_ALIKE:]
+            if len(found) > 1:
+                if each.message.reasoning:
+                    exact = [e for e in found if same_reasoning(e.message, each.message)]
+                    found = exact or found
+                found = sorted(found, key=lambda entry: entry.index)[-_ALIKE:]
+            alike = found
         had = [entry for entry in alike if entry.turn is None or self._is_delivered(entry.turn)]
         return (had or alike)[-1]
 
