@@ -150,7 +150,7 @@ def test_files_hold_records_of_both_versions(tmp_path: Path) -> None:
 
 
 def test_an_older_reader_is_told_to_upgrade() -> None:
-    with pytest.raises(SchemaTooNew, match="schema_version 2, .* up to 1: upgrade hermes-queue"):
+    with pytest.raises(SchemaTooNew, match=r"schema_version 2, .* up to 1: upgrade hermes-queue"):
         codec.refuse_newer("record", record_of_program().schema_version, 1)
 
 

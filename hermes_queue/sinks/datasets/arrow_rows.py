@@ -219,8 +219,10 @@ def _turn(turn: Turn) -> dict[str, Any]:
 
 
 def _provenance(place: Anonymous, record: ScoredTrajectory) -> Any:
-    """Where a record comes from. Of a program, too, and the branches of `sequences` in order: these
-    are no columns, so that a dataset may hold rows of programs and others."""
+    """Where a record comes from; of a program also its run, and the label of each sequence.
+
+    These are no columns, so that a dataset may hold rows of programs and others.
+    """
     found = record.provenance.model_dump(mode="json", exclude=_PRIVATE["provenance"])
     if record.program:
         found["program"] = place.tree(record.program.model_dump(mode="json", include=_PROGRAM))
