@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable
 
 from hermes_queue.agent.programs.program import Places, Program, Started
-from hermes_queue.errors import SandboxError
+from hermes_queue.errors import ModelConfigError, SandboxError
 from hermes_queue.sandbox.context import SlotContext
 
 FILE_MAX_BYTES = 1 << 20
@@ -32,7 +32,7 @@ async def placed(
 
     Raises:
         SandboxError: the slot cannot run commands.
-        OSError: a file cannot be written.
+        ModelConfigError: a file of the program's cannot be written.
     """
     found = await context.run(_FIND_HOME, timeout_s=30.0)
     home = found.stdout.decode(errors="replace").strip()
@@ -51,7 +51,10 @@ async def placed(
     )
     await context.write_file(f"{home}/{_TASK}", task.encode(errors="backslashreplace"))
     for path, content in started.files.items():
-        await context.write_file(path, content.encode(errors="backslashreplace"))
+        try:
+            await context.write_file(path, content.encode(errors="backslashreplace"))
+        except OSError as error:
+            raise ModelConfigError(f"program {program.name}: file {path}: {error}") from error
     return started
 
 

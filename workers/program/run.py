@@ -10,6 +10,7 @@ from hermes_queue.agent.budget import Budget
 from hermes_queue.agent.capture.opening import open_server
 from hermes_queue.agent.capture.session import AttemptSession
 from hermes_queue.agent.capture.tree import ReplyTree
+from hermes_queue.agent.capture.tree.tree import History
 from hermes_queue.agent.chat import ChatClient
 from hermes_queue.agent.kinds.command import CommandParams
 from hermes_queue.agent.loop import BeforeTurn
@@ -34,10 +35,10 @@ async def run_command(
     draft: Draft,
     program: Program,
     task: str,
-    *,
     chat: ChatClient,
     backend: SandboxBackend,
     slot: Slot,
+    *,
     deadline: float,
     before_turn: BeforeTurn | None,
 ) -> None:
@@ -54,12 +55,13 @@ async def run_command(
         before_turn: see `run_agent`.
 
     Raises:
-        TrajectoryFailure, OSError: see `outcome`; the attempt is not scored.
+        Exception: see `outcome`; the attempt is not scored.
     """
     job, result = draft.job, draft.agent
     params = read_params(CommandParams, job.agent.params, "agent command")
     budget = Budget(job.limits, job.agent.sampling, deadline, draft.cost_usd)
-    tree = ReplyTree(result, task, history=params.history, by_tokens=params.mode == "tokens")
+    by_mode: dict[str, History] = {"tokens": "sampled", "messages": "agent"}
+    tree = ReplyTree(result, task, history=params.history or by_mode[params.mode])
     session = AttemptSession(
         chat, tree, budget, result, model=job.agent.model or "", before_turn=before_turn
     )

@@ -2,7 +2,6 @@
 
 account.py     events and refusals, bounded
 allowance.py   whether one more call may be made
-branches.py    what a session needs of the tree of replies
 calls.py       one call in terms that all APIs share, its answer, and who gives it
 delivery.py    what goes out: signs of life, the answer, whether it was taken
 equality.py    whether two calls are equal, and how long one is
@@ -14,4 +13,5 @@ server.py      HTTP: paths, the key, limits, one call from its body to its deliv
 session.py     the calls of one attempt
 tool_calls.py  whether a reply's calls fit the tools that were offered
 dialects/      the APIs that programs speak
+tree/          the conversations, with replies as they were sampled
 """

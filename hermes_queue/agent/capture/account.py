@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,6 +24,7 @@ class Account:
         self.refused: Counter[str] = Counter()
         """Refused calls by kind."""
         self._result = result
+        self._seen: set[str] = set()
 
     def reject(self, method: str, path: str, status: int) -> None:
         """Count a request that was no model call."""
@@ -35,6 +37,20 @@ class Account:
         """Count a refusal, and return it."""
         self.refused[kind] += 1
         return Refused(kind, message[:1000])
+
+    def new(self, events: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
+        """Those of a call's events that no earlier call had, as many as the record has room for."""
+        found = []
+        for event in events:
+            name = json.dumps(event, sort_keys=True, default=str)[:2000]
+            if name not in self._seen and len(self._seen) < MAX_EVENTS:
+                self._seen.add(name)
+                found.append(event)
+        return self.fitting(found)
+
+    def fitting(self, events: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
+        """As many of `events` as the record has room for."""
+        return tuple(events[: max(0, MAX_EVENTS - len(self._result.events))])
 
     def events(self, events: Sequence[Mapping[str, Any]], turn: int | None = None) -> None:
         """Record events of a turn; None = of the next one."""

@@ -33,8 +33,7 @@ class Allowance:
         self.budget = budget
         self._result = result
         self._before_turn = before_turn
-        self._turns = 0
-        self._calls = 0
+        self._open_calls = self._open_turns = 0
         self._reserved = 0
         """Tokens that the replies of open calls may take of the job's limit."""
         self._ended = asyncio.Event()
@@ -58,24 +57,30 @@ class Allowance:
         try:
             await self._wait()
             yield left
-        except BaseException:
-            self._count(-1, side)
-            raise
         finally:
+            self._count(-1, side)
             self._reserved -= reserved
             self._ended.set()
             self._ended = asyncio.Event()
 
     def _count(self, calls: int, side: bool) -> None:
-        self._calls += calls
-        self._turns += 0 if side else calls
+        self._open_calls += calls
+        self._open_turns += 0 if side else calls
+
+    def _turns(self) -> int:
+        """Turns so far and calls that may become one, without those of side branches."""
+        branches = self._result.branches
+        labels = (branches[turn.branch or 0].label for turn in self._result.turns)
+        return self._open_turns + sum(label != "side" for label in labels)
 
     async def _left(self, side: bool) -> int | None:
         """Tokens left for a further call, once no limit forbids it."""
         while True:
             limits = self.budget.limits
             most = max(CALLS_AT_LEAST, CALLS_PER_TURN * limits.max_turns)
-            turns = limits.max_turns if self._calls >= most else 0 if side else self._turns
+            turns = 0 if side else self._turns()
+            if len(self._result.turns) + self._open_calls >= most:
+                turns = limits.max_turns
             if reason := self.budget.exhausted(turns, self._result):
                 raise LimitReached(reason)
             left = self.budget.tokens_left(self._result)

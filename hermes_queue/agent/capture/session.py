@@ -7,16 +7,17 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from hermes_queue.agent.budget import STUCK_TURNS, Budget
 from hermes_queue.agent.capture.account import Account
 from hermes_queue.agent.capture.allowance import Allowance, LimitReached
-from hermes_queue.agent.capture.branches import Place, Tree
 from hermes_queue.agent.capture.calls import Answer, ModelCall, Refused
 from hermes_queue.agent.capture.equality import Measure, measured, reply_digest
 from hermes_queue.agent.capture.open_calls import OpenCalls, Sampling
 from hermes_queue.agent.capture.tool_calls import fits
+from hermes_queue.agent.capture.tree import Placement, ReplyTree, Unplaceable
 from hermes_queue.agent.chat import ChatClient, Reply
 from hermes_queue.agent.loop import AgentResult, BeforeTurn
 from hermes_queue.errors import ContextLengthExceeded, TrajectoryFailure
@@ -32,6 +33,7 @@ MAX_CONTEXT_REFUSALS = 3
 """Calls in a row that are too long for the model: such a program does not compact."""
 REQUESTS_PER_TURN = 50
 """Calls and token counts, refused and repeated ones included, per turn that the job allows."""
+REQUESTS_AT_LEAST = 500
 _BYTES_PER_TOKEN = 4
 
 
@@ -41,7 +43,7 @@ class AttemptSession:
     def __init__(
         self,
         chat: ChatClient,
-        tree: Tree,
+        tree: ReplyTree,
         budget: Budget,
         result: AgentResult,
         *,
@@ -79,6 +81,7 @@ class AttemptSession:
         self._refused_cap: int | None = None
         """A cap of the program's that the model server refused."""
         self._kept_bytes = 0
+        self._began = time.monotonic()
 
     @property
     def is_busy(self) -> bool:
@@ -183,7 +186,8 @@ class AttemptSession:
         """The measure of a request that may be served. Raises Refused."""
         self._require_open()
         self.asked += 1
-        if self.asked > REQUESTS_PER_TURN * self._budget.limits.max_turns:
+        most = max(REQUESTS_AT_LEAST, REQUESTS_PER_TURN * self._budget.limits.max_turns)
+        if self.asked > most:
             self.stop("max_turns")
         measure = await measured(call)
         self._require_open()
@@ -218,7 +222,7 @@ class AttemptSession:
     async def _made(self, call: ModelCall) -> Answer:
         try:
             place = self._tree.place(call)
-        except ValueError as error:
+        except Unplaceable as error:
             raise self.account.refusal("bad_call", str(error)) from None
         new_bytes = sum(map(_text_bytes, place.new_messages))
         if self._kept_bytes + new_bytes > KEPT_MAX_BYTES:
@@ -226,14 +230,15 @@ class AttemptSession:
         cap = call.max_tokens if call.max_tokens and call.max_tokens > 0 else None
         if cap is not None and self._refused_cap is not None and cap >= self._refused_cap:
             cap = None
+        began_s = time.monotonic() - self._began
         async with self._allowance.call(cap, side=place.branch == "side") as left:
             self._require_open()
             reply = await self._reply(call, place, left, cap)
             self._require_open()
-            return self._record(call, place, reply, new_bytes)
+            return self._record(call, place, reply, new_bytes, began_s)
 
     async def _reply(
-        self, call: ModelCall, place: Place, left: int | None, cap: int | None
+        self, call: ModelCall, place: Placement, left: int | None, cap: int | None
     ) -> Reply:
         """Sample; a cap that only the program wants is left out if the server refuses it."""
         own = self._budget.reply_cap(left)
@@ -247,7 +252,9 @@ class AttemptSession:
         self._refused_cap = cap
         return reply
 
-    async def _completed(self, call: ModelCall, place: Place, sampling: Mapping[str, Any]) -> Reply:
+    async def _completed(
+        self, call: ModelCall, place: Placement, sampling: Mapping[str, Any]
+    ) -> Reply:
         more = {} if place.anchor is None else {"anchor": place.anchor}
         while True:
             deadline = self._budget.deadline
@@ -263,8 +270,12 @@ class AttemptSession:
             self._allowance.exclude(reply.waited_s)
             return reply
 
-    def _record(self, call: ModelCall, place: Place, reply: Reply, new_bytes: int) -> Answer:
-        turn = self._tree.add(place, call, reply)
+    def _record(
+        self, call: ModelCall, place: Placement, reply: Reply, new_bytes: int, began_s: float
+    ) -> Answer:
+        call = replace(call, events=self.account.new(call.events))
+        reply = replace(reply, events=self.account.fitting(reply.events))
+        turn = self._tree.add(place, call, reply, began_s)
         self._kept_bytes += new_bytes + _text_bytes(reply.message)
         self._context_refusals, self.context_was_refused = 0, False
         self._result.changed()

@@ -16,14 +16,10 @@ class CommandParams(OpenAIParams):
 
     program: str | dict[str, Any] = Field(min_length=1)
     """Name of a bundled program, or the whole definition of one."""
-    history: Literal["sampled", "agent"] = "sampled"
+    history: Literal["sampled", "agent"] | None = None
     """Where a program sends replies back without their reasoning: `sampled` continues from what the
-    model has said; `agent` shows the model what the program sent."""
-
-    @field_validator("history", mode="before")
-    @classmethod
-    def _not_given(cls, value: Any) -> Any:
-        return "sampled" if value is None else value
+    model has said; `agent` shows the model what the program sent. None = `sampled` in token
+    mode."""
 
     @field_validator("context")
     @classmethod
