@@ -74,8 +74,9 @@ class CallServer:
         self._refusal_status = refusal_status
         self._bounds = bounds or Bounds()
         self._key = session.key.encode()
-        self._sealed = False
+        self._closed = False
         self._broken = False
+        """Whether the server failed, so that it answers no more calls."""
         self._working: set[asyncio.Task[object]] = set()
         self._memory = Memory(max(self._bounds.body_bytes, self._bounds.unannounced_bytes))
         self._places = asyncio.Semaphore(self._bounds.calls)
@@ -84,7 +85,7 @@ class CallServer:
 
     def factory(self) -> asyncio.BaseProtocol:
         """The protocol of a new connection: `SandboxBackend.listen` takes this method."""
-        if self._sealed or len(self._server.connections) >= self._bounds.connections:
+        if self._closed or len(self._server.connections) >= self._bounds.connections:
             return _Turned()
         connection = Connection(
             self._server,
@@ -104,11 +105,12 @@ class CallServer:
 
         An answer that was not taken by now is undelivered. May be called again.
         """
-        self._sealed = True
+        self._closed = True
         working = [*self._working]
         for task in working:
             task.cancel()
         await asyncio.gather(*working, return_exceptions=True)
+        self._server.pre_shutdown()  # ends idle connections, which `shutdown` would wait for
         await self._server.shutdown(1.0)
 
     # --- one request --------------------------------------------------------------------
@@ -146,7 +148,6 @@ class CallServer:
     async def _fail(
         self, request: web.BaseRequest, path: str, error: Exception
     ) -> web.StreamResponse:
-        self._sealed = True
         if not self._broken:
             self._broken = True
             self._session.broken(error)
@@ -188,7 +189,7 @@ class CallServer:
             raise Rejected(405, f"there is no {request.method} {path}")
         if not self._may(request):
             raise Rejected(401, "the API key is wrong: use the one of this trajectory", close=True)
-        if self._sealed:
+        if self._closed or self._broken:
             raise Rejected(self._refusal_status, "trajectory stopped", close=True)
 
     def _may(self, request: web.BaseRequest) -> bool:

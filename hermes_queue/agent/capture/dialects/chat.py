@@ -36,7 +36,7 @@ from hermes_queue.agent.capture.dialects.conversation import (
     function_tool,
     tool_call,
 )
-from hermes_queue.agent.endpoint.dialect import REASONING_FIELDS
+from hermes_queue.agent.endpoint.reply import REASONING_FIELDS
 from hermes_queue.models import Message, ToolCall, Usage
 
 _IGNORED: dict[str, tuple[Any, ...]] = {
