@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from hermes_queue.cancellation import end_tasks, unbroken
+from hermes_queue.errors import SandboxError
 from hermes_queue.sandbox.listening import relay
 from hermes_queue.sandbox.modal.failures import explained
 from hermes_queue.sandbox.modal.process import Output, start_process
 
 LAUNCH = (
-    'python=$(command -v python3) && exec env -i "HQ_COMMAND_ID=$2" '
+    'python=$(command -v python3) && env -i "HQ_COMMAND_ID=$2" '
     '${LD_LIBRARY_PATH:+"LD_LIBRARY_PATH=$LD_LIBRARY_PATH"} "$python" -I -S -c "$1" "$3" "$4"'
 )
-"""Run by the image's root, so that no slot with a uid can signal or trace it; of the image's
-variables, which may be secret, it has only what some builds of Python need."""
+"""Run by the image's root, so that no slot with a uid can signal or trace it. Of the image's
+variables, which may be secret, it has only what some builds of Python need. The shell stays:
+`slot.sh kill` stops what it kills, and the outermost process of a command must not be stopped."""
 COMPLAINT_BYTES = 2000
 COMPLAINT_S = 2.0
+EOF_S = 5.0
 
 Kill = Callable[[str], Awaitable[object]]
 """Kills the command with this id. Raises SandboxError."""
@@ -48,6 +52,7 @@ class ExecWire:
 
     async def kill(self) -> None:
         """See `relay.Wire`."""
+        await _end_input(self._process)
         await self._kill()
 
     async def close(self) -> None:
@@ -68,9 +73,24 @@ async def open_wire(sandbox: Any, *, uid: int, port: int, limit_s: float, kill: 
     command_id = uuid.uuid4().hex
     words = [relay.program(), command_id, str(uid), str(port)]
     argv = ["/bin/bash", "-c", LAUNCH, "relay", *words]
+    starting = asyncio.ensure_future(start_process(sandbox, argv, math.ceil(limit_s)))
     try:
-        process = await start_process(sandbox, argv, math.ceil(limit_s))
+        process = await asyncio.shield(starting)
     except asyncio.CancelledError:
-        await unbroken(kill(command_id))  # it may have begun
+        await unbroken(_end_late(starting))
         raise
     return ExecWire(process, lambda: kill(command_id))
+
+
+async def _end_late(starting: asyncio.Future[Any]) -> None:
+    """End a relay that nobody waits for any more."""
+    with contextlib.suppress(SandboxError):
+        await _end_input(await starting)
+
+
+async def _end_input(process: Any) -> None:
+    """Close the input of a relay, at whose end it ends, even if it is only about to begin."""
+    with contextlib.suppress(Exception):  # the stream may be lost, and the relay with it
+        async with asyncio.timeout(EOF_S):
+            process.stdin.write_eof()
+            await process.stdin.drain.aio()
