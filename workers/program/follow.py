@@ -109,9 +109,13 @@ class Follower:
         await _cancelled(running)
 
     def _take(self, running: _Running) -> None:
+        result: ExecutionResult | SandboxError
         if running.cancelled():
             return
-        [result] = running.result()
+        try:
+            [result] = running.result()
+        except SandboxError as error:
+            result = error
         if not isinstance(result, SandboxError):
             self.result = result
         elif isinstance(result, SlotKilled):

@@ -12,9 +12,8 @@ from hermes_queue.agent.capture.session import AttemptSession
 from hermes_queue.agent.capture.tree import ReplyTree
 from hermes_queue.agent.capture.tree.tree import History
 from hermes_queue.agent.chat import ChatClient
-from hermes_queue.agent.kinds.command import CommandParams
 from hermes_queue.agent.loop import BeforeTurn
-from hermes_queue.agent.parameters import read_params
+from hermes_queue.agent.parameters import CommandParams, read_params
 from hermes_queue.agent.programs.program import Program, Started
 from hermes_queue.cancellation import unbroken
 from hermes_queue.errors import SandboxError, SlotLost
