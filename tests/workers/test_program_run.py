@@ -17,7 +17,7 @@ from hermes_queue.agent.tokens.invariants import token_violations
 from hermes_queue.errors import ModelConfigError, ModelError
 from hermes_queue.sandbox.local.backend import LocalBackend
 from hermes_queue.settings import LocalSandboxSettings
-from workers.program import follow
+from workers.program import process
 from workers.record import encoded, record_of
 
 BOXED = completion(r"They are \boxed{24}.")
@@ -118,7 +118,7 @@ async def test_nothing_of_a_program_is_left_for_the_verifier(slots: LocalBackend
 async def test_a_program_that_goes_on_after_a_limit_is_killed_and_scored(
     slots: LocalBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(follow, "LEAVE_S", 0.5)
+    monkeypatch.setattr(process, "LEAVE_S", 0.5)
     code = """
     print("begun", flush=True)
     for number in range(10**6):
@@ -138,14 +138,30 @@ async def test_a_program_that_goes_on_after_a_limit_is_killed_and_scored(
     assert run.refused["stopped"] > 1
 
 
-async def test_time_is_up_for_a_program_that_hangs_after_a_reply(slots: LocalBackend) -> None:
-    code = "ask([user(TASK)]); time.sleep(1000)"
-    limits = {"agent_timeout_s": 2.0}
+async def test_time_is_up_for_a_program_that_goes_on_to_hammer_its_endpoint(
+    slots: LocalBackend,
+) -> None:
+    code = """
+    import threading
+    ask([user(TASK)])
+    def hammer():
+        while True:
+            try:
+                post("/v1/nothing", dict())
+            except Exception:
+                pass
+    for _ in range(4):
+        threading.Thread(target=hammer).start()
+    """
+    limits = {"agent_timeout_s": 6.0}  # by then it has begun, on a busy machine too
     async with scripted_model(BOXED) as model:
         draft, failure = await attempted(slots, model, program(code), limits=limits)
     assert (failure, draft.agent.stop_reason) == (None, "time_limit")
     assert draft.verdict is not None
     assert draft.verdict.score == 1.0
+    run = draft.agent.program
+    assert run is not None
+    assert list(run.other_requests) == ["POST /v1/nothing 404"]
 
 
 @pytest.mark.parametrize(
@@ -227,44 +243,26 @@ async def test_a_reply_whose_client_hung_up_is_given_to_the_next_equal_call(
     assert [turn.call.status for turn in draft.agent.turns if turn.call] == ["delivered"]
 
 
-async def test_a_program_that_does_not_know_when_to_stop_asking_is_still_ended(
-    slots: LocalBackend,
+async def test_without_isolation_a_program_is_run_and_ended_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    code = """
-    ask([user(TASK)])
-    def hammer():
-        while True:
-            try:
-                post("/v1/nothing", dict())
-            except Exception:
-                pass
-    import threading
-    for _ in range(8):
-        threading.Thread(target=hammer).start()
-    """
-    async with scripted_model(BOXED) as model:
-        draft, failure = await attempted(
-            slots, model, program(code), limits={"agent_timeout_s": 1.5}
-        )
-    assert (failure, draft.agent.stop_reason) == (None, "time_limit")
-    run = draft.agent.program
-    assert run is not None
-    assert list(run.other_requests) == ["POST /v1/nothing 404"]
-
-
-async def test_without_isolation_a_program_is_run_and_ended_all_the_same() -> None:
+    monkeypatch.setattr(process, "LEAVE_S", 0.1)
     settings = LocalSandboxSettings(isolation="none")
     backend = LocalBackend(settings, slots=1)
     await backend.start()
     try:
-        code = "print(ask([user(TASK)])['content']); time.sleep(1000)"
+        code = """
+        ask([user(TASK)])
+        try:
+            ask([user(TASK), dict(role="assistant", content="x"), user("on")])
+        finally:
+            time.sleep(1000)
+        """
         async with scripted_model(BOXED) as model:
-            draft, failure = await attempted(
-                backend, model, program(code), limits={"agent_timeout_s": 1.0}
-            )
+            draft, failure = await attempted(backend, model, program(code), limits={"max_turns": 1})
     finally:
         await backend.stop()
-    assert (failure, draft.agent.stop_reason) == (None, "time_limit")
+    assert (failure, draft.agent.stop_reason) == (None, "max_turns")
 
 
 async def test_a_cancelled_attempt_leaves_neither_program_nor_endpoint(
