@@ -8,11 +8,11 @@ parameters.py  parameters of agents
 prices.py      prices of model calls
 registry.py    agents by name
 scripted.py    common parts of agents that need no model
-capture/       the endpoint of programs in slots: their calls and conversations
+capture/       model calls of programs in the slot
 endpoint/      calls of model servers
 kinds/         the agents
 parsers/       parsers for tool calls that a server left as text
-programs/      programs that run in the slot
+programs/      unmodified programs as agents
 tokens/        exact token ids and logprobs
 """
 

@@ -25,7 +25,7 @@ class Bounds:
     body_bytes: int = 64 * MIB
     """Of one body, and of the bodies of all calls that are open."""
     unannounced_bytes: int = 8 * MIB
-    """Of a body without a Content-Length: so much is set aside for it."""
+    """Of a body without a Content-Length, for which this is set aside."""
     header_s: float = 10.0
     """From the first byte of a request's header to its last one."""
     idle_s: float = 75.0
