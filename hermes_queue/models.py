@@ -45,6 +45,7 @@ StopReason = Literal[
     "format_errors",
     "stuck",
     "slot_killed",
+    "exited",
     "failed",
     "cancelled",
 ]
@@ -54,7 +55,7 @@ StopReason = Literal[
 
 
 class AgentSpec(Wire):
-    """The agent of a job. Scripted kinds need no model; `openai` calls an endpoint."""
+    """The agent of a job. Scripted kinds need no model; `openai` and `command` call one."""
 
     kind: Name = "oracle"
     model: str | None = None

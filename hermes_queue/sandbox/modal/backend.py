@@ -7,7 +7,7 @@ import contextlib
 import functools
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from hermes_queue.sandbox.base import (
     MAX_FILE_BYTES,
     AssetSpec,
     Capabilities,
+    Listening,
     SandboxInfo,
     Slot,
     SlotSpec,
@@ -127,11 +128,14 @@ class ModalBackend(SlotBackend):
         if self._tender is not None:
             await end_tasks(self._tender)
             self._tender = None
+        ended = []
         while self._held:
             slot_id, held = self._held.popitem()
             held.lease.ended = held.box.spent = True
             self._observer.released(slot_id)
             self._capacity.release()
+            ended.append(held.box.end_ports(held.lease, stop=False))
+        await asyncio.gather(*ended)
         pools, self._pools = list(self._pools.values()), {}
         await asyncio.gather(
             *(pool.stop() for pool in pools), self._readers.end_idle(all_of_them=True)
@@ -310,6 +314,15 @@ class ModalBackend(SlotBackend):
         try:
             yield functools.partial(held.box.run, held.lease, whole=whole)
         except SlotLost:  # a sandbox that is lost takes no further slots
+            held.box.spent = True
+            raise
+
+    async def listen(self, slot: Slot, factory: Callable[[], asyncio.BaseProtocol]) -> Listening:
+        """See `SandboxBackend`."""
+        held = self._leased_slot(slot)
+        try:
+            return await held.box.listen(held.lease, factory)
+        except SlotLost:
             held.box.spent = True
             raise
 
