@@ -1,6 +1,7 @@
 """Agents by name; `AGENT` makes the chat client of one trajectory.
 
 garbage.py  makes malformed calls of every kind
+human.py    passes on what a person enters
 nop.py      stops at once
 openai.py   calls a model behind an OpenAI-compatible endpoint
 oracle.py   applies the gold answer
