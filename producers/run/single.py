@@ -82,7 +82,7 @@ def single_job(env: str, profile: str, words: Sequence[str]) -> SingleJob:
 
 def _producer_of(env: str) -> Producer:
     """The producer that has the env's name, else one that takes rows as they are."""
-    if env in extensions.known("producer"):
+    if env in extensions.own("producer") or env in extensions.known("producer"):
         producer: Producer = extensions.load("producer", env)
         return producer
     return Producer(name="play", env=env, description="")

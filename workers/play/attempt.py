@@ -38,15 +38,22 @@ async def run_attempt(
         )
     except TrajectoryFailure as failure:
         return failure
-    except asyncio.CancelledError:
-        return _at(draft, Cancelled("interrupted"))
-    except Exception as error:  # noqa: BLE001 - an env may raise anything
-        bug = EnvBug(foreign_error(error))
-        bug.__cause__ = error
-        return _at(draft, bug)
+    except BaseException as error:  # noqa: BLE001 - an env may raise anything, e.g. SystemExit
+        task = asyncio.current_task()
+        if isinstance(error, asyncio.CancelledError) and task and task.cancelling():
+            return at_stage(Cancelled("interrupted"), draft)
+        return at_stage(foreign_bug(error), draft)
     return None
 
 
-def _at(draft: Draft, failure: TrajectoryFailure) -> TrajectoryFailure:
+def foreign_bug(error: BaseException) -> EnvBug:
+    """The failure of a trajectory whose env or agent raised `error`, which is its cause."""
+    bug = EnvBug(foreign_error(error))
+    bug.__cause__ = error
+    return bug
+
+
+def at_stage(failure: TrajectoryFailure, draft: Draft) -> TrajectoryFailure:
+    """`failure`, in the stage that the attempt has reached."""
     failure.stage = draft.clock.current
     return failure

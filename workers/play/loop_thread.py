@@ -12,8 +12,14 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 
+class LoopEnded(Exception):
+    """Something on the loop ended it with SystemExit or KeyboardInterrupt, which is the cause."""
+
+
 class LoopThread(Generic[T]):
     """Runs one coroutine; `result` is done when it and the loop have ended.
+
+    It has what the coroutine returns or raises, or `LoopEnded`.
 
     The thread does not keep the process alive: a second Ctrl-C must end one that hangs.
     """
@@ -53,6 +59,10 @@ class LoopThread(Generic[T]):
     def _run(self) -> None:
         try:
             value = asyncio.run(self._main())
+        except (SystemExit, KeyboardInterrupt) as error:  # must not look like one of ours
+            ended = LoopEnded()
+            ended.__cause__ = error
+            self.result.set_exception(ended)
         except BaseException as error:  # noqa: BLE001 - passed to the thread that waits for it
             self.result.set_exception(error)
         else:

@@ -33,9 +33,9 @@ from hermes_queue.settings import ModelSettings, SandboxSettings
 from hermes_queue.tools.toolbox import load_tool
 from workers.clock import Clock
 from workers.draft import Draft
-from workers.play.attempt import run_attempt
+from workers.play.attempt import at_stage, foreign_bug, run_attempt
 from workers.play.interruptible import InterruptibleBackend
-from workers.play.loop_thread import LoopThread
+from workers.play.loop_thread import LoopEnded, LoopThread
 from workers.play.person import Person
 from workers.play.screen import LiveTranscript, Screen, headline
 from workers.record import final_record
@@ -103,7 +103,7 @@ class _Session:
         try:
             if self._person is not None:
                 self._person.serve(thread, self._backend)
-            failure = thread.result.result()
+            failure = self._failure(thread)
         except (KeyboardInterrupt, SystemExit):
             return self._interrupted(thread, record)
         self._end(failure, record)
@@ -115,8 +115,15 @@ class _Session:
         self._screen.note("ending; once more does not wait for it")
         thread.cancel()
         with suppress(KeyboardInterrupt, SystemExit):
-            self._end(thread.result.result(), record)
+            self._end(self._failure(thread), record)
         return EXIT_INTERRUPTED
+
+    def _failure(self, thread: LoopThread[TrajectoryFailure | None]) -> TrajectoryFailure | None:
+        """Wait for the end of the attempt."""
+        try:
+            return thread.result.result()
+        except LoopEnded as ended:  # a task that the env has started
+            return at_stage(foreign_bug(ended.__cause__ or ended), self._draft)
 
     async def _played(self) -> TrajectoryFailure | None:
         backend = cast(SandboxBackend, self._backend)
