@@ -1,4 +1,4 @@
-"""`hermes-queue play`: a person at a terminal, a script on standard input, an agent that is watched."""
+"""`hermes-queue play`: a person at a terminal, a script on standard input, an agent one watches."""
 
 from __future__ import annotations
 
