@@ -15,14 +15,14 @@ from hermes_queue.tools import load_tool
 from producers.gsm8k import PRODUCER
 from producers.run.launch import run
 from producers.run.options import parse
-from workers.play.entry import Entries, Mistake
+from workers.play.entry import EntryReader, Mistake
 from workers.play.screen import harmless
 
 ALL = ("terminal", "read_file", "write_file", "patch", "search_files", "calculator", "submit")
 
 
-def entries(*names: str) -> Entries:
-    return Entries([load_tool(name) for name in names or ALL])
+def entries(*names: str) -> EntryReader:
+    return EntryReader([load_tool(name) for name in names or ALL])
 
 
 def called(text: str) -> tuple[str, dict[str, Any]]:

@@ -38,7 +38,7 @@ class Mistake(ValueError):
     """What was entered cannot be sent; the text says what can."""
 
 
-class Entries:
+class EntryReader:
     """Turns what a person enters into the agent's messages."""
 
     def __init__(self, tools: Sequence[Tool]) -> None:

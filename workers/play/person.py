@@ -20,10 +20,10 @@ from hermes_queue.sandbox.base import ExecutionRequest
 from hermes_queue.tools.base import Tool
 from hermes_queue.tools.toolbox import cap
 from workers.draft import Draft
-from workers.play.entry import HELP, Entries, Mistake, SessionCommand
+from workers.play.entry import HELP, EntryReader, Mistake, SessionCommand
 from workers.play.interruptible import InterruptibleBackend
 from workers.play.loop_thread import LoopThread
-from workers.play.screen import Screen
+from workers.play.screen import Display
 
 DIFF = "git --no-optional-locks status --short && git --no-optional-locks --no-pager diff HEAD"
 _DIFF_TIMEOUT_S = 30.0
@@ -39,11 +39,11 @@ class Quit(Exception):
 class Person:
     """Asks for the next message of an agent that is a person."""
 
-    def __init__(self, screen: Screen, draft: Draft, tools: Sequence[Tool]) -> None:
+    def __init__(self, screen: Display, draft: Draft, tools: Sequence[Tool]) -> None:
         self._screen = screen
         self._draft = draft
         self._tools = tools
-        self._entries = Entries(tools)
+        self._entries = EntryReader(tools)
         self._asked: queue.SimpleQueue[Future[Message] | None] = queue.SimpleQueue()
         self._message: Message | None = None
         self._interrupts = 0

@@ -41,7 +41,7 @@ def harmless(text: str) -> str:
     return _DANGEROUS.sub(lambda found: ascii(found[0])[1:-1], lines)
 
 
-class Screen:
+class Display:
     """Writes to the terminal, or plain text to a pipe. For use from several threads."""
 
     def __init__(self) -> None:
@@ -123,7 +123,7 @@ def headline(job: TrajectoryJob, backend: str) -> str:
 class LiveTranscript:
     """Shows what an agent's result gains: its watcher, see `AgentResult.watch`."""
 
-    def __init__(self, screen: Screen, draft: Draft, *, typed: bool) -> None:
+    def __init__(self, screen: Display, draft: Draft, *, typed: bool) -> None:
         """`typed`: the agent's messages are on the screen already, since a person types them."""
         self._screen = screen
         self._draft = draft

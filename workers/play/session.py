@@ -37,7 +37,7 @@ from workers.play.attempt import at_stage, foreign_bug, run_attempt
 from workers.play.interruptible import InterruptibleBackend
 from workers.play.loop_thread import LoopEnded, LoopThread
 from workers.play.person import Person
-from workers.play.screen import LiveTranscript, Screen, headline
+from workers.play.screen import LiveTranscript, Display, headline
 from workers.record import final_record
 
 RECORD_MAX_BYTES = 256 << 20
@@ -84,7 +84,7 @@ class _Session:
     """One attempt with what shows it, and with the person who plays it, if any."""
 
     def __init__(self, job: TrajectoryJob, row: Mapping[str, Any]) -> None:
-        self._screen = Screen()
+        self._screen = Display()
         self._row = row
         self._draft = draft = Draft(job=job, attempt=1, epoch=1, prices=ModelSettings().prices)
         draft.clock = Clock(job.limits.total_timeout_s, on_stage=self._on_stage)

@@ -100,7 +100,7 @@ def kill_process(pid: int, started: int) -> None:
         os.close(descriptor)
 
 
-Tree = tuple[str | None, int | None]
+MarkedTree = tuple[str | None, int | None]
 """A mark and a root, see `kill_tree`."""
 
 
@@ -122,7 +122,7 @@ def kill_tree(marker: str | None, root: int | None, pid_namespace: str | None = 
     return kill_trees([(marker, root)], pid_namespace)
 
 
-def kill_trees(trees: Sequence[Tree], pid_namespace: str | None = None) -> bool:
+def kill_trees(trees: Sequence[MarkedTree], pid_namespace: str | None = None) -> bool:
     """As `kill_tree` for all `trees`: /proc is read as often as for one of them."""
     found: dict[int, int] = {}
     caught_all = False
@@ -182,7 +182,7 @@ def kill_mentioning(path: str) -> None:
 
 
 def _victims(
-    trees: Sequence[Tree], pid_namespace: str | None, known: Container[int]
+    trees: Sequence[MarkedTree], pid_namespace: str | None, known: Container[int]
 ) -> list[ProcessStat]:
     stats = {}
     for name in os.listdir("/proc"):

@@ -15,7 +15,7 @@ from hermes_queue.errors import IsolationUnavailable
 from hermes_queue.sandbox.base import SLOT_ENVIRONMENT, AssetSpec
 from hermes_queue.sandbox.host.cgroups import ControlGroups
 from hermes_queue.sandbox.host.paths import remove_tree
-from hermes_queue.sandbox.host.processes import MAX_ROUNDS, Tree, kill_trees
+from hermes_queue.sandbox.host.processes import MAX_ROUNDS, MarkedTree, kill_trees
 from hermes_queue.sandbox.host.spawner import Confinement, Spawner, Spawners
 from hermes_queue.sandbox.local import assets as asset_store
 from hermes_queue.sandbox.local.assets import AssetStore, Build
@@ -32,7 +32,7 @@ class TreeKiller:
     """
 
     def __init__(self) -> None:
-        self._due: list[tuple[Tree, asyncio.Future[None]]] = []
+        self._due: list[tuple[MarkedTree, asyncio.Future[None]]] = []
         self._working: asyncio.Task[None] | None = None
 
     async def kill(self, marker: str, root: int | None = None) -> None:
@@ -58,7 +58,7 @@ class TreeKiller:
 
 
 def _settle(
-    due: Sequence[tuple[Tree, asyncio.Future[None]]], error: Exception | None = None
+    due: Sequence[tuple[MarkedTree, asyncio.Future[None]]], error: Exception | None = None
 ) -> None:
     for _, done in due:
         if not done.done():
