@@ -37,7 +37,7 @@ from workers.play.attempt import at_stage, foreign_bug, run_attempt
 from workers.play.interruptible import InterruptibleBackend
 from workers.play.loop_thread import LoopEnded, LoopThread
 from workers.play.person import Person
-from workers.play.screen import LiveTranscript, Display, headline
+from workers.play.screen import Display, LiveTranscript, headline
 from workers.record import final_record
 
 RECORD_MAX_BYTES = 256 << 20
