@@ -10,6 +10,7 @@ import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -24,6 +25,13 @@ SYSTEM_PROMPT = """\
 You solve maths word problems. Work step by step and let tools do the arithmetic: \
 `calculator`, or `terminal` with python3 -c "print(...)". When you are sure, answer \
 without calling a tool and end with the result as one plain number in \\boxed{}."""
+
+TASK = """\
+Solve this maths word problem. Work step by step; python3 can do the arithmetic. Nothing has to be \
+left in files: end your last message with the result as one plain number in \\boxed{{}}.
+
+{question}
+"""
 
 MAX_ANSWER_CHARS = 200
 """Longer text in the braces is not accepted as a number."""
@@ -120,6 +128,7 @@ def _braced(text: str, start: int) -> str | None:
     return None
 
 
+@lru_cache(maxsize=1024)  # all samples of a group have the same solution
 def parse_number(text: str) -> Fraction | None:
     """The one number in `text`, exactly; None if there is none, or any ambiguity.
 
@@ -170,6 +179,10 @@ class Gsm8k:
             Message(role="system", content=SYSTEM_PROMPT),
             Message(role="user", content=item.question),
         ]
+
+    def task(self, item: Gsm8kItem) -> str:
+        """The same for a program with tools of its own."""
+        return TASK.format(question=item.question)
 
     def spec(self, item: Gsm8kItem, profile: str) -> SlotSpec:
         """Any slot with a python3."""

@@ -11,10 +11,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from envs.base import Environment, load_env
+from envs.base import Environment, load_env, task_of
 from hermes_queue.agent.context import ContextControl
 from hermes_queue.agent.endpoint.limiter import Limiter, Unlimited
 from hermes_queue.agent.loop import BeforeTurn, run_agent
+from hermes_queue.agent.programs.conceal import check_conceal
+from hermes_queue.agent.programs.program import Program
 from hermes_queue.agent.registry import AgentScript, make_chat, warm_up
 from hermes_queue.models import Message, ToolCall
 from hermes_queue.sandbox.base import WORKSPACE, SandboxBackend, Slot
@@ -24,6 +26,8 @@ from hermes_queue.tools import Toolbox, ToolContext
 from workers.calls.uncounted import NotCounting
 from workers.draft import Draft
 from workers.imports import import_named
+from workers.program.choice import program_of, spec_of
+from workers.program.run import run_command
 from workers.verdicts import check, checked_version
 
 AGENT_GRACE_S = 30.0
@@ -43,6 +47,7 @@ async def rollout(
     limiter: Limiter | None = None,
     imports: str = "*",
     prepare_limit_s: float | None = None,
+    definition: Mapping[str, Any] | None = None,
 ) -> None:
     """Run one attempt and fill `draft`; a trajectory holds at most one slot.
 
@@ -57,6 +62,7 @@ async def rollout(
         limiter: permits each call of a model. Waiting for it counts towards no deadline either.
         imports: modules that the job may name; see `import_named`.
         prepare_limit_s: limit for making the environment, during which no slot is held.
+        definition: the agent's program, if the job names it by its hash.
 
     Raises:
         TrajectoryFailure: with `stage` set. The slot is released in any case.
@@ -67,10 +73,14 @@ async def rollout(
         env = load_env(job.env)
         item = env.Item.model_validate(row)
         draft.env_version = checked_version(env, job.env)
-        spec = replace(env.spec(item, job.profile), alone=draft.lost_sandboxes >= ALONE_AFTER)
+        program = program_of(job.agent, env, definition)
+        spec = spec_of(env.spec(item, job.profile), program)
+        spec = replace(spec, alone=draft.lost_sandboxes >= ALONE_AFTER)
         await warm_up(job.agent.kind)
     async with draft.clock.stage("prepare", limit_s=prepare_limit_s):
         await backend.prepare(spec)
+        if program is not None:
+            await check_conceal(program, spec, backend.read_asset)
     async with draft.clock.stage("acquire"):
         slot = await backend.acquire(job.trajectory_id, spec)
     draft.sandbox_id, draft.image = slot.sandbox_id, slot.image
@@ -80,7 +90,9 @@ async def rollout(
         async with draft.clock.stage("setup", limit_s=limits.setup_timeout_s):
             await env.setup(item, context)
         async with draft.clock.stage("agent", limit_s=limits.agent_timeout_s + AGENT_GRACE_S):
-            await _act(draft, env, item, backend, context.slot, model, before_turn, limiter)
+            await _act(
+                draft, env, item, program, backend, context.slot, model, before_turn, limiter
+            )
         if draft.agent.stop_reason == "slot_killed":
             await _replace_slot(draft, env, item, backend, context)
         context.deadline = draft.clock.deadline
@@ -96,29 +108,38 @@ async def _act(
     draft: Draft,
     env: Environment[Any],
     item: Any,
+    program: Program | None,
     backend: SandboxBackend,
     slot: Slot,
     model: ModelSettings,
     before_turn: BeforeTurn | None,
     limiter: Limiter | None,
 ) -> None:
-    """Run the agent with its tools, deadline and transcript."""
+    """Run the agent with its deadline and transcript: our loop with tools, or a program."""
     limits = draft.job.limits
     deadline = time.monotonic() + draft.clock.left_s(limits.agent_timeout_s)
     context = SlotContext(backend, slot, deadline=deadline)
+    chat = make_chat(draft.job.agent, _script(env, item, draft, context, limiter), model)
+    if before_turn is not None:
+        before_turn = draft.clock.not_counting(before_turn)
+    if program is not None:
+        task = _moved(task_of(env, item), context.workspace)
+        return await run_command(
+            draft, program, task, chat, backend, slot, deadline=deadline, before_turn=before_turn
+        )
     toolbox = Toolbox(
         env.tools, ToolContext(context, limits.tool_timeout_s, limits.observation_bytes)
     )
     draft.tools = tuple(toolbox.schemas)
     await run_agent(
-        make_chat(draft.job.agent, _script(env, item, draft, context, limiter), model),
+        chat,
         toolbox,
         _with_workspace(env.prompt(item), context.workspace),
         limits=limits,
         sampling=draft.job.agent.sampling,
         deadline=deadline,
         cost_usd=draft.cost_usd,
-        before_turn=draft.clock.not_counting(before_turn) if before_turn else None,
+        before_turn=before_turn,
         context=ContextControl(draft.job.agent.params),
         into=draft.agent,
         slot_loss_ends=draft.slot_killed_before,
@@ -145,12 +166,17 @@ def _with_workspace(messages: Sequence[Message], workspace: str) -> Sequence[Mes
     """Return the prompt with the workspace's real path, if the backend cannot mount /workspace."""
     if workspace == WORKSPACE:
         return messages
-    path = re.compile(re.escape(WORKSPACE) + r"(?![\w-])")
+    moved = [_moved(message.content or "", workspace) for message in messages]
+    return [
+        message.model_copy(update={"content": text or message.content})
+        for message, text in zip(messages, moved, strict=True)
+    ]
 
-    def moved(text: str | None) -> dict[str, str | None]:
-        return {"content": path.sub(lambda _: workspace, text) if text else text}
 
-    return [message.model_copy(update=moved(message.content)) for message in messages]
+def _moved(text: str, workspace: str) -> str:
+    if workspace == WORKSPACE:
+        return text
+    return re.sub(re.escape(WORKSPACE) + r"(?![\w-])", lambda _: workspace, text)
 
 
 def _script(

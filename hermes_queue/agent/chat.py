@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from hermes_queue.agent.tokens.anchor import Anchor
 from hermes_queue.models import Message, Turn
 
 
@@ -22,10 +23,15 @@ class Reply:
     agent's time: an endpoint's outage must not turn into a `time_limit` of the agent."""
     context_bound: bool = False
     """Whether the model's context, rather than the sampling parameters, limited the reply."""
+    anchor: Anchor | None = None
+    """What a later call continues token by token; None unless the reply was sampled by ids."""
 
 
 class ChatClient(Protocol):
-    """An OpenAI-compatible chat endpoint, or a scripted agent."""
+    """An OpenAI-compatible chat endpoint, or a scripted agent.
+
+    One client serves one trajectory. Clients of model servers allow several calls at once.
+    """
 
     async def complete(
         self,
@@ -33,6 +39,8 @@ class ChatClient(Protocol):
         tools: Sequence[Mapping[str, Any]],
         sampling: Mapping[str, Any],
         deadline: float,
+        *,
+        anchor: Anchor | None = None,
     ) -> Reply:
         """Sample the assistant's next message.
 
@@ -42,6 +50,9 @@ class ChatClient(Protocol):
             sampling: endpoint parameters, passed on unchanged.
             deadline: on the `time.monotonic()` clock, for everything including retries;
                 `Reply.waited_s` is not counted.
+            anchor: that of the reply to continue. If `messages` do not begin with its messages,
+                or the template has no continuation, all is rendered again, and an event
+                `rerendered` says why. Only a client that gives anchors is given one.
 
         Raises:
             ContextLengthExceeded: the conversation does not fit the model.

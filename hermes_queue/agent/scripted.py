@@ -9,6 +9,7 @@ from typing import Any
 from hermes_queue.agent.chat import ChatClient, Reply
 from hermes_queue.agent.parameters import AgentParams, ParamsT, read_params
 from hermes_queue.agent.registry import Agent, AgentScript
+from hermes_queue.agent.tokens.anchor import Anchor
 from hermes_queue.models import AgentSpec, Message, ToolCall, Turn
 from hermes_queue.settings import ModelSettings
 
@@ -26,6 +27,8 @@ class Scripted:
         tools: Sequence[Mapping[str, Any]],
         sampling: Mapping[str, Any],
         deadline: float,
+        *,
+        anchor: Anchor | None = None,
     ) -> Reply:
         """The next message of the script, whatever the conversation."""
         if self._script is None:

@@ -11,8 +11,9 @@ from typing import Any, cast
 import pytest
 from slot_bench import leased_slot
 
+from hermes_queue.agent.budget import STUCK_TURNS
 from hermes_queue.agent.chat import Reply
-from hermes_queue.agent.loop import MAX_CALLS_PER_TURN, STUCK_TURNS, AgentResult, run_agent
+from hermes_queue.agent.loop import MAX_CALLS_PER_TURN, AgentResult, run_agent
 from hermes_queue.errors import (
     ContextLengthExceeded,
     ModelConfigError,

@@ -71,8 +71,11 @@ class Served:
         draft.verdict = Verdict(score=1.0)
         chat = make_chat(agent, AgentScript(gold), ModelSettings(trusted_urls=self.stub.url))
         messages = [Message(role="user", content="count")]
+        anchor = None
         for _ in range(2):
-            reply = await chat.complete(messages, [], sampling, time.monotonic() + 60)
+            until = time.monotonic() + 60
+            reply = await chat.complete(messages, [], sampling, until, anchor=anchor)
+            anchor = reply.anchor
             messages += [reply.message, Message(role="user", content="more")]
             draft.agent.turns.append(reply.turn)
         return record_of(draft, owner="w", host="h")

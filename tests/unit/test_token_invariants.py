@@ -85,8 +85,11 @@ async def sample_episode(rng, kind, mode):
             agent, AgentScript(gold), ModelSettings(max_retries=0, trusted_urls=stub.url)
         )
         messages = [Message(role="user", content=random_text(rng) or ".")]
+        anchor = None
         for _ in replies:
-            reply = await chat.complete(messages, TOOLS, {}, time.monotonic() + 60)
+            until = time.monotonic() + 60
+            reply = await chat.complete(messages, TOOLS, {}, until, anchor=anchor)
+            anchor = reply.anchor
             number = len(draft.agent.turns)
             draft.agent.events += [{"turn": number, **event} for event in reply.events]
             draft.agent.turns.append(reply.turn)

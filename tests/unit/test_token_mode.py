@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 from token_stub import END, OTHER_END, TokenStub, encode, template
 
 from hermes_queue.agent import AgentScript, make_chat
 from hermes_queue.agent.endpoint.connection import close_clients
+from hermes_queue.agent.tokens.anchor import Anchor
 from hermes_queue.agent.tokens.merge import merge_with_breaks
 from hermes_queue.errors import ContextLengthExceeded, ModelConfigError, ModelError
-from hermes_queue.models import AgentSpec, Message
+from hermes_queue.models import AgentSpec, Message, Turn
 from hermes_queue.settings import ModelSettings
 from hermes_queue.tools import load_tool
 
@@ -47,8 +50,10 @@ async def talk(*replies: str, kind: str = "vllm", **options):
         await close_clients()
 
 
-async def turn(chat, messages, **sampling):
-    reply = await chat.complete(messages, TOOLS, sampling, time.monotonic() + 20)
+async def turn(chat, messages, after=None, **sampling):
+    """The reply to `messages`, which continues that of `after`."""
+    anchor = after and after.anchor
+    reply = await chat.complete(messages, TOOLS, sampling, time.monotonic() + 20, anchor=anchor)
     messages.append(reply.message)
     messages += [
         Message(role="tool", content=f"result {n}", tool_call_id=call.id)
@@ -57,11 +62,18 @@ async def turn(chat, messages, **sampling):
     return reply
 
 
+async def several(chat, messages, count):
+    replies = [await turn(chat, messages)]
+    while len(replies) < count:
+        replies.append(await turn(chat, messages, replies[-1]))
+    return replies
+
+
 @pytest.mark.parametrize("kind", SERVERS)
 async def test_turns_extend_each_other_token_by_token(kind):
     async with talk(CALL, f"Again. {CALL}{CALL}", "Done.", kind=kind) as (_, chat):
         messages = [USER]
-        turns = [(await turn(chat, messages)).turn for _ in range(3)]
+        turns = [reply.turn for reply in await several(chat, messages, 3)]
     [sequence], _ = merge_with_breaks(turns)
     text = "".join(chr(i) for i in sequence.ids if i != END)
     assert text.count(CALL) == 3
@@ -74,8 +86,7 @@ async def test_turns_extend_each_other_token_by_token(kind):
 async def test_what_follows_a_completion_is_what_the_template_writes_there(kind):
     async with talk(CALL, "Done.", kind=kind) as (_, chat):
         messages = [USER]
-        first = (await turn(chat, messages)).turn
-        second = (await turn(chat, messages)).turn
+        first, second = [reply.turn for reply in await several(chat, messages, 2)]
     between = second.prompt_ids[len(first.prompt_ids) + len(first.completion_ids) :]
     assert list(between) == encode("\ntool:result 0<|end|>\nassistant:")
 
@@ -83,7 +94,7 @@ async def test_what_follows_a_completion_is_what_the_template_writes_there(kind)
 async def test_a_reply_that_was_cut_off_is_closed_in_the_prompt_and_not_in_the_completion():
     async with talk(CALL, CALL + " and...", "Done.") as (_, chat):
         messages = [USER]
-        turns = [(await turn(chat, messages)).turn for _ in range(3)]
+        turns = [reply.turn for reply in await several(chat, messages, 3)]
     assert turns[1].finish_reason == "length"
     [sequence], _ = merge_with_breaks(turns)
     end = len(turns[1].prompt_ids) + len(turns[1].completion_ids)
@@ -94,11 +105,11 @@ async def test_a_reply_that_was_cut_off_is_closed_in_the_prompt_and_not_in_the_c
 async def test_a_first_reply_that_was_cut_off_is_closed_as_the_template_does(kind):
     async with talk(CALL + " and...", "Done.", kind=kind) as (_, chat):
         messages = [USER]
-        first = (await turn(chat, messages)).turn
-        second = await turn(chat, messages)
+        replies = await several(chat, messages, 2)
+    first = replies[0].turn
     assert first.finish_reason == "length"
-    assert second.events == ()
-    [sequence], _ = merge_with_breaks([first, second.turn])
+    assert replies[1].events == ()
+    [sequence], _ = merge_with_breaks([reply.turn for reply in replies])
     end = len(first.prompt_ids) + len(first.completion_ids)
     assert (sequence.ids[end], sequence.loss_mask[end]) == (END, 0)
 
@@ -107,7 +118,7 @@ async def test_a_first_reply_that_was_cut_off_is_closed_as_the_template_does(kin
 async def test_a_reply_that_ends_in_another_token_is_closed_as_the_template_does(kind):
     async with talk(CALL + chr(OTHER_END), CALL, "Done.", kind=kind) as (_, chat):
         messages = [USER]
-        replies = [await turn(chat, messages) for _ in range(3)]
+        replies = await several(chat, messages, 3)
     assert [r.events for r in replies] == [(), (), ()]
     assert len(replies[0].message.tool_calls) == 1
     assert replies[0].message.content is None
@@ -125,8 +136,7 @@ async def test_a_reply_that_was_cut_off_at_a_token_of_the_templates_ending_is_st
     async with talk(CALL + "...", "Done.") as (stub, chat):
         stub.template = spaced
         messages = [USER]
-        first = (await turn(chat, messages)).turn
-        second = (await turn(chat, messages)).turn
+        first, second = [reply.turn for reply in await several(chat, messages, 2)]
     between = second.prompt_ids[len(first.prompt_ids) + len(first.completion_ids) :]
     assert list(between[:2]) == [END, ord(".")]
 
@@ -137,7 +147,7 @@ async def test_a_history_that_was_rewritten_is_rendered_anew_and_begins_a_sequen
         first = await turn(chat, messages)
         messages[-1] = messages[-1].model_copy(update={"content": "[cut]"})
         messages[0] = messages[0].model_copy(update={"content": "list"})
-        second = await turn(chat, messages)
+        second = await turn(chat, messages, first)
     assert [e["reason"] for e in second.events if e["event"] == "rerendered"] == [
         "the history was rewritten"
     ]
@@ -152,9 +162,49 @@ async def test_a_template_that_changes_earlier_turns_is_rendered_anew():
     async with talk(CALL, "Done.") as (stub, chat):
         stub.template = forgetful
         messages = [USER]
-        await turn(chat, messages)
-        second = await turn(chat, messages)
+        second = (await several(chat, messages, 2))[-1]
     assert second.events[-1]["reason"] == "the template has no continuation"
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+async def test_calls_at_the_same_time_continue_the_same_reply(kind):
+    async with talk(CALL, "One.", f"Two. {CALL}", kind=kind) as (_, chat):
+        messages = [USER]
+        first = await turn(chat, messages)
+        replies = await asyncio.gather(*(turn(chat, [*messages], first) for _ in range(2)))
+    held = (*first.turn.prompt_ids, *first.turn.completion_ids)
+    for reply in replies:
+        assert reply.events == ()
+        assert reply.turn.prompt_ids[: len(held)] == held
+    assert {reply.message.content for reply in replies} == {"One.", "Two."}
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["ending-kept", "ending-found"])
+@pytest.mark.parametrize("cut", ["", "..."])
+async def test_another_client_continues_a_recorded_turn(cut, kept):
+    async with talk(f"{CALL} Go on{cut}", "Done.") as (_, chat):
+        messages = [USER]
+        expected = [reply.turn for reply in await several(chat, messages, 2)]
+    async with talk(f"{CALL} Go on{cut}", CALL) as (stub, chat):
+        messages = [USER]
+        first = await turn(chat, messages)
+        record = Turn.model_validate_json(first.turn.model_dump_json())
+        anchor = Anchor.of(
+            record,
+            [Message.model_validate_json(m.model_dump_json()) for m in messages[:2]],
+            ended_by_token=first.anchor.ended_by_token if kept else None,
+        )
+        assert anchor == first.anchor
+        spec = AgentSpec(
+            kind="openai", model="m", base_url=stub.url, params={"mode": "tokens", "server": "vllm"}
+        )
+        chat = make_chat(spec, AgentScript(None), ModelSettings(trusted_urls=stub.url))
+        second = await turn(chat, messages, replace(first, anchor=anchor))
+        await close_clients()
+    assert second.turn.prompt_ids == expected[1].prompt_ids
+    assert second.events == ()
+    ids = [call.id for m in messages for call in m.tool_calls]
+    assert len(set(ids)) == len(ids)
 
 
 async def test_the_length_asked_for_is_what_the_context_leaves():

@@ -19,14 +19,17 @@ from hermes_queue.agent.chat import Reply
 from hermes_queue.agent.endpoint import errors as endpoint_errors
 from hermes_queue.agent.endpoint.choice import NO_KEY, OwnEndpoints, choose_endpoint
 from hermes_queue.agent.endpoint.connection import Endpoint
+from hermes_queue.agent.endpoint.counting import count_tokens
 from hermes_queue.agent.endpoint.dialect import ToolDialect
 from hermes_queue.agent.endpoint.facts import ServerFacts, server_facts
 from hermes_queue.agent.endpoint.limiter import Permit
 from hermes_queue.agent.endpoint.probe import ToolProbe
 from hermes_queue.agent.endpoint.reply import Completion, parse, to_wire
+from hermes_queue.agent.endpoint.request import ChatRequest, first_number
 from hermes_queue.agent.endpoint.tries import Tries
 from hermes_queue.agent.parameters import OpenAIParams
 from hermes_queue.agent.registry import AgentScript
+from hermes_queue.agent.tokens.anchor import Anchor
 from hermes_queue.agent.tokens.servers import own_servers
 from hermes_queue.agent.tokens.servers.base import Server, read
 from hermes_queue.errors import ModelConfigError, ModelError, TrajectoryFailure
@@ -75,7 +78,9 @@ class OpenAIChat:
         self._reasoning_field: str | None = None
         self._rewritten: set[str] = set()
         self._other_versions: set[str] = set()
-        self._turn = 0
+        self._next_number: int | None = None
+        """Number of the next call; None before the first one."""
+        self._answered_once = False
 
     @staticmethod
     def servers_of(params: OpenAIParams) -> Mapping[str, Server]:
@@ -88,8 +93,10 @@ class OpenAIChat:
         tools: Sequence[Mapping[str, Any]],
         sampling: Mapping[str, Any],
         deadline: float,
+        *,
+        anchor: Anchor | None = None,
     ) -> Reply:
-        """See `ChatClient.complete`.
+        """See `ChatClient.complete`. Several calls may be open at once.
 
         The deadline applies only while the endpoint works: if it passes after a failed try, the
         call raises `ModelError`, and the agent gets no outcome. Waiting for permission or before
@@ -97,12 +104,12 @@ class OpenAIChat:
         either. If a failing endpoint asks for a longer wait than the agent has left, the call
         gives up, which frees the slot. A paused endpoint is waited for.
         """
-        body, events = self._body(messages, tools, sampling)
-        waited_s = await self._probed(sampling) if "tools" in body else 0.0
+        request = self._request(messages, tools, sampling, anchor)
+        waited_s = await self._probed(request, sampling)
         tries = Tries(self._settings.max_retries, self._settings.pause_max_s)
         try:
             completion, latency_s, waited_s = await self._answered(
-                body, events, tries, deadline, waited_s
+                request, tries, deadline, waited_s
             )
         except TrajectoryFailure as failure:
             failure.events = tries.events()
@@ -110,19 +117,22 @@ class OpenAIChat:
         if self._wants_ids:
             self._require_tokens(completion)
             waited_s += await self._learn_facts()
-        all_events = [*tries.events(), *events]
-        return await self._reply(completion, body, tools, all_events, latency_s, waited_s)
+        return await self._reply(request, completion, tries.events(), latency_s, waited_s)
+
+    async def count_tokens(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]
+    ) -> int | None:
+        """Tokens of a prompt, by the server's own tokenizer; None if it does not say."""
+        wire, _ = to_wire(self._dialect.outgoing(messages, tools), self._reasoning_field, tools)
+        offered = () if self._dialect.prompted else tools
+        kinds = self._servers.values()
+        return await count_tokens(self._endpoint.ask_root, kinds, self._model, wire, offered)
 
     async def _answered(
-        self,
-        body: Mapping[str, Any],
-        events: list[dict[str, Any]],
-        tries: Tries,
-        deadline: float,
-        waited_s: float,
+        self, request: ChatRequest, tries: Tries, deadline: float, waited_s: float
     ) -> tuple[Completion, float, float]:
         """The completion, the seconds of its try, and those that do not count as the agent's."""
-        tokens = _estimate_tokens(body)
+        tokens = _estimate_tokens(request.body)
         delay_s: float | None = 0.0
         lost_s = 0.0
         while delay_s is not None:
@@ -133,7 +143,7 @@ class OpenAIChat:
                 tries.waited(permit.waited_s)
                 started = time.monotonic()
                 try:
-                    outcome = await self._try(body, events, deadline + waited_s - started, permit)
+                    outcome = await self._try(request, deadline + waited_s - started, permit)
                 except TimeoutError as error:
                     if not tries.out_of_time(error):
                         raise
@@ -146,18 +156,18 @@ class OpenAIChat:
         raise ModelError(f"{self._server}: {tries}") from tries.last
 
     async def _try(
-        self, body: Mapping[str, Any], events: list[dict[str, Any]], left_s: float, permit: Permit
+        self, request: ChatRequest, left_s: float, permit: Permit
     ) -> Completion | Exception:
         """Send one request. Returns the error if it may be retried; TimeoutError if time is up."""
         try:
             async with asyncio.timeout(left_s) as timer:
-                completion = await self._exchange(body, events)
+                completion = await self._exchange(request)
         except TimeoutError as error:
             if timer.expired():
                 raise
             return error
         except Exception as error:
-            first = self._turn == 0
+            first = request.first and not self._answered_once
             if failure := endpoint_errors.classify(error, self._servers, first_turn=first):
                 raise failure from error
             logger.warning(
@@ -170,19 +180,20 @@ class OpenAIChat:
         permit.settle(completion.usage)
         return completion
 
-    async def _exchange(self, body: Mapping[str, Any], events: list[dict[str, Any]]) -> Completion:
-        """Send `body` and read the answer; further rewrites of `body` are added to `events`."""
-        answer = await self._endpoint.post("/chat/completions", body)
-        completion = await read(parse, answer, turn=self._turn)
+    async def _exchange(self, request: ChatRequest) -> Completion:
+        """Send the request and read the answer; differences in what is sent are added to it."""
+        answer = await self._endpoint.post("/chat/completions", request.body)
+        completion = await read(parse, answer, turn=request.number)
         version = completion.policy_version or self._endpoint.policy_version
         return replace(completion, policy_version=version)
 
-    def _body(
+    def _request(
         self,
         messages: Sequence[Message],
         tools: Sequence[Mapping[str, Any]],
         sampling: Mapping[str, Any],
-    ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        anchor: Anchor | None,
+    ) -> ChatRequest:
         if reserved := sorted(_RESERVED & sampling.keys()):
             raise ModelConfigError(f"sampling must not set {', '.join(reserved)}")
         sent = self._dialect.outgoing(messages, tools)
@@ -194,12 +205,17 @@ class OpenAIChat:
             body.update(return_token_ids=True, logprobs=True)
         new = [call_id for call_id in rewritten if call_id not in self._rewritten]
         self._rewritten.update(new)
-        return body, [{"event": "arguments_rewritten", "call": call_id} for call_id in new]
+        number = first_number(messages) if self._next_number is None else self._next_number
+        self._next_number = number + 1
+        events = [{"event": "arguments_rewritten", "call": call_id} for call_id in new]
+        first = not self._answered_once and anchor is None
+        return ChatRequest(tuple(messages), tools, anchor, body, number, first, events)
 
-    async def _probed(self, sampling: Mapping[str, Any]) -> float:
+    async def _probed(self, request: ChatRequest, sampling: Mapping[str, Any]) -> float:
         """Check once that the model sees its tools; returns the seconds that this took."""
         base_url = self._endpoint.base_url  # None: OpenAI's own endpoint needs no probe
-        if self._turn > 0 or base_url is None or not self._params.probe_tools:
+        needless = "tools" not in request.body or not request.first
+        if needless or base_url is None or not self._params.probe_tools:
             return 0.0
         started, ttl_s = time.monotonic(), self._settings.probe_ttl_s
         probe = ToolProbe(base_url, self._server, self._model, self._servers, ttl_s=ttl_s)
@@ -219,33 +235,33 @@ class OpenAIChat:
 
     async def _reply(
         self,
+        request: ChatRequest,
         completion: Completion,
-        body: Mapping[str, Any],
-        tools: Sequence[Mapping[str, Any]],
-        events: list[dict[str, Any]],
+        failed_tries: Sequence[Mapping[str, Any]],
         latency_s: float,
         waited_s: float,
     ) -> Reply:
         incoming = partial(
             self._dialect.incoming,
             completion.message,
-            tools,
-            turn=self._turn,
+            request.tools,
+            turn=request.number,
             finish_reason=completion.finish_reason,
         )
         long = len(completion.message.content or "") > LONG_REPLY_CHARS
         message, unreadable = await asyncio.to_thread(incoming) if long else incoming()
+        events = [*failed_tries, *request.events]
         version = self._served_version(completion, events)
         if lost := _lost_tokens(completion, message):
             events.append({"event": "reply_lost", "tokens": lost})
-        self._turn += 1
+        self._answered_once = True
         self._reasoning_field = completion.reasoning_field or self._reasoning_field
         turn = Turn(
             prompt_ids=completion.prompt_ids,
             completion_ids=completion.completion_ids,
             logprobs=completion.logprobs,
             logprobs_mode=self._params.logprobs_mode or self._facts.logprobs_mode,
-            sampling={k: v for k, v in body.items() if k not in ("messages", "tools")},
+            sampling={k: v for k, v in request.body.items() if k not in ("messages", "tools")},
             server=self._server,
             server_version=self._facts.version,
             policy_version=version,
@@ -254,9 +270,18 @@ class OpenAIChat:
             usage=completion.usage,
             latency_s=round(latency_s, 4),
         )
-        return Reply(message, turn, (*events, *unreadable), waited_s)
+        return Reply(
+            message,
+            turn,
+            (*events, *unreadable),
+            waited_s,
+            context_bound=completion.context_bound,
+            anchor=_anchor(request, completion, turn, message),
+        )
 
-    def _served_version(self, completion: Completion, events: list[dict[str, Any]]) -> str | None:
+    def _served_version(
+        self, completion: Completion, events: list[Mapping[str, Any]]
+    ) -> str | None:
         """The version that served the turn; every unrequested version is recorded once."""
         served = completion.policy_version if self._versioned_by_server else completion.model
         requested = self._requested_version
@@ -301,6 +326,16 @@ def _endpoint(spec: AgentSpec, script: AgentScript, settings: ModelSettings) -> 
         policy_version=script.policy_version,
         answer_max_bytes=settings.answer_max_bytes,
     )
+
+
+def _anchor(
+    request: ChatRequest, completion: Completion, turn: Turn, message: Message
+) -> Anchor | None:
+    """What continues this reply, if it was sampled by ids."""
+    ended_by_token = completion.ended_by_token
+    if ended_by_token is None:
+        return None
+    return Anchor.of(turn, [*request.messages, message], ended_by_token=ended_by_token)
 
 
 def _lost_tokens(completion: Completion, message: Message) -> int:

@@ -54,6 +54,10 @@ class Completion:
     """See `Turn.policy_spans`."""
     model: str | None = None
     """Name of the model, as the server reports it."""
+    context_bound: bool = False
+    """See `Reply.context_bound`."""
+    ended_by_token: bool | None = None
+    """See `Anchor.ended_by_token`; None if the reply was not sampled by ids."""
 
 
 @reader

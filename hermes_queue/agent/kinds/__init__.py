@@ -1,5 +1,6 @@
 """Agents by name; `AGENT` makes the chat client of one trajectory.
 
+command.py  is a program in the slot, whose model calls come to the worker
 garbage.py  makes malformed calls of every kind
 human.py    passes on what a person enters
 nop.py      stops at once

@@ -1,4 +1,4 @@
-"""Token mode: each prompt is the previous tokens plus the environment's new messages.
+"""Token mode: each prompt is an anchor's tokens plus the environment's new messages.
 
 In message mode the server renders the whole conversation again at each turn, and the assistant's
 text may be tokenized to other ids than were sampled: arguments are reformatted, blanks are lost,
@@ -12,15 +12,16 @@ If they do not, the whole conversation is rendered and a new sequence begins.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
-from hermes_queue.agent.chat import Reply
 from hermes_queue.agent.endpoint.chat import OpenAIChat
-from hermes_queue.agent.endpoint.reply import Completion, to_wire
+from hermes_queue.agent.endpoint.reply import Completion
+from hermes_queue.agent.endpoint.request import ChatRequest
 from hermes_queue.agent.parameters import OpenAIParams
 from hermes_queue.agent.registry import AgentScript
+from hermes_queue.agent.tokens.anchor import Anchor
 from hermes_queue.agent.tokens.servers import connect, load_server, own_servers
 from hermes_queue.agent.tokens.servers.base import TEMPLATE_FIELDS, Rendered, Sampled, Server
 from hermes_queue.errors import ContextLengthExceeded, ModelConfigError
@@ -44,42 +45,20 @@ class TokenChat(OpenAIChat):
         super().__init__(spec, params, script, settings)
         self._wants_ids = True
         self._tokens = connect(params.server, self._endpoint.post_to_root, self._model)
-        self._held: tuple[int, ...] = ()
-        """Ids of the conversation so far, including the last completion."""
-        self._rendered: list[dict[str, Any]] = []
-        """The messages whose ids are in `_held`."""
-        self._ended_by_token = False
-        """Whether the last completion ended with an end-of-turn token."""
-        self._ending: tuple[int, ...] | None = None
+        self._endings: dict[str, tuple[int, ...]] = {}
+        """By the parameters of the template: its ids after a reply."""
         self._max_model_tokens: int | None = None
-        self._context_bound = False
-        self._template: dict[str, Any] = {}
-        """The job's parameters for the template."""
 
     @staticmethod
     def servers_of(params: OpenAIParams) -> Mapping[str, Server]:
         """The bundled servers, and the one that the job names."""
         return {**own_servers(), params.server: load_server(params.server)}
 
-    async def complete(
-        self,
-        messages: Sequence[Message],
-        tools: Sequence[Mapping[str, Any]],
-        sampling: Mapping[str, Any],
-        deadline: float,
-    ) -> Reply:
-        """See `ChatClient.complete`."""
-        reply = await super().complete(messages, tools, sampling, deadline)
-        sent = self._dialect.outgoing([*messages, reply.message], tools)
-        self._rendered = to_wire(sent, self._reasoning_field, tools)[0]
-        return replace(reply, context_bound=self._context_bound)
-
-    async def _exchange(self, body: Mapping[str, Any], events: list[dict[str, Any]]) -> Completion:
-        messages, tools = list(body["messages"]), list(body.get("tools", ()))
-        self._template = {k: body[k] for k in TEMPLATE_FIELDS if k in body}
-        prompt, refused = await self._prompt(messages, tools)
-        sampling = {k: v for k, v in body.items() if k not in _NO_SAMPLING}
-        sampled = await self._tokens.sample(prompt, self._bounded(sampling, len(prompt)))
+    async def _exchange(self, request: ChatRequest) -> Completion:
+        prompt, refused = await self._prompt(request)
+        sampling = {k: v for k, v in request.body.items() if k not in _NO_SAMPLING}
+        bounded, context_bound = self._bounded(sampling, len(prompt))
+        sampled = await self._tokens.sample(prompt, bounded)
         self._require_counts(sampled)
         # Weights may be updated before the next request.
         version = sampled.policy_version or self._endpoint.policy_version
@@ -87,8 +66,7 @@ class TokenChat(OpenAIChat):
         ids = sampled.ids[:-1] if sampled.ended_turn else sampled.ids
         text = await self._tokens.text(ids) if ids else ""
         if refused:
-            events.append({"event": "rerendered", "reason": refused})
-        self._held, self._ended_by_token = (*prompt, *sampled.ids), sampled.ended_turn
+            request.events.append({"event": "rerendered", "reason": refused})
         return Completion(
             message=Message(role="assistant", content=text),
             reasoning_field=None,
@@ -100,6 +78,8 @@ class TokenChat(OpenAIChat):
             policy_version=version,
             policy_spans=sampled.policy_spans,
             model=sampled.model,
+            context_bound=context_bound,
+            ended_by_token=sampled.ended_turn,
         )
 
     def _require_counts(self, sampled: Sampled) -> None:
@@ -114,76 +94,90 @@ class TokenChat(OpenAIChat):
                 "holds `prompt_tokens` and `completion_tokens`"
             )
 
-    async def _prompt(
-        self, messages: list[dict[str, Any]], tools: Sequence[Any]
-    ) -> tuple[tuple[int, ...], str]:
-        """The ids to continue, and why they do not extend the last ones ("" if they do)."""
-        refused = ""
-        if self._rendered:
-            known = len(self._rendered)
-            if messages[:known] == self._rendered:
-                follow = await self._bridge(messages[known - 1], messages[known:], tools)
+    async def _prompt(self, request: ChatRequest) -> tuple[tuple[int, ...], str]:
+        """The ids to continue, and why they do not extend the anchor's ("" if they do)."""
+        anchor, refused = request.anchor, ""
+        if anchor is not None:
+            if request.messages[: len(anchor.messages)] == anchor.messages:
+                follow = await self._bridge(anchor, request)
                 if follow is not None:
-                    return (*self._held, *follow), ""
+                    return (*anchor.prompt_ids, *anchor.completion_ids, *follow), ""
                 refused = "the template has no continuation"
             else:
                 refused = "the history was rewritten"
-        rendered = await self._render(messages, tools, reply=True)
-        self._max_model_tokens = rendered.max_model_tokens
+        rendered = await self._render(request, request.body["messages"], reply=True)
         return rendered.ids, refused
 
-    async def _bridge(
-        self, last: dict[str, Any], new: list[dict[str, Any]], tools: Sequence[Any]
-    ) -> tuple[int, ...] | None:
-        """The template's ids between the last completion and the next one; None if unclear."""
+    async def _bridge(self, anchor: Anchor, request: ChatRequest) -> tuple[int, ...] | None:
+        """The template's ids between the anchor and the next reply; None if unclear."""
+        wire = request.body["messages"]
+        # In prompted mode, several messages are sent as one.
+        known = len(self._dialect.outgoing(anchor.messages, request.tools))
+        last, new = wire[known - 1], wire[known:]
         if any(m["role"] == "assistant" for m in new):
             return None
-        if self._ending is None:
-            self._ending = await self._turn_ending()
+        ending = await self._turn_ending(request)
         before = [{"role": "user", "content": "."}, last]
-        base = (await self._render(before, tools, reply=False)).ids
-        full = (await self._render([*before, *new], tools, reply=True)).ids
-        ending = self._ending
+        base = (await self._render(request, before, reply=False)).ids
+        full = (await self._render(request, [*before, *new], reply=True)).ids
         if full[: len(base)] != base or not ending or base[-len(ending) :] != ending:
             return None
-        last_id = self._held[-1]
-        written = ending.index(last_id) + 1 if self._ended_by_token and last_id in ending else 0
+        written = 0
+        if anchor.ended_by_token and (last_id := anchor.completion_ids[-1]) in ending:
+            written = ending.index(last_id) + 1
         return (*ending[written:], *full[len(base) :])
 
-    async def _turn_ending(self) -> tuple[int, ...]:
+    async def _turn_ending(self, request: ChatRequest) -> tuple[int, ...]:
         """The template's ids after a reply, from its end-of-turn token on; () if unclear.
 
         Found by rendering two conversations that differ only in the reply: their common suffix
         is the ending. Samples do not show it, because a reply may end in one of several tokens,
         or be cut off.
         """
-        one, other = [
-            (
-                await self._render(
-                    [{"role": "user", "content": "."}, {"role": "assistant", "content": text}],
-                    (),
-                    reply=False,
-                )
-            ).ids
-            for text in ("1", "2")
-        ]
-        shared = 0
-        while shared < min(len(one), len(other)) and one[-1 - shared] == other[-1 - shared]:
-            shared += 1
-        return one[-shared:] if 0 < shared < len(one) else ()
+        template = json.dumps(_template(request), sort_keys=True, default=repr)
+        if template not in self._endings:
+            one, other = [
+                (
+                    await self._render(
+                        request,
+                        [{"role": "user", "content": "."}, {"role": "assistant", "content": text}],
+                        tools=(),
+                        reply=False,
+                    )
+                ).ids
+                for text in ("1", "2")
+            ]
+            shared = 0
+            while shared < min(len(one), len(other)) and one[-1 - shared] == other[-1 - shared]:
+                shared += 1
+            self._endings[template] = one[-shared:] if 0 < shared < len(one) else ()
+        return self._endings[template]
 
     async def _render(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any], *, reply: bool
+        self,
+        request: ChatRequest,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        reply: bool,
+        tools: Sequence[Any] | None = None,
     ) -> Rendered:
-        return await self._tokens.render(messages, tools, reply=reply, template=self._template)
+        """The ids of `messages` with the request's template, and its tools unless others are given.
 
-    def _bounded(self, sampling: dict[str, Any], used: int) -> dict[str, Any]:
-        """`sampling` with a completion length that fits the model's context.
+        What the server says about its context's length is kept.
+        """
+        shown = request.body.get("tools", ()) if tools is None else tools
+        found = await self._tokens.render(messages, shown, reply=reply, template=_template(request))
+        self._max_model_tokens = found.max_model_tokens or self._max_model_tokens
+        return found
+
+    def _bounded(self, sampling: dict[str, Any], used: int) -> tuple[dict[str, Any], bool]:
+        """`sampling` with a length that fits the model's context, and whether that has set it.
 
         Such endpoints default to a few tokens, so a length is set if the context's is known.
         """
         name = "max_completion_tokens" if "max_completion_tokens" in sampling else "max_tokens"
         limit = sampling.pop(name, None)
+        context_bound = False
         if self._max_model_tokens is not None:
             left = self._max_model_tokens - used
             if left < 1:
@@ -191,6 +185,11 @@ class TokenChat(OpenAIChat):
                     f"a prompt of {used} tokens fills the model's context length "
                     f"{self._max_model_tokens}"
                 )
-            self._context_bound = limit is None or left < limit
-            limit = left if self._context_bound else limit
-        return sampling if limit is None else {**sampling, "max_tokens": limit}
+            context_bound = limit is None or left < limit
+            limit = left if context_bound else limit
+        return sampling if limit is None else {**sampling, "max_tokens": limit}, context_bound
+
+
+def _template(request: ChatRequest) -> dict[str, Any]:
+    """The job's parameters for the template."""
+    return {k: request.body[k] for k in TEMPLATE_FIELDS if k in request.body}
