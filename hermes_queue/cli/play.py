@@ -27,6 +27,7 @@ hermes-queue play --env swe_smith --instance-id ID
 hermes-queue play --env my_package.my_env:ENV --dataset rows.jsonl --offset 3
 hermes-queue play --env swe_smith --agent oracle --record oracle.json
 hermes-queue play --agent openai --model MODEL --base-url http://127.0.0.1:8000/v1
+hermes-queue play --agent command --agent-param program=hermes-agent --model MODEL
 
 Commands can also come from a file or a pipe; the end of the input ends the session.
 
@@ -69,7 +70,7 @@ cannot isolate slots, and with 130 after Ctrl-C outside of a command.
     default="human",
     show_default=True,
     metavar="KIND",
-    help="human: you. Or any agent of jobs: openai, oracle, nop, ..., package.module:AGENT.",
+    help="human: you. Or an agent of jobs: openai, command, oracle, ..., package.module:AGENT.",
 )
 @click.option("--model", metavar="NAME", help="Model of the agent.")
 @click.option("--base-url", metavar="URL", help="Endpoint of the model.")
@@ -124,7 +125,7 @@ def play(
     single = import_module("producers.run.single").single_job(env, profile, words)
     os.environ.update(single.settings)
     session = import_module("workers.play.session")
-    sys.exit(session.play(single.job, single.row, record=record))
+    sys.exit(session.play(single.job, single.row, definition=single.definition, record=record))
 
 
 def _end(number: int, frame: FrameType | None) -> None:

@@ -44,6 +44,8 @@ class SingleJob:
 
     job: TrajectoryJob
     row: dict[str, Any]
+    definition: dict[str, Any] | None
+    """The program of `--agent command`, which the job names by its hash."""
     settings: dict[str, str]
     """Environment variables with which a worker of this job would start."""
 
@@ -74,10 +76,15 @@ def single_job(env: str, profile: str, words: Sequence[str]) -> SingleJob:
     if source == BUNDLED and not producer.bundled.exists():
         raise ConfigurationError(f"--env {env}: brings no rows; name a file of them with --dataset")
     dataset = open_dataset(source, bundled=producer.bundled, split=rows.split)
-    selection = select(producer, loaded, dataset, options)
+    selection = select(producer, loaded, dataset, options, plan.misfit_for(loaded))
     plan.check(selection)
     job = next(plan.jobs(selection, lambda _: True))
-    return SingleJob(job, selection.items[0].item(), settings | own_records(plan.agent))
+    return SingleJob(
+        job=job,
+        row=selection.items[0].item(),
+        definition=plan.program.definition.compact() if plan.program else None,
+        settings=settings | own_records(plan.agent),
+    )
 
 
 def _producer_of(env: str) -> Producer:

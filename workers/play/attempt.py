@@ -19,6 +19,7 @@ async def run_attempt(
     row: Mapping[str, Any],
     backend: SandboxBackend,
     *,
+    definition: Mapping[str, Any] | None,
     on_measured: Callable[[], Awaitable[None]],
     before_turn: BeforeTurn | None = None,
 ) -> TrajectoryFailure | None:
@@ -30,6 +31,7 @@ async def run_attempt(
         await rollout(
             draft,
             row,
+            definition=definition,
             backend=backend,
             model=ModelSettings(),
             on_measured=on_measured,

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
+from itertools import takewhile
 
 from hermes_queue.errors import Cancelled
 from hermes_queue.models import Message
@@ -39,8 +40,8 @@ class Quit(Exception):
 class Person:
     """Asks for the next message of an agent that is a person."""
 
-    def __init__(self, screen: Display, draft: Draft, tools: Sequence[Tool]) -> None:
-        self._screen = screen
+    def __init__(self, display: Display, draft: Draft, tools: Sequence[Tool]) -> None:
+        self._display = display
         self._draft = draft
         self._tools = tools
         self._entries = EntryReader(tools)
@@ -79,15 +80,15 @@ class Person:
         thread.result.add_done_callback(lambda _: self._asked.put(None))
         while (wanted := self._next_wanted(thread, backend)) is not None:
             if not self._draft.agent.turns:
-                self._screen.note("you are the agent; your tools (`:help` says how to use them):")
-                self._screen.tools(self._tools)
+                self._display.note("you are the agent; your tools (`:help` says how to use them):")
+                self._display.tools(self._tools)
             self._interrupts = 0
             with suppress(InvalidStateError):  # the attempt was ended meanwhile
                 try:
                     wanted.set_result(self._entered(thread, backend))
                 except (EOFError, Quit) as end:
                     if isinstance(end, EOFError) and self.has_terminal:
-                        self._screen.say("")  # the cursor stands behind the prompt
+                        self._display.say("")  # the cursor stands behind the prompt
                     wanted.set_exception(Cancelled(_END))
 
     def _next_wanted(
@@ -101,7 +102,7 @@ class Person:
                 if self._draft.clock.current != "agent" or self._interrupts > 1:
                     raise
                 thread.call(backend.interrupt)
-                self._screen.note("interrupted; Ctrl-C again ends the session")
+                self._display.note("interrupted; Ctrl-C again ends the session")
 
     def _entered(self, thread: LoopThread, backend: InterruptibleBackend) -> Message:
         """The next message. Raises EOFError or Quit."""
@@ -115,10 +116,10 @@ class Person:
                     return entry
                 self._obey(entry, thread, backend)
             except Mistake as mistake:
-                self._screen.note(str(mistake))
+                self._display.note(str(mistake))
             except KeyboardInterrupt:  # the cursor stands behind the line that was given up
-                self._screen.say("")
-                self._screen.note("Ctrl-D or :quit ends the session")
+                self._display.say("")
+                self._display.note("Ctrl-D or :quit ends the session")
 
     def _read(self) -> str:
         """One entry, of several lines where they say so. Raises EOFError."""
@@ -140,7 +141,7 @@ class Person:
         if not line:
             raise EOFError
         line = line.rstrip("\r\n")
-        self._screen.say(prompt + line, fg="yellow")
+        self._display.say(prompt + line, fg="yellow")
         return line
 
     def _obey(
@@ -151,15 +152,15 @@ class Person:
             case "quit":
                 raise Quit
             case "help":
-                self._screen.say(HELP)
+                self._display.say(HELP)
             case "tools":
-                self._screen.tools(self._tools)
+                self._display.tools(self._tools)
             case "limits":
-                self._screen.limits(self._draft.job.limits, len(agent.turns))
+                self._display.limits(self._draft.job.limits, len(agent.turns))
             case "prompt":
-                self._screen.task([each for each in agent.messages if each.role != "tool"][:2])
+                self._display.task(takewhile(lambda each: each.role != "assistant", agent.messages))
             case "diff":
-                self._screen.say(self._diff(thread, backend))
+                self._display.say(self._diff(thread, backend))
 
     def _diff(self, thread: LoopThread, backend: InterruptibleBackend) -> str:
         if backend.slot is None:

@@ -10,18 +10,17 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import click
 
 from envs.base import Verdict
-from hermes_queue.agent.loop import AgentResult
 from hermes_queue.errors import TrajectoryFailure
-from hermes_queue.models import Limits, Message, ToolCall, TrajectoryJob, Turn
+from hermes_queue.models import Limits, Message, ProgramRun, ToolCall, TrajectoryJob
 from hermes_queue.tools.base import Tool
 from hermes_queue.tools.toolbox import cap
-from workers.draft import Draft
 from workers.play.entry import usage
 
 _DANGEROUS = re.compile(
@@ -32,7 +31,6 @@ _DANGEROUS = re.compile(
 REPORT_LINES = 60
 """Lines of a verdict's report that are shown; the record has all of it."""
 _PROMPT_BYTES = 1 << 16
-_EVENT_CHARS = 300
 
 
 def harmless(text: str) -> str:
@@ -42,22 +40,26 @@ def harmless(text: str) -> str:
 
 
 class Display:
-    """Writes to the terminal, or plain text to a pipe. For use from several threads."""
+    """Writes to the terminal, or plain text to a pipe. For use from several threads.
+
+    Never raises: a terminal or pipe that is closed must not change how an attempt ends.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
 
     def say(self, text: str, **style: Any) -> None:
         """One or more lines; `style` as for `click.style`."""
-        with self._lock:
-            click.echo(click.style(harmless(text), **style) if style else harmless(text))
+        shown = harmless(text)
+        with self._lock, suppress(OSError):
+            click.echo(click.style(shown, **style) if style else shown)
 
     def note(self, text: str) -> None:
         """A remark of the command itself."""
         self.say(f"-- {text}", fg="cyan")
 
-    def task(self, messages: Sequence[Message]) -> None:
-        """The conversation from which the agent starts."""
+    def task(self, messages: Iterable[Message]) -> None:
+        """Messages to the agent, such as those from which it starts."""
         for message in messages:
             self.say(f"[{message.role}]", bold=True)
             self.say(cap(message.content or "", _PROMPT_BYTES))
@@ -82,6 +84,10 @@ class Display:
             parts.append(f"${limits.max_cost_usd:g}")
         self.note("limits: " + ", ".join(parts))
 
+    def observation(self, message: Message, limit_bytes: int) -> None:
+        """The answer to a tool call."""
+        self.say(cap(message.content or "", limit_bytes))
+
     def assistant(self, message: Message, observation_bytes: int) -> None:
         """A message of the agent with its reasoning and calls."""
         if message.reasoning:
@@ -90,6 +96,17 @@ class Display:
             self.say(cap(message.content, observation_bytes))
         for call in message.tool_calls:
             self.say(_shown(call, observation_bytes), fg="yellow")
+
+    def program(self, run: ProgramRun, limit_bytes: int) -> None:
+        """How a program ended, and the end of what it printed."""
+        code = "killed" if run.exit_code is None else f"exit code {run.exit_code}"
+        self.note(f"program {run.name} {run.version}: {code}, {run.seconds:.1f} s")
+        for name, text in (("stdout", run.stdout), ("stderr", run.stderr)):
+            if text.strip():
+                self.say(f"[{name}]\n{cap(text.strip(), limit_bytes)}", dim=True)
+        for what, counts in (("refused", run.refused), ("other requests", run.other_requests)):
+            if counts:
+                self.note(f"{what}: {', '.join(f'{n} x {each}' for each, n in counts.items())}")
 
     def verdict(self, verdict: Verdict, stop_reason: str | None) -> None:
         """The score with its report."""
@@ -118,59 +135,6 @@ def headline(job: TrajectoryJob, backend: str) -> str:
         f"{job.env}, {job.instance_id}: agent {job.agent.kind}{model}, {backend} slot, "
         f"profile {job.profile}"
     )
-
-
-class LiveTranscript:
-    """Shows what an agent's result gains: its watcher, see `AgentResult.watch`."""
-
-    def __init__(self, screen: Display, draft: Draft, *, typed: bool) -> None:
-        """`typed`: the agent's messages are on the screen already, since a person types them."""
-        self._screen = screen
-        self._draft = draft
-        self._typed = typed
-        self._messages = self._turns = self._events = 0
-
-    def __call__(self, result: AgentResult) -> None:
-        """Show what is new."""
-        limit = self._draft.job.limits.observation_bytes
-        new, self._messages = result.messages[self._messages :], len(result.messages)
-        events, self._events = result.events[self._events :], len(result.events)
-        for event in events:
-            self._event(event)
-        for message in new:
-            if message.role == "tool":
-                self._screen.say(message.content or "")
-            elif message.role != "assistant":
-                self._screen.task([message])
-            else:
-                self._turn(result)
-                if not self._typed:
-                    self._screen.assistant(message, limit)
-
-    def _turn(self, result: AgentResult) -> None:
-        number, self._turns = self._turns, self._turns + 1
-        if self._typed or number >= len(result.turns):
-            return
-        facts = _facts(result.turns[number])
-        cost = self._draft.cost_usd(result.usage)
-        spent = f", ${cost:.4f} so far" if cost else ""
-        self._screen.note(f"turn {number + 1}{facts}{spent}")
-
-    def _event(self, event: Mapping[str, Any]) -> None:
-        if event.get("event") != "stop":
-            self._screen.note(f"event {json.dumps(event, default=str)[:_EVENT_CHARS]}")
-
-
-def _facts(turn: Turn) -> str:
-    usage = turn.usage
-    facts = []
-    if usage.prompt_tokens or usage.completion_tokens:
-        facts.append(f"{usage.prompt_tokens} + {usage.completion_tokens} tokens")
-    if turn.latency_s:
-        facts.append(f"{turn.latency_s:.1f} s")
-    if turn.finish_reason == "length":
-        facts.append("cut off")
-    return f": {', '.join(facts)}" if facts else ""
 
 
 def _shown(call: ToolCall, limit_bytes: int) -> str:

@@ -35,9 +35,10 @@ from workers.clock import Clock
 from workers.draft import Draft
 from workers.play.attempt import at_stage, foreign_bug, run_attempt
 from workers.play.interruptible import InterruptibleBackend
+from workers.play.live import LiveTranscript
 from workers.play.loop_thread import LoopEnded, LoopThread
 from workers.play.person import Person
-from workers.play.screen import Display, LiveTranscript, headline
+from workers.play.screen import Display, headline
 from workers.record import final_record
 
 RECORD_MAX_BYTES = 256 << 20
@@ -51,7 +52,13 @@ _STAGES: Mapping[Stage, str] = {
 }
 
 
-def play(job: TrajectoryJob, row: Mapping[str, Any], *, record: Path | None = None) -> int:
+def play(
+    job: TrajectoryJob,
+    row: Mapping[str, Any],
+    *,
+    definition: Mapping[str, Any] | None = None,
+    record: Path | None = None,
+) -> int:
     """Run one attempt of `job` here and show it; returns the exit code of `hermes-queue play`.
 
     If the agent is `human`, its messages are read from standard input.
@@ -59,6 +66,7 @@ def play(job: TrajectoryJob, row: Mapping[str, Any], *, record: Path | None = No
     Args:
         job: names the agent, the limits and the profile.
         row: the dataset row.
+        definition: the agent's program, if the job names it by its hash.
         record: file for the record, as one line of JSON.
 
     Raises:
@@ -70,7 +78,7 @@ def play(job: TrajectoryJob, row: Mapping[str, Any], *, record: Path | None = No
     for stream in (sys.stdin, sys.stdout):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace" if stream is sys.stdin else "backslashreplace")
-    return _Session(job, row).run(record)
+    return _Session(job, row, definition).run(record)
 
 
 def _check_writable(path: Path) -> None:
@@ -83,22 +91,25 @@ def _check_writable(path: Path) -> None:
 class _Session:
     """One attempt with what shows it, and with the person who plays it, if any."""
 
-    def __init__(self, job: TrajectoryJob, row: Mapping[str, Any]) -> None:
-        self._screen = Display()
+    def __init__(
+        self, job: TrajectoryJob, row: Mapping[str, Any], definition: Mapping[str, Any] | None
+    ) -> None:
+        self._display = Display()
         self._row = row
+        self._definition = definition
         self._draft = draft = Draft(job=job, attempt=1, epoch=1, prices=ModelSettings().prices)
         draft.clock = Clock(job.limits.total_timeout_s, on_stage=self._on_stage)
         tools = [load_tool(name) for name in load_env(job.env).tools]
-        self._person = Person(self._screen, draft, tools) if job.agent.kind == "human" else None
+        self._person = Person(self._display, draft, tools) if job.agent.kind == "human" else None
         typed = self._person is not None
-        draft.agent = AgentResult(watch=LiveTranscript(self._screen, draft, typed=typed))
+        draft.agent = AgentResult(watch=LiveTranscript(self._display, draft, typed=typed))
         self._name = SandboxSettings().backend
         labels = {"deployment": "play", "worker": f"play-{os.getpid()}"}
         self._backend = InterruptibleBackend(make_backend(self._name, slots=1, labels=labels))
 
     def run(self, record: Path | None) -> int:
         """Play; returns the exit code."""
-        self._screen.note(headline(self._draft.job, self._name))
+        self._display.note(headline(self._draft.job, self._name))
         thread = LoopThread(self._played)
         try:
             if self._person is not None:
@@ -112,7 +123,7 @@ class _Session:
     def _interrupted(
         self, thread: LoopThread[TrajectoryFailure | None], record: Path | None
     ) -> int:
-        self._screen.note("ending; once more does not wait for it")
+        self._display.note("ending; once more does not wait for it")
         thread.cancel()
         with suppress(KeyboardInterrupt, SystemExit):
             self._end(self._failure(thread), record)
@@ -143,6 +154,7 @@ class _Session:
                 self._draft,
                 self._row,
                 backend,
+                definition=self._definition,
                 on_measured=self._on_measured,
                 before_turn=before_turn,
             )
@@ -152,22 +164,24 @@ class _Session:
 
     def _on_stage(self, stage: Stage) -> None:
         if text := _STAGES.get(stage):
-            self._screen.note(text)
+            self._display.note(text)
         elif stage == "agent":
-            self._screen.limits(self._draft.job.limits, 0)
+            self._display.limits(self._draft.job.limits, 0)
 
     async def _on_measured(self) -> None:
         if self._draft.verdict is not None:
-            self._screen.verdict(self._draft.verdict, self._draft.agent.stop_reason)
+            self._display.verdict(self._draft.verdict, self._draft.agent.stop_reason)
 
     def _end(self, failure: TrajectoryFailure | None, record: Path | None) -> None:
         """Show how it ended, and write the record."""
         draft = self._draft
+        if draft.agent.program is not None:
+            self._display.program(draft.agent.program, draft.job.limits.observation_bytes)
         if failure is not None:
-            self._screen.failure(failure)
+            self._display.failure(failure)
             if cause := failure.__cause__:
                 lines = "".join(traceback.format_exception(cause)).splitlines()
-                self._screen.say("\n".join(lines[-_TRACEBACK_LINES:]), dim=True)
+                self._display.say("\n".join(lines[-_TRACEBACK_LINES:]), dim=True)
         usage, cost = draft.agent.usage, draft.cost_usd(draft.agent.usage)
         facts = [f"{len(draft.agent.turns)} turns"]
         if usage.prompt_tokens or usage.completion_tokens:
@@ -175,7 +189,7 @@ class _Session:
         if cost:
             facts.append(f"${cost:.4f}")
         facts += [f"{name} {took:.1f} s" for name, took in draft.clock.stage_seconds.items()]
-        self._screen.note(", ".join(facts))
+        self._display.note(", ".join(facts))
         if record is not None:
             self._write(record, failure)
 
@@ -187,8 +201,8 @@ class _Session:
             host=socket.gethostname(),
             cap_bytes=RECORD_MAX_BYTES,
         )
-        path.write_text(made.model_dump_json() + "\n", encoding="utf-8")
-        self._screen.note(f"the record is in {path}")
+        path.write_text(made.to_json() + "\n", encoding="utf-8")
+        self._display.note(f"the record is in {path}")
 
     def _exit_code(self, failure: TrajectoryFailure | None) -> int:
         verdict = self._draft.verdict
