@@ -5,13 +5,19 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import traceback
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
 
 import click
 
-from hermes_queue.errors import EXIT_INTERRUPTED
+from hermes_queue.errors import (
+    EXIT_INTERRUPTED,
+    EXIT_USAGE,
+    HermesQueueError,
+    TrajectoryFailure,
+)
 from hermes_queue.installation import check_installation
 from hermes_queue.settings import check_environment
 
@@ -125,7 +131,14 @@ def play(
     single = import_module("producers.run.single").single_job(env, profile, words)
     os.environ.update(single.settings)
     session = import_module("workers.play.session")
-    sys.exit(session.play(single.job, single.row, definition=single.definition, record=record))
+    try:
+        code = session.play(single.job, single.row, definition=single.definition, record=record)
+    except (HermesQueueError, TrajectoryFailure):
+        raise
+    except Exception:  # noqa: BLE001 - whatever it is, it is not the agent's
+        traceback.print_exc()
+        code = EXIT_USAGE
+    sys.exit(code)
 
 
 def _end(number: int, frame: FrameType | None) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
 import psutil
 import pytest
+from chat_endpoint import completion
 from played import play, terminal
+from program_bench import calling, program, scripted_model
 
 from hermes_queue.models import ScoredTrajectory
 
@@ -64,6 +67,32 @@ def test_an_agent_is_watched_with_its_calls_and_results(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout
     assert "-- turn 4\n$ python3 -c 'print(40*85)'\n[exit code 0]\n3400\n" in done.stdout
     assert "-- 5 turns, load" in done.stdout
+
+
+async def test_a_program_is_watched_by_the_calls_that_it_makes(tmp_path: Path) -> None:
+    code = """
+    print(work(), flush=True)
+    raise SystemExit(3)
+    """
+    chosen = json.dumps(program(code))
+    answer = completion(r"It is \boxed{3400}.")
+    async with scripted_model(calling("echo $((40*85))"), answer) as model:
+        agent = ("--agent", "command", "--model", "policy", "--base-url", model.url)
+        done = await asyncio.to_thread(
+            play,
+            *(*FERRY, *agent, "--agent-param", f"program={chosen}", "--agent-param"),
+            "probe_tools=false",
+            directory=tmp_path,
+        )
+    assert done.returncode == 0, done.stdout
+    turn, call, observation, end = (
+        done.stdout.index(text)
+        for text in ("-- turn 1: 7 + 2 tokens", ":tool sh {", "\n3400\n", "-- turn 2: 7 + 2")
+    )
+    assert turn < call < observation < end
+    assert "-- program tiny 1: exit code 3" in done.stdout
+    assert done.stdout.count("It is \\boxed{3400}.") == 2  # the reply, and the program's output
+    assert "SOLVED: score 1 (exited)" in done.stdout
 
 
 @pytest.mark.parametrize(

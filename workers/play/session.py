@@ -201,7 +201,10 @@ class _Session:
             host=socket.gethostname(),
             cap_bytes=RECORD_MAX_BYTES,
         )
-        path.write_text(made.to_json() + "\n", encoding="utf-8")
+        try:
+            path.write_text(made.to_json() + "\n", encoding="utf-8")
+        except OSError as error:
+            raise ConfigurationError(f"--record {path}: {error.strerror}") from error
         self._display.note(f"the record is in {path}")
 
     def _exit_code(self, failure: TrajectoryFailure | None) -> int:
