@@ -12,6 +12,7 @@ from hermes_queue import extensions
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.models import TrajectoryJob
 from producers.run.dataset import BUNDLED, open_dataset
+from producers.run.flags import Options
 from producers.run.launch import own_endpoints, own_records
 from producers.run.options import (
     AgentOptions,
@@ -29,7 +30,7 @@ from producers.run.sandbox_options import SandboxOptions, chosen_backend
 from producers.run.selection import select
 from producers.source import Producer
 
-_GROUPS = {
+_GROUPS: dict[str, type[Options]] = {
     "rows": RowOptions,
     "agent": AgentOptions,
     "sandbox": SandboxOptions,
@@ -103,7 +104,7 @@ def _parsed(producer: Producer, env: str, profile: str, words: Sequence[str]) ->
         group.add(parser, sandbox=backend)
     producer.options.add(parser)
     found = parser.parse_args(words)
-    given = {name: group.of(found) for name, group in _GROUPS.items()}
+    given: dict[str, Any] = {name: group.of(found) for name, group in _GROUPS.items()}
     given["rows"] = replace(given["rows"], items=1)
     return ProducerOptions(
         run=RunOptions(env=env, profile=profile),

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from itertools import takewhile
+from typing import Any
 
 from hermes_queue.errors import Cancelled
 from hermes_queue.models import Message
@@ -71,7 +72,7 @@ class Person:
 
     # --- on the main thread -----------------------------------------------------------------
 
-    def serve(self, thread: LoopThread, backend: InterruptibleBackend) -> None:
+    def serve(self, thread: LoopThread[Any], backend: InterruptibleBackend) -> None:
         """Enter messages until the attempt has ended.
 
         Raises:
@@ -92,7 +93,7 @@ class Person:
                     wanted.set_exception(Cancelled(_END))
 
     def _next_wanted(
-        self, thread: LoopThread, backend: InterruptibleBackend
+        self, thread: LoopThread[Any], backend: InterruptibleBackend
     ) -> Future[Message] | None:
         while True:
             try:
@@ -104,7 +105,7 @@ class Person:
                 thread.call(backend.interrupt)
                 self._display.note("interrupted; Ctrl-C again ends the session")
 
-    def _entered(self, thread: LoopThread, backend: InterruptibleBackend) -> Message:
+    def _entered(self, thread: LoopThread[Any], backend: InterruptibleBackend) -> Message:
         """The next message. Raises EOFError or Quit."""
         while True:
             try:
@@ -145,7 +146,7 @@ class Person:
         return line
 
     def _obey(
-        self, command: SessionCommand, thread: LoopThread, backend: InterruptibleBackend
+        self, command: SessionCommand, thread: LoopThread[Any], backend: InterruptibleBackend
     ) -> None:
         agent = self._draft.agent
         match command:
@@ -162,7 +163,7 @@ class Person:
             case "diff":
                 self._display.say(self._diff(thread, backend))
 
-    def _diff(self, thread: LoopThread, backend: InterruptibleBackend) -> str:
+    def _diff(self, thread: LoopThread[Any], backend: InterruptibleBackend) -> str:
         if backend.slot is None:
             return "there is no slot"
         limit = self._draft.job.limits.observation_bytes

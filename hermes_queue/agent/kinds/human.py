@@ -9,6 +9,7 @@ from typing import Any
 from hermes_queue.agent.chat import ChatClient, Reply
 from hermes_queue.agent.parameters import AgentParams, read_params
 from hermes_queue.agent.registry import Agent, AgentScript
+from hermes_queue.agent.tokens.anchor import Anchor
 from hermes_queue.errors import ModelConfigError
 from hermes_queue.models import AgentSpec, Message, Turn
 from hermes_queue.settings import ModelSettings
@@ -32,6 +33,8 @@ class Human:
         tools: Sequence[Mapping[str, Any]],
         sampling: Mapping[str, Any],
         deadline: float,
+        *,
+        anchor: Anchor | None = None,
     ) -> Reply:
         """The person's message."""
         message = self._take()
