@@ -152,7 +152,9 @@ def _shown(call: ToolCall, limit_bytes: int) -> str:
 def _report_lines(report: Mapping[str, Any], indent: str = "") -> list[str]:
     """A report, an entry a line; its depth is bounded, see `workers.verdicts`."""
     lines: list[str] = []
-    for name, value in report.items():
+    # The reason first, and what may be long last: the number of lines is limited.
+    entries = sorted(report.items(), key=lambda pair: (pair[0] != "reason", "\n" in str(pair[1])))
+    for name, value in entries:
         if isinstance(value, Mapping) and value:
             lines += [f"{indent}{name}:", *_report_lines(value, f"{indent}  ")]
         elif isinstance(value, list | tuple) and value:
