@@ -8,9 +8,11 @@ parameters.py  parameters of agents
 prices.py      prices of model calls
 registry.py    agents by name
 scripted.py    common parts of agents that need no model
+capture/       model calls of programs in the slot
 endpoint/      calls of model servers
 kinds/         the agents
 parsers/       parsers for tool calls that a server left as text
+programs/      unmodified programs as agents
 tokens/        exact token ids and logprobs
 """
 

@@ -73,8 +73,8 @@ KEYS = (
         "attempt, epoch, owner, deaths, the job; of failed attempts the facts and, bounded, the "
         "transcripts", _END, "rw - - -"),
     Key("group:{id}", "hash", "ledger", "size, policy, members so far", _END, "rw r r -"),
-    Key("item:{sha256}", "string", "ledger", "a row too large for its job, once, zstd", _RUN,
-        "rw - - -"),
+    Key("item:{sha256}", "string", "ledger",
+        "a row too large for its job, or the program of a run, once, zstd", _RUN, "rw - - -"),
     Key("leases", "zset", "ledger", "running trajectories by expiry, on Redis' own clock", "",
         "- - r -"),
     Key("delayed", "zset", "ledger", "jobs whose message has to be published, by due time", "",
