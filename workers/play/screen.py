@@ -130,10 +130,12 @@ class Display:
 
 def headline(job: TrajectoryJob, backend: str) -> str:
     """What is played: `gsm8k, gsm8k-1: agent human, local slot, profile default`."""
-    model = f" {job.agent.model}" if job.agent.model else ""
+    program = job.agent.params.get("program")
+    name = program.get("name") if isinstance(program, Mapping) else program
+    agent = " ".join(str(each) for each in (job.agent.kind, name) if each)
+    model = f", model {job.agent.model}" if job.agent.model else ""
     return (
-        f"{job.env}, {job.instance_id}: agent {job.agent.kind}{model}, {backend} slot, "
-        f"profile {job.profile}"
+        f"{job.env}, {job.instance_id}: agent {agent}{model}, {backend} slot, profile {job.profile}"
     )
 
 

@@ -45,7 +45,7 @@ RECORD_MAX_BYTES = 256 << 20
 """A record goes to a file here and not through Redis, whose caps do not apply."""
 _TRACEBACK_LINES = 40
 _STAGES: Mapping[Stage, str] = {
-    "prepare": "preparing the environment",
+    "prepare": "preparing the environment, which takes minutes if this host has never had it",
     "acquire": "getting a slot",
     "setup": "setting the workspace up",
     "verify": "grading",
