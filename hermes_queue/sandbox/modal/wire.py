@@ -17,7 +17,8 @@ from hermes_queue.sandbox.modal.process import Output, start_process
 
 LAUNCH = (
     'python=$(command -v python3) || exit; env -i "HQ_COMMAND_ID=$2" '
-    '${LD_LIBRARY_PATH:+"LD_LIBRARY_PATH=$LD_LIBRARY_PATH"} "$python" -I -S -c "$1" "$3" "$4"; exit $?'
+    '${LD_LIBRARY_PATH:+"LD_LIBRARY_PATH=$LD_LIBRARY_PATH"} '
+    '"$python" -I -S -c "$1" "$3" "$4"; exit $?'
 )
 """Run by the image's root, so that no slot with a uid can signal or trace it. Of the image's
 variables, which may be secret, it has only what some builds of Python need. The shell stays,
