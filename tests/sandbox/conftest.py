@@ -89,7 +89,7 @@ TRIED = {name: candidate for name, candidate in BACKENDS.items() if name in WANT
 
 DEAR_ON_MODAL = {
     "a_program_in_the_slot_talks_to_the_worker",
-    "connections_and_their_memory_are_bounded",
+    "connections_are_bounded_and_slow_readers_wait",
 }
 """Megabytes and hundreds of connections through two implementations of a protocol; test_relay.py
 tries the relay without them."""

@@ -182,7 +182,7 @@ async def a_program_in_the_slot_talks_to_the_worker(bench: Trial, slot: Slot) ->
 
 
 @check()
-async def connections_and_their_memory_are_bounded(bench: Trial, slot: Slot) -> None:
+async def connections_are_bounded_and_slow_readers_wait(bench: Trial, slot: Slot) -> None:
     """Let connections beyond `MAX_CONNECTIONS` wait for an end of others, pause the protocol while
     a program does not read, and let the program wait while the protocol has paused reading.
     """
