@@ -57,7 +57,7 @@ async def test_an_unchanged_program_is_scored_by_what_its_model_said(slots: Loca
     assert (run.name, run.version, run.exit_code) == ("tiny", "1", 3)
     assert (run.stdout, run.stderr) == ("They are \\boxed{24}.\n404\n", "the key is ***\n")
     assert list(run.kept.values()) == ["mine ***"]
-    assert list(run.other_requests) == ["POST /embeddings 404"]
+    assert list(run.other_requests) == ["POST /v1/embeddings 404"]
     assert "hq-" not in record.model_dump_json().replace("hermes-queue", "")
     [first, _] = model.bodies()
     assert (first["model"], first["tools"][0]["function"]["name"]) == ("policy", "sh")
@@ -155,7 +155,7 @@ async def test_time_is_up_for_a_program_that_hangs_after_a_reply(slots: LocalBac
         ("print('no network'); sys.exit(1)", "ended with exit code 1 without a single model call"),
         (
             "post('/v1/chat/completions', dict(model='m', messages=[user(TASK)]), 'hq-aaa')",
-            "POST /chat/completions 401",
+            "POST /v1/chat/completions 401",
         ),
         ("ask([dict(role='user', content=7)])", "400"),
     ],
@@ -249,7 +249,7 @@ async def test_a_program_that_does_not_know_when_to_stop_asking_is_still_ended(
     assert (failure, draft.agent.stop_reason) == (None, "time_limit")
     run = draft.agent.program
     assert run is not None
-    assert list(run.other_requests) == ["POST /nothing 404"]
+    assert list(run.other_requests) == ["POST /v1/nothing 404"]
 
 
 async def test_without_isolation_a_program_is_run_and_ended_all_the_same() -> None:
