@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from hermes_queue.agent.budget import STUCK_TURNS, Budget, Cost
+from hermes_queue.agent.budget import STUCK_TURNS, AttemptBudget, Cost
 from hermes_queue.agent.chat import ChatClient, Reply
 from hermes_queue.agent.context import ContextControl
 from hermes_queue.agent.tokens.anchor import Anchor
@@ -125,7 +125,7 @@ async def run_agent(
     result.changed()
     context = context or ContextControl()
     context.begin(messages, toolbox.schemas)
-    budget = Budget(limits, sampling, deadline, cost_usd)
+    budget = AttemptBudget(limits, sampling, deadline, cost_usd)
     loop = _Loop(chat, toolbox, result, budget, context)
     loop.slot_loss_ends = slot_loss_ends
     while result.stop_reason is None:
@@ -142,7 +142,7 @@ class _Loop:
     chat: ChatClient
     toolbox: Toolbox
     result: AgentResult
-    budget: Budget
+    budget: AttemptBudget
     context: ContextControl
     slot_loss_ends: bool = False
     context_caps: bool = False

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+import os
+import signal
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 from chat_endpoint import Raw, completion
@@ -14,10 +16,18 @@ from token_stub import TokenStub, decode
 
 from hermes_queue.agent.endpoint.connection import close_clients
 from hermes_queue.agent.tokens.invariants import token_violations
-from hermes_queue.errors import ModelConfigError, ModelError
+from hermes_queue.errors import (
+    ModelConfigError,
+    ModelError,
+    SandboxError,
+    SlotKilled,
+    SlotLost,
+)
+from hermes_queue.models import AttemptRecord, Failure
+from hermes_queue.sandbox.base import ExecutionRequest, ExecutionResult
 from hermes_queue.sandbox.local.backend import LocalBackend
 from hermes_queue.settings import LocalSandboxSettings
-from workers.program import follow
+from workers.program import process
 from workers.record import encoded, record_of
 
 BOXED = completion(r"They are \boxed{24}.")
@@ -57,7 +67,7 @@ async def test_an_unchanged_program_is_scored_by_what_its_model_said(slots: Loca
     assert (run.name, run.version, run.exit_code) == ("tiny", "1", 3)
     assert (run.stdout, run.stderr) == ("They are \\boxed{24}.\n404\n", "the key is ***\n")
     assert list(run.kept.values()) == ["mine ***"]
-    assert list(run.other_requests) == ["POST /embeddings 404"]
+    assert list(run.other_requests) == ["POST /v1/embeddings 404"]
     assert "hq-" not in record.model_dump_json().replace("hermes-queue", "")
     [first, _] = model.bodies()
     assert (first["model"], first["tools"][0]["function"]["name"]) == ("policy", "sh")
@@ -118,7 +128,7 @@ async def test_nothing_of_a_program_is_left_for_the_verifier(slots: LocalBackend
 async def test_a_program_that_goes_on_after_a_limit_is_killed_and_scored(
     slots: LocalBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(follow, "LEAVE_S", 0.5)
+    monkeypatch.setattr(process, "LEAVE_S", 0.5)
     code = """
     print("begun", flush=True)
     for number in range(10**6):
@@ -138,14 +148,30 @@ async def test_a_program_that_goes_on_after_a_limit_is_killed_and_scored(
     assert run.refused["stopped"] > 1
 
 
-async def test_time_is_up_for_a_program_that_hangs_after_a_reply(slots: LocalBackend) -> None:
-    code = "ask([user(TASK)]); time.sleep(1000)"
-    limits = {"agent_timeout_s": 2.0}
+async def test_time_is_up_for_a_program_that_goes_on_to_hammer_its_endpoint(
+    slots: LocalBackend,
+) -> None:
+    code = """
+    import threading
+    ask([user(TASK)])
+    def hammer():
+        while True:
+            try:
+                post("/v1/nothing", dict())
+            except Exception:
+                pass
+    for _ in range(4):
+        threading.Thread(target=hammer).start()
+    """
+    limits = {"agent_timeout_s": 6.0}  # by then it has begun, on a busy machine too
     async with scripted_model(BOXED) as model:
         draft, failure = await attempted(slots, model, program(code), limits=limits)
     assert (failure, draft.agent.stop_reason) == (None, "time_limit")
     assert draft.verdict is not None
     assert draft.verdict.score == 1.0
+    run = draft.agent.program
+    assert run is not None
+    assert list(run.other_requests) == ["POST /v1/nothing 404"]
 
 
 @pytest.mark.parametrize(
@@ -155,7 +181,7 @@ async def test_time_is_up_for_a_program_that_hangs_after_a_reply(slots: LocalBac
         ("print('no network'); sys.exit(1)", "ended with exit code 1 without a single model call"),
         (
             "post('/v1/chat/completions', dict(model='m', messages=[user(TASK)]), 'hq-aaa')",
-            "POST /chat/completions 401",
+            "POST /v1/chat/completions 401",
         ),
         ("ask([dict(role='user', content=7)])", "400"),
     ],
@@ -227,44 +253,66 @@ async def test_a_reply_whose_client_hung_up_is_given_to_the_next_equal_call(
     assert [turn.call.status for turn in draft.agent.turns if turn.call] == ["delivered"]
 
 
-async def test_a_program_that_does_not_know_when_to_stop_asking_is_still_ended(
+async def test_a_slot_that_dies_under_a_program_is_a_failure_of_the_sandbox(
     slots: LocalBackend,
 ) -> None:
-    code = """
-    ask([user(TASK)])
-    def hammer():
-        while True:
-            try:
-                post("/v1/nothing", dict())
-            except Exception:
-                pass
-    import threading
-    for _ in range(8):
-        threading.Thread(target=hammer).start()
-    """
-    async with scripted_model(BOXED) as model:
-        draft, failure = await attempted(
-            slots, model, program(code), limits={"agent_timeout_s": 1.5}
-        )
-    assert (failure, draft.agent.stop_reason) == (None, "time_limit")
-    run = draft.agent.program
-    assert run is not None
-    assert list(run.other_requests) == ["POST /nothing 404"]
+    def end_slot() -> Raw:
+        [slot] = slots._slots.values()
+        os.kill(slot.fence.init_pid, signal.SIGKILL)
+        return Raw(hang=True)
+
+    async with scripted_model(end_slot) as model:
+        draft, failure = await attempted(slots, model, program("work()"))
+    assert (type(failure), draft.verdict) == (SlotLost, None)
+    assert slots.free_slots == 1
 
 
-async def test_without_isolation_a_program_is_run_and_ended_all_the_same() -> None:
+class SlotsThatProgramsEnd(LocalBackend):
+    """Each program, once it has ended, has killed its slot."""
+
+    async def execute_batch(
+        self, requests: Sequence[ExecutionRequest]
+    ) -> list[ExecutionResult | SandboxError]:
+        results = await super().execute_batch(requests)
+        killed = [isinstance(each.env.get("KEY"), str) for each in requests]
+        return [SlotKilled("x") if k else r for k, r in zip(killed, results, strict=True)]
+
+
+@pytest.mark.parametrize("again", [False, True])
+async def test_a_program_that_kills_its_slot_again_is_measured_on_an_untouched_one(
+    again: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("slot_bench.LocalBackend", SlotsThatProgramsEnd)
+    gone = Failure(cause="sandbox", stage="agent", type="SlotKilled", message="gone")
+    earlier = (AttemptRecord(attempt=1, epoch=1, failure=gone),) if again else ()
+    async with local_backend() as backend, scripted_model(BOXED) as model:
+        draft, failure = await attempted(backend, model, program("work()"), earlier=earlier)
+    assert type(failure) is (type(None) if again else SlotKilled)
+    assert draft.agent.stop_reason == ("slot_killed" if again else None)
+    assert (draft.verdict is not None) is again
+    assert len(draft.agent.messages) == 3
+
+
+async def test_without_isolation_a_program_is_run_and_ended_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(process, "LEAVE_S", 0.1)
     settings = LocalSandboxSettings(isolation="none")
     backend = LocalBackend(settings, slots=1)
     await backend.start()
     try:
-        code = "print(ask([user(TASK)])['content']); time.sleep(1000)"
+        code = """
+        ask([user(TASK)])
+        try:
+            ask([user(TASK), dict(role="assistant", content="x"), user("on")])
+        finally:
+            time.sleep(1000)
+        """
         async with scripted_model(BOXED) as model:
-            draft, failure = await attempted(
-                backend, model, program(code), limits={"agent_timeout_s": 1.0}
-            )
+            draft, failure = await attempted(backend, model, program(code), limits={"max_turns": 1})
     finally:
         await backend.stop()
-    assert (failure, draft.agent.stop_reason) == (None, "time_limit")
+    assert (failure, draft.agent.stop_reason) == (None, "max_turns")
 
 
 async def test_a_cancelled_attempt_leaves_neither_program_nor_endpoint(

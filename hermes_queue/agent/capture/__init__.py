@@ -1,6 +1,6 @@
 """The model endpoint of a program that runs in a slot: every call is answered and recorded.
 
-account.py     events and refusals, bounded
+account.py     events and refusals, bounded in number
 allowance.py   whether one more call may be made
 bounds.py      how much the requests of one session may take
 calls.py       one call in terms that all APIs share, its answer, and who gives it

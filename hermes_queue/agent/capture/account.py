@@ -1,4 +1,4 @@
-"""What is told of a program's calls beside its conversations: events and refusals, bounded."""
+"""Events and refusals of a program's calls, bounded in number."""
 
 from __future__ import annotations
 

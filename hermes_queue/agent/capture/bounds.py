@@ -19,13 +19,13 @@ class Bounds:
     calls: int = 8
     """Calls that are being answered at once; more wait."""
     requests: int = 500
-    """Requests at any speed that bring no answer: other paths, wrong keys, refused calls, counts."""
+    """Requests at any speed that bring no answer: other paths, wrong keys, refusals, counts."""
     requests_per_s: float = 10.0
     """Pace of further ones: each takes time of an event loop that all trajectories share."""
     body_bytes: int = 64 * MIB
     """Of one body, and of the bodies of all calls that are open."""
     unannounced_bytes: int = 8 * MIB
-    """Of a body without a Content-Length: so much is set aside for it."""
+    """Of a body without a Content-Length, for which this is set aside."""
     header_s: float = 10.0
     """From the first byte of a request's header to its last one."""
     idle_s: float = 75.0

@@ -20,7 +20,7 @@ class Gone(ConnectionError):
     """The client did not take its answer."""
 
 
-class Delivery:
+class CallDelivery:
     """The response to one call."""
 
     def __init__(

@@ -14,7 +14,7 @@ from aiohttp.web_protocol import RequestPayloadError
 from hermes_queue.agent.capture.bounds import Bounds
 
 
-class Rejected(Exception):
+class RejectedRequest(Exception):
     """A request that is no call: it gets an error, and is counted."""
 
     def __init__(self, status: int, message: str, *, close: bool = False) -> None:
@@ -24,7 +24,7 @@ class Rejected(Exception):
         """Whether the rest of the request is not read."""
 
 
-class Connection(web.RequestHandler):
+class CallConnection(web.RequestHandler):
     """One connection, with a time limit for headers. aiohttp has one for the first header alone."""
 
     header_s: float = 10.0
@@ -62,10 +62,10 @@ class Connection(web.RequestHandler):
 
 
 def size_of(request: web.BaseRequest, bounds: Bounds) -> int:
-    """Bytes to set aside for a body. Raises Rejected if it is not taken at all."""
+    """Bytes to set aside for a body. Raises RejectedRequest if it is not taken at all."""
     encoding = request.headers.get("Content-Encoding", "identity").strip().lower()
     if encoding not in ("", "identity"):
-        raise Rejected(415, "a compressed body is not taken: send it as it is", close=True)
+        raise RejectedRequest(415, "a compressed body is not taken: send it as it is", close=True)
     size = request.content_length
     if size is None:
         return bounds.unannounced_bytes
@@ -74,12 +74,12 @@ def size_of(request: web.BaseRequest, bounds: Bounds) -> int:
     return size
 
 
-def _too_large(most: int, fix: str = "send a shorter conversation") -> Rejected:
-    return Rejected(413, f"the body has more than {most:,} bytes: {fix}", close=True)
+def _too_large(most: int, fix: str = "send a shorter conversation") -> RejectedRequest:
+    return RejectedRequest(413, f"the body has more than {most:,} bytes: {fix}", close=True)
 
 
 async def read_body(request: web.BaseRequest, most: int, bounds: Bounds) -> bytes:
-    """The body, of at most `most` bytes. Raises Rejected, or ConnectionError."""
+    """The body, of at most `most` bytes. Raises RejectedRequest, or ConnectionError."""
     if request.headers.get("Expect", "").lower() == "100-continue":
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         request.writer.output_size = 0
@@ -91,9 +91,9 @@ async def read_body(request: web.BaseRequest, most: int, bounds: Bounds) -> byte
                 if len(body) > most:
                     raise _too_large(most, "announce its Content-Length, or send less")
     except TimeoutError:
-        raise Rejected(
+        raise RejectedRequest(
             408, f"the body did not come within {bounds.body_s:g} s: send it faster", close=True
         ) from None
     except RequestPayloadError as error:
-        raise Rejected(400, f"the body is broken: {error}"[:300], close=True) from None
+        raise RejectedRequest(400, f"the body is broken: {error}"[:300], close=True) from None
     return bytes(body)

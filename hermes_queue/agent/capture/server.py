@@ -17,7 +17,7 @@ from aiohttp import web
 
 from hermes_queue.agent.capture.bounds import Bounds, Memory, Pace
 from hermes_queue.agent.capture.calls import Answer, Refused, Session
-from hermes_queue.agent.capture.delivery import Delivery, Gone, send_json
+from hermes_queue.agent.capture.delivery import CallDelivery, Gone, send_json
 from hermes_queue.agent.capture.dialects import chat, messages, responses
 from hermes_queue.agent.capture.dialects.base import (
     Asked,
@@ -30,7 +30,7 @@ from hermes_queue.agent.capture.dialects.base import (
 )
 from hermes_queue.agent.capture.dialects.body import read_object, tidy
 from hermes_queue.agent.capture.dialects.outputs import response_id
-from hermes_queue.agent.capture.intake import Connection, Rejected, read_body, size_of
+from hermes_queue.agent.capture.intake import CallConnection, RejectedRequest, read_body, size_of
 from hermes_queue.agent.capture.memory import Responses
 
 T = TypeVar("T")
@@ -85,11 +85,11 @@ class CallServer:
         """The protocol of a new connection: `SandboxBackend.listen` takes this method."""
         if self._closed or len(self._server.connections) >= self._bounds.connections:
             return _Turned()
-        connection = Connection(
+        connection = CallConnection(
             self._server,
             loop=asyncio.get_running_loop(),
             keepalive_timeout=self._bounds.idle_s,
-            access_log=None,
+            access_log=_quiet,
             logger=_quiet,
             lingering_time=5.0,
             max_field_size=16_384,
@@ -119,7 +119,7 @@ class CallServer:
             try:
                 await self._pace.turn()
                 return await self._respond(request, path)
-            except Rejected as error:
+            except RejectedRequest as error:
                 self._session.rejected(request.method, _sent(request), error.status)
                 found = Problem(error.status, str(error))
                 return await self._refuse(request, path, found, close=error.close)
@@ -134,14 +134,14 @@ class CallServer:
         task, connection = asyncio.current_task(), request.protocol
         if task is not None:
             self._working.add(task)
-        if isinstance(connection, Connection):
+        if isinstance(connection, CallConnection):
             connection.request_begins()
         try:
             yield
         finally:
             if task is not None:
                 self._working.discard(task)
-            if isinstance(connection, Connection):
+            if isinstance(connection, CallConnection):
                 connection.request_ends()
 
     async def _fail(
@@ -181,15 +181,15 @@ class CallServer:
             return await self._answer(request, dialect, asked)
 
     def _check(self, request: web.BaseRequest, path: str) -> None:
-        """Raises Rejected: no such path, or a wrong key."""
+        """Raises RejectedRequest: no such path, or a wrong key."""
         if path not in _DIALECTS and path != _MODELS:
-            raise Rejected(404, f"there is no {_sent(request)}")
+            raise RejectedRequest(404, f"there is no {_sent(request)}")
         if request.method != ("GET" if path == _MODELS else "POST"):
-            raise Rejected(405, f"{_sent(request)} takes no {request.method}")
+            raise RejectedRequest(405, f"{_sent(request)} takes no {request.method}")
         if not self._may(request):
-            raise Rejected(401, "the API key is wrong: use the one of this trajectory", close=True)
+            raise RejectedRequest(401, "the API key is not the one of this trajectory", close=True)
         if self._closed or self._broken:
-            raise Rejected(self._refusal_status, "trajectory stopped", close=True)
+            raise RejectedRequest(self._refusal_status, "trajectory stopped", close=True)
 
     def _may(self, request: web.BaseRequest) -> bool:
         given = [request.headers.get(name, "") for name in ("x-api-key", "api-key")]
@@ -217,7 +217,7 @@ class CallServer:
     async def _answer(
         self, request: web.BaseRequest, dialect: Dialect, asked: Asked
     ) -> web.StreamResponse:
-        delivery = Delivery(request, dialect, asked, self._bounds)
+        delivery = CallDelivery(request, dialect, asked, self._bounds)
         work = asyncio.create_task(self._in_turn(lambda: self._session.answer(asked.call)))
         try:
             answer = await delivery.meanwhile(work)
@@ -228,12 +228,12 @@ class CallServer:
                 self._session.undelivered(work.result())
             raise
         if asked.continued is not None:
-            told = (*asked.continued, answer.message)
-            self._stored.keep(response_id(answer.turn), told)
+            conversation = (*asked.continued, answer.message)
+            self._stored.keep(response_id(answer.turn), conversation)
         return await self._deliver(delivery, dialect, asked, answer)
 
     async def _deliver(
-        self, delivery: Delivery, dialect: Dialect, asked: Asked, answer: Answer
+        self, delivery: CallDelivery, dialect: Dialect, asked: Asked, answer: Answer
     ) -> web.StreamResponse:
         taken = False
         try:
@@ -254,7 +254,7 @@ class CallServer:
         request: web.BaseRequest,
         dialect: Dialect,
         asked: Asked,
-        delivery: Delivery,
+        delivery: CallDelivery,
         error: Refused,
     ) -> web.StreamResponse:
         found = self._problem(error, dialect)
@@ -316,5 +316,5 @@ def _models(request: web.BaseRequest, model: str) -> dict[str, object]:
         created = "2024-01-01T00:00:00Z"
         entry = {"type": "model", "id": model, "display_name": model, "created_at": created}
         return {"data": [entry], "has_more": False, "first_id": model, "last_id": model}
-    entry = {"id": model, "object": "model", "created": 0, "owned_by": "hermes-queue"}
-    return {"object": "list", "data": [entry]}
+    listed = {"id": model, "object": "model", "created": 0, "owned_by": "hermes-queue"}
+    return {"object": "list", "data": [listed]}

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from hermes_queue.agent.budget import STUCK_TURNS, Budget
+from hermes_queue.agent.budget import STUCK_TURNS, AttemptBudget
 from hermes_queue.agent.capture.account import Account
 from hermes_queue.agent.capture.allowance import Allowance, LimitReached
 from hermes_queue.agent.capture.calls import Answer, ModelCall, Refused
@@ -43,7 +43,7 @@ class AttemptSession:
         self,
         chat: ChatClient,
         tree: ReplyTree,
-        budget: Budget,
+        budget: AttemptBudget,
         result: AgentResult,
         *,
         model: str,

@@ -7,7 +7,8 @@ a violation ends the run.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import contextlib
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -46,7 +47,7 @@ FRAMES_AT_ONCE = 256
 class Wire(Protocol):
     """The running program in a sandbox."""
 
-    def read(self) -> AsyncIterator[bytes]:
+    def read(self) -> AsyncGenerator[bytes, None]:
         """Its output, until it ends. Raises SandboxError."""
         ...
 
@@ -145,13 +146,14 @@ class Relay:
 
     async def _receive(self) -> None:
         frames, count = Frames(), 0
-        async for chunk in self._wire.read():
-            self._heard_at = self._loop.time()
-            for number, kind, payload in frames.feed(chunk):
-                self._take(number, kind, payload)
-                count += 1
-                if count % FRAMES_AT_ONCE == 0:
-                    await asyncio.sleep(0)
+        async with contextlib.aclosing(self._wire.read()) as chunks:
+            async for chunk in chunks:
+                self._heard_at = self._loop.time()
+                for number, kind, payload in frames.feed(chunk):
+                    self._take(number, kind, payload)
+                    count += 1
+                    if count % FRAMES_AT_ONCE == 0:
+                        await asyncio.sleep(0)
         self._is_dead = True
 
     def _take(self, number: int, kind: int, payload: bytes) -> None:

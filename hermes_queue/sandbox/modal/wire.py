@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import math
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any
 
 from hermes_queue.cancellation import end_tasks, unbroken
@@ -16,12 +16,13 @@ from hermes_queue.sandbox.modal.failures import explained
 from hermes_queue.sandbox.modal.process import Output, start_process
 
 LAUNCH = (
-    'python=$(command -v python3) && env -i "HQ_COMMAND_ID=$2" '
-    '${LD_LIBRARY_PATH:+"LD_LIBRARY_PATH=$LD_LIBRARY_PATH"} "$python" -I -S -c "$1" "$3" "$4"'
+    'python=$(command -v python3) || exit; env -i "HQ_COMMAND_ID=$2" '
+    '${LD_LIBRARY_PATH:+"LD_LIBRARY_PATH=$LD_LIBRARY_PATH"} "$python" -I -S -c "$1" "$3" "$4"; exit $?'
 )
 """Run by the image's root, so that no slot with a uid can signal or trace it. Of the image's
-variables, which may be secret, it has only what some builds of Python need. The shell stays:
-`slot.sh kill` stops what it kills, and the outermost process of a command must not be stopped."""
+variables, which may be secret, it has only what some builds of Python need. The shell stays,
+which it does only if it has a last word: `slot.sh kill` stops what it kills, and the outermost
+process of a command must not be stopped."""
 COMPLAINT_BYTES = 2000
 COMPLAINT_S = 2.0
 EOF_S = 5.0
@@ -38,7 +39,7 @@ class ExecWire:
         self._kill = kill
         self._errors = Output(process.stderr, COMPLAINT_BYTES, b"")
 
-    async def read(self) -> AsyncIterator[bytes]:
+    async def read(self) -> AsyncGenerator[bytes, None]:
         """See `relay.Wire`."""
         with explained("reading from the relay of a slot", gone=True):
             async for chunk in self._process.stdout:
