@@ -22,9 +22,9 @@ from hermes_queue.sandbox.base import ExecutionRequest
 from hermes_queue.tools.base import Tool
 from hermes_queue.tools.toolbox import cap
 from workers.draft import Draft
+from workers.play.background import BackgroundLoop
 from workers.play.entry import HELP, EntryReader, Mistake, SessionCommand
 from workers.play.interruptible import InterruptibleBackend
-from workers.play.loop_thread import LoopThread
 from workers.play.screen import Display
 
 DIFF = "git --no-optional-locks status --short && git --no-optional-locks --no-pager diff HEAD"
@@ -72,7 +72,7 @@ class Person:
 
     # --- on the main thread -----------------------------------------------------------------
 
-    def serve(self, thread: LoopThread[Any], backend: InterruptibleBackend) -> None:
+    def serve(self, thread: BackgroundLoop[Any], backend: InterruptibleBackend) -> None:
         """Enter messages until the attempt has ended.
 
         Raises:
@@ -93,7 +93,7 @@ class Person:
                     wanted.set_exception(Cancelled(_END))
 
     def _next_wanted(
-        self, thread: LoopThread[Any], backend: InterruptibleBackend
+        self, thread: BackgroundLoop[Any], backend: InterruptibleBackend
     ) -> Future[Message] | None:
         while True:
             try:
@@ -105,7 +105,7 @@ class Person:
                 thread.call(backend.interrupt)
                 self._display.note("interrupted; Ctrl-C again ends the session")
 
-    def _entered(self, thread: LoopThread[Any], backend: InterruptibleBackend) -> Message:
+    def _entered(self, thread: BackgroundLoop[Any], backend: InterruptibleBackend) -> Message:
         """The next message. Raises EOFError or Quit."""
         while True:
             try:
@@ -146,7 +146,7 @@ class Person:
         return line
 
     def _obey(
-        self, command: SessionCommand, thread: LoopThread[Any], backend: InterruptibleBackend
+        self, command: SessionCommand, thread: BackgroundLoop[Any], backend: InterruptibleBackend
     ) -> None:
         agent = self._draft.agent
         match command:
@@ -163,7 +163,7 @@ class Person:
             case "diff":
                 self._display.say(self._diff(thread, backend))
 
-    def _diff(self, thread: LoopThread[Any], backend: InterruptibleBackend) -> str:
+    def _diff(self, thread: BackgroundLoop[Any], backend: InterruptibleBackend) -> str:
         if backend.slot is None:
             return "there is no slot"
         limit = self._draft.job.limits.observation_bytes

@@ -34,9 +34,9 @@ from hermes_queue.tools.toolbox import load_tool
 from workers.clock import Clock
 from workers.draft import Draft
 from workers.play.attempt import at_stage, foreign_bug, run_attempt
+from workers.play.background import BackgroundLoop, LoopEnded
 from workers.play.interruptible import InterruptibleBackend
 from workers.play.live import LiveTranscript
-from workers.play.loop_thread import LoopEnded, LoopThread
 from workers.play.person import Person
 from workers.play.screen import Display, headline
 from workers.record import final_record
@@ -110,7 +110,7 @@ class _Session:
     def run(self, record: Path | None) -> int:
         """Play; returns the exit code."""
         self._display.note(headline(self._draft.job, self._name))
-        thread = LoopThread(self._played)
+        thread = BackgroundLoop(self._played)
         try:
             if self._person is not None:
                 self._person.serve(thread, self._backend)
@@ -121,7 +121,7 @@ class _Session:
         return self._exit_code(failure)
 
     def _interrupted(
-        self, thread: LoopThread[TrajectoryFailure | None], record: Path | None
+        self, thread: BackgroundLoop[TrajectoryFailure | None], record: Path | None
     ) -> int:
         self._display.note("ending; once more does not wait for it")
         thread.cancel()
@@ -129,7 +129,9 @@ class _Session:
             self._end(self._failure(thread), record)
         return EXIT_INTERRUPTED
 
-    def _failure(self, thread: LoopThread[TrajectoryFailure | None]) -> TrajectoryFailure | None:
+    def _failure(
+        self, thread: BackgroundLoop[TrajectoryFailure | None]
+    ) -> TrajectoryFailure | None:
         """Wait for the end of the attempt."""
         try:
             return thread.result.result()

@@ -16,7 +16,7 @@ class LoopEnded(Exception):
     """Something on the loop ended it with SystemExit or KeyboardInterrupt, which is the cause."""
 
 
-class LoopThread(Generic[T]):
+class BackgroundLoop(Generic[T]):
     """Runs one coroutine; `result` is done when it and the loop have ended.
 
     It has what the coroutine returns or raises, or `LoopEnded`.
