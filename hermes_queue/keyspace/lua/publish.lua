@@ -33,7 +33,7 @@ local refused = refused_number({{'epoch', epoch, 1, EXACT, true}, {'score', is_m
   {'policy version', policy_oldest == '' and '0' or policy_oldest, -EXACT, EXACT, true}})
 if refused then return refused end
 local described = failure ~= '' and cjson.decode(failure) or {}
-local job = hash(traj, 'state', 'owner', 'epoch', 'floor', 'lane', 'priority', 'job', 'reserved')
+local job = hash(traj, 'state', 'owner', 'epoch', 'floor', 'lane', 'priority', 'job', 'reserved', 'journal')
 local verdict = verdict_without_group(job)
 if verdict then return {verdict, ''} end
 local facts = read_group()
