@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -17,13 +18,14 @@ from hermes_queue.agent.endpoint.limiter import Limiter, Unlimited
 from hermes_queue.agent.loop import BeforeTurn, run_agent
 from hermes_queue.agent.registry import AgentScript, make_chat, warm_up
 from hermes_queue.models import Message, ToolCall
-from hermes_queue.sandbox.base import WORKSPACE, SandboxBackend, Slot
+from hermes_queue.sandbox.base import WORKSPACE, SandboxBackend
 from hermes_queue.sandbox.context import SlotContext
 from hermes_queue.settings import ModelSettings
 from hermes_queue.tools import Toolbox, ToolContext
 from workers.calls.uncounted import NotCounting
 from workers.draft import Draft
 from workers.imports import import_named
+from workers.resume.journal import TurnJournal
 from workers.verdicts import check, checked_version
 
 AGENT_GRACE_S = 30.0
@@ -43,6 +45,7 @@ async def rollout(
     limiter: Limiter | None = None,
     imports: str = "*",
     prepare_limit_s: float | None = None,
+    journal: TurnJournal | None = None,
 ) -> None:
     """Run one attempt and fill `draft`; a trajectory holds at most one slot.
 
@@ -57,6 +60,8 @@ async def rollout(
         limiter: permits each call of a model. Waiting for it counts towards no deadline either.
         imports: modules that the job may name; see `import_named`.
         prepare_limit_s: limit for making the environment, during which no slot is held.
+        journal: knows the turns of an earlier attempt that is continued, and keeps those of this
+            one; None = neither.
 
     Raises:
         TrajectoryFailure: with `stage` set. The slot is released in any case.
@@ -76,11 +81,19 @@ async def rollout(
     draft.sandbox_id, draft.image = slot.sandbox_id, slot.image
     draft.clock.start()
     context = SlotContext(backend, slot, deadline=draft.clock.deadline)
+
+    def prompt() -> Sequence[Message]:
+        return _with_workspace(env.prompt(item), context.workspace)
+
     try:
         async with draft.clock.stage("setup", limit_s=limits.setup_timeout_s):
-            await env.setup(item, context)
-        async with draft.clock.stage("agent", limit_s=limits.agent_timeout_s + AGENT_GRACE_S):
-            await _act(draft, env, item, backend, context.slot, model, before_turn, limiter)
+            if not (journal and await journal.restored(context, env.tools, prompt)):
+                await env.setup(item, context)
+        agent_s = max(0.0, limits.agent_timeout_s - draft.kept_agent_s)
+        async with draft.clock.stage("agent", limit_s=agent_s + AGENT_GRACE_S):
+            deadline = time.monotonic() + draft.clock.left_s(agent_s)
+            at_work = SlotContext(backend, context.slot, deadline=deadline)
+            await _act(draft, env, item, at_work, prompt(), model, before_turn, limiter, journal)
         if draft.agent.stop_reason == "slot_killed":
             await _replace_slot(draft, env, item, backend, context)
         context.deadline = draft.clock.deadline
@@ -96,33 +109,40 @@ async def _act(
     draft: Draft,
     env: Environment[Any],
     item: Any,
-    backend: SandboxBackend,
-    slot: Slot,
+    context: SlotContext,
+    prompt: Sequence[Message],
     model: ModelSettings,
     before_turn: BeforeTurn | None,
     limiter: Limiter | None,
+    journal: TurnJournal | None,
 ) -> None:
     """Run the agent with its tools, deadline and transcript."""
-    limits = draft.job.limits
-    deadline = time.monotonic() + draft.clock.left_s(limits.agent_timeout_s)
-    context = SlotContext(backend, slot, deadline=deadline)
+    job, limits = draft.job, draft.job.limits
     toolbox = Toolbox(
         env.tools, ToolContext(context, limits.tool_timeout_s, limits.observation_bytes)
     )
     draft.tools = tuple(toolbox.schemas)
-    await run_agent(
-        make_chat(draft.job.agent, _script(env, item, draft, context, limiter), model),
-        toolbox,
-        _with_workspace(env.prompt(item), context.workspace),
-        limits=limits,
-        sampling=draft.job.agent.sampling,
-        deadline=deadline,
-        cost_usd=draft.cost_usd,
-        before_turn=draft.clock.not_counting(before_turn) if before_turn else None,
-        context=ContextControl(draft.job.agent.params),
-        into=draft.agent,
-        slot_loss_ends=draft.slot_killed_before,
-    )
+    chat = make_chat(job.agent, _script(env, item, draft, context, limiter), model)
+    async with AsyncExitStack() as stack:
+        checkpoints = None
+        if journal is not None:
+            recording = journal.recording(chat, env.tools, prompt, context)
+            checkpoints = await stack.enter_async_context(recording)
+        await run_agent(
+            chat,
+            toolbox,
+            prompt,
+            limits=limits,
+            sampling=job.agent.sampling,
+            deadline=context.deadline,
+            cost_usd=draft.cost_usd,
+            before_turn=draft.clock.not_counting(before_turn) if before_turn else None,
+            context=ContextControl(job.agent.params),
+            into=draft.agent,
+            slot_loss_ends=draft.slot_killed_before,
+            checkpoints=checkpoints,
+            continues=journal.continuation if journal else None,
+        )
 
 
 async def _replace_slot(

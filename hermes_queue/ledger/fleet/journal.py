@@ -53,9 +53,7 @@ def append(
     )
 
 
-def read_journal(
-    ledger: Ledger, trajectory_id: str, *, most: int, most_bytes: int
-) -> list[bytes]:
+def read_journal(ledger: Ledger, trajectory_id: str, *, most: int, most_bytes: int) -> list[bytes]:
     """All entries, oldest first; [] if there are none.
 
     Raises:

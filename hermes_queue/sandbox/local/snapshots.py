@@ -57,7 +57,7 @@ _UNPACK = (
 )
 _WHY = {
     _BUSY: "processes run in the background",
-    _SHARED_MEMORY: "/dev/shm is not empty",
+    _SHARED_MEMORY: "/dev/shm is not empty",  # noqa: S108 - the slot's
     _NO_TAR: "there is no tar in the slot",
 }
 _ID = re.compile(r"[0-9a-f]{32}")
