@@ -9,6 +9,7 @@ files.py         reading and writing a slot's files
 isolation.py     files and processes that slots must not reach
 assets.py        built once, complete, read-only
 dead_workers.py  leftovers of dead workers
+snapshots.py     copies of slots' files
 """
 
 from hermes_queue.sandbox.selfcheck import (
@@ -19,6 +20,7 @@ from hermes_queue.sandbox.selfcheck import (
     isolation,
     leases,
     processes,
+    snapshots,
 )
 from hermes_queue.sandbox.selfcheck.bench import (
     Check,
@@ -32,7 +34,7 @@ __all__ = ["CHECKS", "Check", "CheckResult", "NotApplicable", "Subject", "outcom
 
 CHECKS: tuple[Check, ...] = tuple(
     value
-    for module in (commands, processes, leases, files, isolation, assets, dead_workers)
+    for module in (commands, processes, leases, files, isolation, assets, dead_workers, snapshots)
     for value in vars(module).values()
     if isinstance(value, Check)
 )
