@@ -15,7 +15,13 @@ from typing import Any
 
 from hermes_queue.agent.chat import ChatClient, Reply
 from hermes_queue.agent.context import ContextControl
-from hermes_queue.agent.resumption import Checkpoints, Continuation, LoopState, Resumable, Step
+from hermes_queue.agent.resumption import (
+    CallsOfTurn,
+    Checkpoints,
+    Continuation,
+    LoopState,
+    Resumable,
+)
 from hermes_queue.agent.tokens.anchor import Anchor
 from hermes_queue.errors import (
     ContextLengthExceeded,
@@ -107,7 +113,7 @@ async def run_agent(
     before each model call; it may wait, which moves the deadline, or raise. `context` rewrites the
     conversation before it is sent. `into` is filled while the agent runs, so that it survives an
     exception. With `slot_loss_ends`, a tool call that kills its own slot stops the agent with
-    `slot_killed` instead of raising. `checkpoints` is told of each turn. `continues` the turns that
+    `slot_killed` instead of raising. `checkpoints` learns of each turn. `continues` the turns that
     are in `into` already, with `messages` before them; `context` is then that of the continuation.
 
     Raises:
@@ -152,7 +158,7 @@ class _Loop:
     """That of the last reply."""
     format_errors: int = 0
     repeats: int = 0
-    last_step: Step = field(default_factory=list)
+    last_step: CallsOfTurn = field(default_factory=list)
     checkpoints: Checkpoints | None = None
 
     def state(self) -> LoopState:
@@ -258,7 +264,7 @@ class _Loop:
         return await (call() if self.anchor is None else call(anchor=self.anchor))
 
     async def _run_calls(self, calls: Sequence[ToolCall]) -> StopReason | None:
-        step: Step = []
+        step: CallsOfTurn = []
         any_valid = False
         for done, call in enumerate(calls):
             self.result.attempted += 1
@@ -296,7 +302,7 @@ class _Loop:
         self.format_errors = 0 if any_valid else self.format_errors + 1
         return "format_errors" if self.format_errors >= self.limits.max_format_errors else None
 
-    def _stuck(self, step: Step) -> StopReason | None:
+    def _stuck(self, step: CallsOfTurn) -> StopReason | None:
         self.repeats = self.repeats + 1 if step == self.last_step else 1
         self.last_step = step
         return "stuck" if self.repeats >= STUCK_TURNS else None

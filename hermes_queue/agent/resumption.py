@@ -17,7 +17,7 @@ from hermes_queue.models import Message
 if TYPE_CHECKING:
     from hermes_queue.agent.loop import AgentResult
 
-Step = list[tuple[str, str, str]]
+CallsOfTurn = list[tuple[str, str, str]]
 """Name, arguments and answer of each call of a turn."""
 
 
@@ -46,7 +46,7 @@ class Resumable(Protocol):
 
 
 class Checkpoints(Protocol):
-    """Told of each turn, so that the agent can be continued after it."""
+    """Learns of each turn, so that the agent can be continued after it."""
 
     async def settled(self) -> None:
         """Return once the slot may change again: nothing copies its files. Never raises."""
@@ -62,7 +62,7 @@ class Continuation:
     state: LoopState
     context: ContextControl
     anchor: Anchor | None
-    last_step: Step
+    last_step: CallsOfTurn
 
     @classmethod
     def of(

@@ -215,7 +215,7 @@ def packed_arrays(part: Wire, fields: Mapping[str, int]) -> dict[str, msgpack.Ex
 
 
 def unpacked_array(code: int, content: bytes) -> PackedArray[Any]:
-    """The array of a msgpack extension. Raises ValueError: it is none."""
+    """The array of a msgpack extension. Raises ValueError: it holds no array of ours."""
     if code not in _TYPECODES:
         raise ValueError(f"not a record body: extension type {code}")
     typecode = _TYPECODES[code]

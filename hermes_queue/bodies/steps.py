@@ -124,7 +124,7 @@ def encode_entry(entry: JournalStep | JournalMark) -> bytes:
 
 
 def decode_entry(body: bytes) -> JournalStep | JournalMark:
-    """Decode an entry. Raises ValueError: it is none of this version."""
+    """Decode an entry. Raises ValueError: it is damaged or of another version."""
     try:
         size = zstandard.frame_content_size(body)
         if not 0 <= size <= MAX_ENTRY_BYTES:

@@ -51,7 +51,7 @@ class LocalSandboxSettings(Section, env_prefix=PREFIX + "LOCAL_"):
     """Number of these uids; a worker takes 256 at a time. 0 = its slots share uid 65534."""
     snapshot_max_mb: int = Field(default=256, ge=1)
     """Largest snapshot of a slot's files, from which another worker of this host continues a
-    trajectory; there is none of a slot with more."""
+    trajectory. A slot with more has no snapshot."""
     snapshots_mb: int = Field(default=8192, ge=0)
     """Disk space of all snapshots of this host, in the cache; 0 = none are made."""
     build_hosts: str = ""

@@ -31,7 +31,7 @@ from workers.upkeep import metering
 logger = logging.getLogger(__name__)
 
 _REST = 20.0
-"""After a copy of the files there is none for so many times as long as it took."""
+"""Pause after a copy of the files, in multiples of the time that it took."""
 
 
 @dataclass(frozen=True, slots=True)
