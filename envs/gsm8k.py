@@ -10,6 +10,7 @@ import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -120,6 +121,7 @@ def _braced(text: str, start: int) -> str | None:
     return None
 
 
+@lru_cache(maxsize=1024)  # all samples of a group have the same solution
 def parse_number(text: str) -> Fraction | None:
     """The one number in `text`, exactly; None if there is none, or any ambiguity.
 

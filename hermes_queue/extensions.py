@@ -129,7 +129,15 @@ def load(kind: str, name: str, *, also: Iterable[str] = ()) -> Any:
 
 def load_with_module(kind: str, name: str, *, also: Iterable[str] = ()) -> tuple[ModuleType, Any]:
     """As `load`, with the extension's module, which may have further attributes for its kind."""
+    if name in own(kind):
+        return _load_own(kind, name)
     return _place(KINDS[kind], name, also).load()
+
+
+@cache
+def _load_own(kind: str, name: str) -> tuple[ModuleType, Any]:
+    # A trajectory loads several. An exception is not kept: the next call tries again.
+    return _place(KINDS[kind], name).load()
 
 
 def module_of(kind: str, name: str) -> str | None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import Context
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import redis
@@ -21,6 +22,12 @@ PIPELINE_BYTES = 1 << 20
 lease that Redis grants in the first one is held by nobody until the last one is answered."""
 PIPELINE_CALLS = 256
 
+STAGED_FROM_BYTES = 8 << 10
+"""A value of this size or more is stored before its script runs: Lua hashes every byte of an
+argument, which for 41 kB takes Redis as long as the rest of a publication."""
+STAGED_TTL_S = 300
+"""After this time a value whose script never ran is gone."""
+
 
 @dataclass(frozen=True, slots=True)
 class ScriptCall(Generic[T]):
@@ -30,27 +37,39 @@ class ScriptCall(Generic[T]):
     given: Mapping[str, Any]
     read: Callable[[Any], T]
     """Makes the result from the script's answer; runs in the thread that makes the call."""
+    staged: bytes = b""
+    """A value that is stored as `staged:{token}` in the same round trip, before the script runs."""
 
     @property
     def weight(self) -> int:
         """Its part of `PIPELINE_BYTES`, as if each of `PIPELINE_CALLS` had as much at least."""
         size = sum(len(value) for value in self.given.values() if isinstance(value, bytes | str))
-        return max(size, PIPELINE_BYTES // PIPELINE_CALLS)
+        return max(size + len(self.staged), PIPELINE_BYTES // PIPELINE_CALLS)
 
     @classmethod
     def of(cls, script: str, read: Callable[[Any], T], /, **given: Any) -> ScriptCall[T]:
         """The call of `script` by the names in its header."""
         return cls(script, given, read)
 
+    @classmethod
+    def with_body(
+        cls, script: str, read: Callable[[Any], T], /, body: bytes, **given: Any
+    ) -> ScriptCall[T]:
+        """The call of a script that takes `body` as an argument or, a large one, as `staged`."""
+        if len(body) < STAGED_FROM_BYTES:
+            return cls(script, {**given, "body": body, "token": ""}, read)
+        token = secrets.token_hex(8)
+        return cls(script, {**given, "body": b"", "token": token}, read, body)
+
     def then(self, react: Callable[[T], U]) -> ScriptCall[U]:
         """The same call; its result is what `react` returns for ours."""
         read = self.read
-        return ScriptCall(self.script, self.given, lambda answer: react(read(answer)))
+        return ScriptCall(self.script, self.given, lambda answer: react(read(answer)), self.staged)
 
     def within(self, context: Context) -> ScriptCall[T]:
         """The same call; its answer is read within `context`."""
         read = self.read
-        return ScriptCall(self.script, self.given, lambda answer: context.run(read, answer))
+        return replace(self, read=lambda answer: context.run(read, answer))
 
 
 class _Packed(NamedTuple):
@@ -60,6 +79,8 @@ class _Packed(NamedTuple):
     script: scripts.Script
     keys: list[str]
     args: list[Any]
+    staged: tuple[str, bytes] | None
+    """Key and value that are stored before the script runs."""
 
 
 def make_all(
@@ -76,7 +97,10 @@ def make_all(
     for place, call in enumerate(calls):
         try:
             script = scripts.script(call.script)
-            packed.append(_Packed(place, script, *script.packed(prefix, call.given)))
+            staged = None
+            if call.staged:
+                staged = f"{prefix}staged:{call.given['token']}", call.staged
+            packed.append(_Packed(place, script, *script.packed(prefix, call.given), staged))
         except Exception as error:  # noqa: BLE001 - it is the caller's of this call alone
             results[place] = error
     for each, answer in zip(packed, _answers(client, packed), strict=True):
@@ -116,6 +140,13 @@ def _answers(client: redis.Redis, calls: Sequence[_Packed]) -> list[Any]:
 def _sent(client: redis.Redis, calls: Sequence[_Packed]) -> list[Any]:
     with client.pipeline(transaction=False) as pipe:
         for each in calls:
+            if each.staged:
+                pipe.set(*each.staged, ex=STAGED_TTL_S)
             pipe.evalsha(each.script.sha1, len(each.keys), *each.keys, *each.args)
-        answers: list[Any] = pipe.execute(raise_on_error=False)
-    return answers
+        answers = iter(pipe.execute(raise_on_error=False))
+    return [_after(next(answers) if each.staged else None, next(answers)) for each in calls]
+
+
+def _after(stored: Any, answer: Any) -> Any:
+    """The answer of a script, or the error of storing its value, without which it does nothing."""
+    return stored if isinstance(stored, Exception) else answer

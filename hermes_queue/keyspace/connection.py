@@ -24,6 +24,9 @@ from hermes_queue.settings import DEFAULT_REDIS_URL, RedisSettings
 C = TypeVar("C")
 
 MIN_VERSION = (6, 2)
+READ_BYTES = 1 << 20
+"""An asyncio client takes this much at once: a group of records comes in few pieces, each of which
+costs a turn of the event loop."""
 NO_EVICTION_REMEDY = "CONFIG SET maxmemory-policy noeviction, and in its configuration file"
 
 _CHECK = "check user and password in HERMES_QUEUE_REDIS_URL"
@@ -94,7 +97,8 @@ def connect_async(settings: RedisSettings, url: str | None = None) -> redis.asyn
     Raises:
         ConfigurationError: the URL is missing or malformed.
     """
-    return _open(redis.asyncio.Redis.from_url, settings, redis_url(settings, url))
+    target = redis_url(settings, url)
+    return _open(redis.asyncio.Redis.from_url, settings, target, socket_read_size=READ_BYTES)
 
 
 def _check_version(client: redis.Redis) -> None:

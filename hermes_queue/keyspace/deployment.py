@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 
 import redis
 
@@ -108,7 +108,10 @@ class Deployment:
 
     def make(self, call: ScriptCall[T]) -> T:
         """Make one call. Raises as `call` does."""
-        return call.read(self.call(call.script, **call.given))
+        [result] = self.make_all([call])
+        if isinstance(result, Exception):
+            raise result
+        return cast(T, result)
 
     def make_all(self, calls: Sequence[ScriptCall[Any]]) -> list[Any]:
         """Make independent calls together; see `calls.make_all`."""

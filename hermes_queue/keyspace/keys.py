@@ -104,6 +104,8 @@ KEYS = (
     Key("body:{id}", "string", "ledger", "the record, msgpack with typed arrays and zstd; `~` and "
         "a number follow the id in later lives of a purged run", "no: deleted with its group, see "
         "[results](results.md)", "- r - -", True),
+    Key("staged:{token}", "string", "ledger", "a large record on its way to `body:{id}`, until its "
+        "publication has run", "five minutes"),
     Key("results", "stream", "ledger", "one entry per finished group, plain fields for filtering",
         "no: trimmed when read by all", "- r r -", True),
     Key("results:bytes", "string", "ledger", "size of all bodies that wait for a reader, of open "

@@ -152,16 +152,16 @@ def publish(
             )
         return cast(PublishVerdict, answer.verdict.decode())
 
-    return ScriptCall.of(
+    return ScriptCall.with_body(
         "publish",
         read,
+        body=body,
         id=record.trajectory_id,
         group_id=record.group_id,
         run_id=record.run_id,
         owner=owner,
         epoch=record.epoch,
         score=None if record.score is None else float(record.score),
-        body=body,
         object=claim and f"{record.trajectory_id} {claim.url}",
         sample_index=record.sample_index,
         finished_ttl_s=finished_ttl_s,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import secrets
+from dataclasses import replace
+
 import pytest
 import redis
 from records import make_job, make_record
@@ -9,7 +12,7 @@ from redis_server import RedisServer
 
 from hermes_queue.bodies import codec
 from hermes_queue.errors import RedisFull, RedisUnavailable
-from hermes_queue.keyspace.calls import PIPELINE_BYTES, ScriptCall
+from hermes_queue.keyspace.calls import PIPELINE_BYTES, STAGED_FROM_BYTES, ScriptCall
 from hermes_queue.ledger import Claim, Ledger, transitions
 from hermes_queue.settings import ResultSettings, RetrySettings
 
@@ -27,6 +30,15 @@ def publish(job, results=RESULTS, **fields):
     return transitions.publish(
         record, codec.encode_record(record), owner="w1", finished_ttl_s=60, results=results
     )
+
+
+def large(job, **fields):
+    report = {"output": secrets.token_hex(STAGED_FROM_BYTES)}
+    return publish(job, **({"report": report} | fields))
+
+
+def staged(ledger: Ledger):
+    return list(ledger.client.scan_iter(ledger.key("staged:*")))
 
 
 def jobs_of(ledger: Ledger, count: int):
@@ -129,3 +141,54 @@ def test_small_calls_count_alike_and_large_ones_by_their_bodies():
     assert 256 * small.weight == 256 * begin(make_job()).weight == PIPELINE_BYTES
     large = ScriptCall(large.script, {**large.given, "body": bytes(PIPELINE_BYTES)}, large.read)
     assert large.weight > PIPELINE_BYTES
+
+
+def test_a_large_record_is_no_argument_of_its_script_and_is_stored_as_any_other(
+    ledger: Ledger, round_trips
+):
+    small, job = jobs_of(ledger, 2)
+    ledger.make_all([begin(small), begin(job), publish(small)])
+    size = int(ledger.client.get(ledger.key("results:bytes")))
+    round_trips.clear()
+    call = large(job)
+    assert call.given["body"] == b""
+    assert ledger.make_all([call]) == ["group"]
+    assert len(round_trips) == 1
+    name = ledger.key(f"body:{job.trajectory_id}")
+    assert (ledger.client.get(name), ledger.client.ttl(name)) == (call.staged, -1)
+    assert int(ledger.client.get(ledger.key("results:bytes"))) == size + len(call.staged)
+    assert staged(ledger) == []
+
+
+def test_a_large_record_that_is_not_accepted_leaves_nothing_behind(ledger: Ledger):
+    first, second, third = jobs_of(ledger, 3)
+    ledger.make_all([begin(job) for job in (first, second, third)])
+    impossible = large(third)
+    impossible = replace(impossible, given={**impossible.given, "tokens": "-1"})
+    calls = [large(first), large(first), large(second, results=ResultSettings(hard_max_groups=1))]
+    *answers, full, refused = ledger.make_all([*calls, impossible])
+    assert answers == ["group", "final"]
+    assert isinstance(full, RedisFull)
+    assert isinstance(refused, redis.ResponseError)
+    assert staged(ledger) == []
+
+
+def test_a_large_record_that_expired_before_its_script_ran_is_not_published(ledger: Ledger):
+    [job] = jobs_of(ledger, 1)
+    ledger.make_all([begin(job)])
+    call = large(job)
+    assert ledger.make_all([replace(call, staged=b"")]) == ["unstored"]
+    assert ledger.client.exists(ledger.key(f"body:{job.trajectory_id}")) == 0
+    assert ledger.make_all([call]) == ["group"]
+
+
+def test_a_large_record_for_which_redis_has_no_room_is_not_published(ledger: Ledger):
+    [job] = jobs_of(ledger, 1)
+    ledger.make_all([begin(job)])
+    call = large(job)
+    used = ledger.client.info("memory")["used_memory"]
+    ledger.client.config_set("maxmemory", used - 1)
+    [answer] = ledger.make_all([call])
+    ledger.client.config_set("maxmemory", 0)
+    assert isinstance(answer, RedisFull)
+    assert ledger.make_all([call]) == ["group"]

@@ -23,10 +23,11 @@ def calls() -> Iterator[tuple[str, str, frozenset[str | None]]]:
                 if isinstance(node, ast.Call):
                     first = [a.value for a in node.args if isinstance(a, ast.Constant)][:1]
                     text = ast.unparse(node)
-                    is_call = text.count(".call") or text.startswith("ScriptCall.of")
+                    is_call = text.count(".call") or text.startswith("ScriptCall.")
                     if first and first[0] in known and is_call:
                         place = f"{path.relative_to(ROOT)}:{node.lineno}"
-                        yield place, first[0], frozenset(k.arg for k in node.keywords)
+                        added = {"token"} if "with_body" in text else set()
+                        yield place, first[0], frozenset({k.arg for k in node.keywords} | added)
 
 
 def test_every_script_is_called_and_every_call_gives_what_the_header_names() -> None:

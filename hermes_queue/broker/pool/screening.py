@@ -13,7 +13,15 @@ import logging
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    FiniteFloat,
+    PrivateAttr,
+    ValidationError,
+    model_validator,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -73,6 +81,7 @@ class _Message(_Part):
     content_type: str = Field(alias="content-type")
     content_encoding: str = Field(alias="content-encoding")
     body: str
+    _decoded: list[Any] | None = PrivateAttr(None)
 
     @model_validator(mode="after")
     def _body_is_one_of_a_task(self) -> _Message:
@@ -80,18 +89,31 @@ class _Message(_Part):
         if self.properties.body_encoding == "base64":
             body = base64.b64decode(self.body, validate=True)
         if self.content_type == "application/json":  # Celery refuses other types unread
-            args, kwargs, embed = json.loads(body)
+            decoded = json.loads(body)
+            args, kwargs, embed = decoded
             if (type(args), type(kwargs)) != (list, dict) or not isinstance(embed, dict | None):
                 raise ValueError("the body is not [positional, named, embedded]")
+            self._decoded = decoded
         return self
+
+    @property
+    def decoded(self) -> list[Any] | None:
+        """The body's positional, named and embedded arguments; None if it is not JSON."""
+        return self._decoded
+
+
+class Payload(dict[str, Any]):
+    """What a message says, as kombu takes it."""
+
+    body: list[Any] | None = None
+    """What its body says; None if that is not JSON."""
 
 
 class TaskMessage(NamedTuple):
     """A valid message of a task."""
 
     raw: bytes
-    payload: dict[str, Any]
-    """What `raw` says."""
+    payload: Payload
 
     @property
     def tag(self) -> str:
@@ -110,14 +132,16 @@ def read_message(raw: bytes) -> TaskMessage:
     try:
         # Decoded here: of bytes, json also reads UTF-16 and byte order marks, which would make the
         # record of an unacknowledged message, and with it all others' redelivery, unreadable.
-        payload = json.loads(raw.decode())
-        _Message.model_validate(payload)
+        parsed = json.loads(raw.decode())
+        body = _Message.model_validate(parsed).decoded
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(map(str, first["loc"]))
         raise ValueError(f"{place}: {first['msg']}"[:EVIDENCE_CHARACTERS]) from None
     except (ValueError, TypeError, RecursionError) as error:
         raise ValueError(f"{type(error).__name__}: {error}"[:EVIDENCE_CHARACTERS]) from None
+    payload = Payload(parsed)
+    payload.body = body
     return TaskMessage(raw, payload)
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from kombu.connection import Connection
 from kombu.transport import redis, virtual
 
-from hermes_queue.broker.pool.screening import Screen, TaskMessage
+from hermes_queue.broker.pool.screening import Payload, Screen, TaskMessage
 
 MOST_AT_ONCE = 64
 """Messages that one reply brings. While a worker starts these, others get the rest."""
@@ -68,10 +68,20 @@ def _record(message: TaskMessage) -> bytes:
     return b"[%b, %b" % (message.raw, place[1:].encode())
 
 
+class ScreenedMessage(virtual.Message):
+    """A message whose body was decoded when it was validated, and is not decoded again."""
+
+    def __init__(self, payload: Any, channel: Any = None, **options: Any) -> None:
+        super().__init__(payload, channel=channel, **options)  # type: ignore[no-untyped-call]
+        if isinstance(payload, Payload):
+            self._decoded_cache = payload.body
+
+
 class BatchChannel(redis.Channel):
     """A channel that takes, and acknowledges, several messages per round trip."""
 
     QoS = BatchQoS
+    Message = ScreenedMessage
     screen: Screen
     """Validates every message; set by `attach`, as is `room`."""
     _kept_client: Any = None

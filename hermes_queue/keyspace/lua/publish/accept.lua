@@ -8,7 +8,9 @@ local function verdict_without_group(job)
   local has_ended = state == 'final' or state == 'cancelled'
   if object ~= '' and not has_ended and not redis.call('ZSCORE', objects, object) then return 'unstored' end
   if state == 'surplus' then
-    redis.call('SET', prefix .. 'body:' .. body_name(id, job.floor), body, 'EX', finished_ttl_s)
+    local name = prefix .. 'body:' .. body_name(id, job.floor)
+    put_body(name)
+    redis.call('EXPIRE', name, finished_ttl_s)
     redis.call('HSET', traj, 'state', 'final')
     return 'surplus'
   end

@@ -30,7 +30,7 @@ local function add_member(facts, name)
   local kind, counter = 'm:', 'measured'
   if not is_measured then kind, counter = 'x:', 'failed' end
   facts[counter] = facts[counter] + 1
-  redis.call('HSET', group, kind .. sample_index, cjson.encode({name, score, #body, policy_oldest, stamp(now)}),
+  redis.call('HSET', group, kind .. sample_index, cjson.encode({name, score, body_bytes, policy_oldest, stamp(now)}),
     'measured', facts.measured, 'failed', facts.failed)
 end
 

@@ -28,8 +28,8 @@ end
 
 -- Store the body. In later lives it has a distinct name, under which its object is then listed.
 local function keep_body(name)
-  redis.call('SET', prefix .. 'body:' .. name, body)
-  redis.call('INCRBY', unread_bytes, #body)
+  put_body(prefix .. 'body:' .. name)
+  redis.call('INCRBY', unread_bytes, body_bytes)
   if object ~= '' and name ~= id then
     local due = redis.call('ZSCORE', objects, object)
     redis.call('ZREM', objects, object)
