@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
 
 from hermes_queue.errors import SandboxError
 from hermes_queue.sandbox.base import (
@@ -10,10 +11,12 @@ from hermes_queue.sandbox.base import (
     Capabilities,
     ExecutionRequest,
     ExecutionResult,
+    Listening,
     SandboxInfo,
     Slot,
     SlotSpec,
 )
+from hermes_queue.sandbox.listening.sockets import SocketListening, listen_on_loopback
 
 WORKER = {"HERMES_QUEUE_SANDBOX_BACKEND": "benchmarks.noop:NoopBackend"}
 """Settings of a worker that has it."""
@@ -52,6 +55,9 @@ class NoopBackend:
         raise FileNotFoundError(path)
 
     async def write_file(self, slot: Slot, path: str, data: bytes) -> None: ...
+
+    async def listen(self, slot: Slot, factory: Callable[[], asyncio.BaseProtocol]) -> Listening:
+        return SocketListening(listen_on_loopback(), factory)
 
     async def renew(self, slot: Slot) -> Slot:
         return slot

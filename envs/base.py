@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 from pydantic import BaseModel
 
 from hermes_queue import extensions
+from hermes_queue.errors import ModelConfigError
 from hermes_queue.models import Message, ToolCall
 from hermes_queue.sandbox.base import AssetSpec, SlotSpec
 from hermes_queue.sandbox.context import SlotContext
@@ -82,6 +83,21 @@ class Environment(Protocol[ItemT]):
         """
 
 
+@runtime_checkable
+class DescribesTask(Protocol):
+    """An env that says its task to a program with tools of its own (`--agent command`).
+
+    Optional: without it, `task_of` makes the text from `prompt`, and an env with tools of its own
+    is refused.
+    """
+
+    def task(self, item: Any) -> str:
+        """The task in one text that names no tool of ours. Must not disclose the tests that grade.
+
+        If the answer is not in the workspace, the text says that the last message holds it.
+        """
+
+
 ReadAsset = Callable[[AssetSpec, str], Awaitable[bytes]]
 """Builds an asset if necessary and reads one of its files."""
 
@@ -100,6 +116,35 @@ class PreparesAhead(Protocol):
         The assets of `spec` are there already. It must be safe beside the `setup` of the same
         item, and beside itself.
         """
+
+
+def task_of(env: Environment[Any], item: Any) -> str:
+    """The task as a program is told it: `task`, else what the prompt says before any reply."""
+    if isinstance(env, DescribesTask):
+        return env.task(item)
+    texts = []
+    for message in env.prompt(item):
+        if message.role == "assistant":
+            break
+        texts.append((message.content or "").strip())
+    return "\n\n".join(filter(None, texts))
+
+
+def check_program_env(env: Environment[Any]) -> None:
+    """Refuse an env whose tools a program cannot call, unless it has a `task` for programs.
+
+    Raises:
+        ModelConfigError: names the tool and the fix.
+    """
+    if isinstance(env, DescribesTask):
+        return
+    bundled = extensions.own("tool")
+    if foreign := next((name for name in env.tools if name not in bundled), None):
+        raise ModelConfigError(
+            f"env {env.name}: its tool {foreign!r} cannot be called by a program in the slot; if "
+            "the task can be done without it, give the env a method `task(item) -> str` that says "
+            "so, else run it with another --agent"
+        )
 
 
 def load_env(name: str) -> Environment[Any]:

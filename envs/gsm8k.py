@@ -26,6 +26,13 @@ You solve maths word problems. Work step by step and let tools do the arithmetic
 `calculator`, or `terminal` with python3 -c "print(...)". When you are sure, answer \
 without calling a tool and end with the result as one plain number in \\boxed{}."""
 
+TASK = """\
+Solve this maths word problem. Work step by step; python3 can do the arithmetic. Nothing has to be \
+left in files: end your last message with the result as one plain number in \\boxed{{}}.
+
+{question}
+"""
+
 MAX_ANSWER_CHARS = 200
 """Longer text in the braces is not accepted as a number."""
 
@@ -172,6 +179,10 @@ class Gsm8k:
             Message(role="system", content=SYSTEM_PROMPT),
             Message(role="user", content=item.question),
         ]
+
+    def task(self, item: Gsm8kItem) -> str:
+        """The same for a program with tools of its own."""
+        return TASK.format(question=item.question)
 
     def spec(self, item: Gsm8kItem, profile: str) -> SlotSpec:
         """Any slot with a python3."""

@@ -65,8 +65,11 @@ Find the cause and repair the package's source code.
   changed). The package is imported from the source tree, it needs no installation.
 - Your work is graded by tests you do not have. Changes to tests, to the configuration of
   pytest or packaging, and new files outside the package are not looked at.
-- When you are done, call the tool `submit`.
+- When you are done, {ending}.
 """
+SUBMIT = "call the tool `submit`"
+STOP = "end your work. Commands must not wait for input"
+"""For programs, whose tools are not ours and which do not see `SYSTEM`."""
 
 
 class SweSmith:
@@ -81,13 +84,12 @@ class SweSmith:
 
     def prompt(self, item: Row) -> list[Message]:
         """The report and instructions; names no test that grades."""
-        task = TASK.format(
-            workspace=WORKSPACE,
-            statement=item.problem_statement.strip(),
-            command=_pytest_line(item),
-            venv=suite.VENV,
-        )
+        task = _task(item, SUBMIT)
         return [Message(role="system", content=SYSTEM), Message(role="user", content=task)]
+
+    def task(self, item: Row) -> str:
+        """The same for a program with tools of its own."""
+        return _task(item, STOP)
 
     def spec(self, item: Row, profile: str) -> SlotSpec:
         """A slot with the row's Python and dependencies."""
@@ -162,6 +164,16 @@ class SweSmith:
     def tamper(self, item: Row) -> Mapping[str, Sequence[ToolCall]]:
         """Attempts to score without the fix."""
         return tamper.cases(item)
+
+
+def _task(item: Row, ending: str) -> str:
+    return TASK.format(
+        workspace=WORKSPACE,
+        statement=item.problem_statement.strip(),
+        command=_pytest_line(item),
+        venv=suite.VENV,
+        ending=ending,
+    )
 
 
 def _pytest_line(item: Row) -> str:

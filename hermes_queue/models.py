@@ -1,8 +1,9 @@
 """The models that travel over Redis: jobs, trajectories, groups.
 
 Every model is frozen and rejects unknown fields: an unknown field means a version mismatch.
-`SCHEMA_VERSION` rises with every change that an older reader cannot take. Queue names contain
-it, so that an old worker never receives a newer job.
+`SCHEMA_VERSION` rises with every change of jobs that an older reader cannot take. Queue names
+contain it, so that an old worker never receives a newer job. A record has the lowest version whose
+readers can take it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, FiniteFloat, model_validator
 
 from hermes_queue.errors import CAUSES, WIDE_CAUSES, Stage
-from hermes_queue.wire.arrays import Logprobs, LossMask, TokenIds
+from hermes_queue.wire.branches import Branch as Branch
+from hermes_queue.wire.branches import BranchLabel as BranchLabel
+from hermes_queue.wire.branches import Node as Node
 from hermes_queue.wire.conversation import FunctionCall as FunctionCall
 from hermes_queue.wire.conversation import Message as Message
 from hermes_queue.wire.conversation import ToolCall as ToolCall
@@ -21,8 +24,15 @@ from hermes_queue.wire.names import LaneName, RunId, check_ids
 from hermes_queue.wire.names import Name as Name
 from hermes_queue.wire.names import make_ids as make_ids
 from hermes_queue.wire.parameters import COUNT_MAX, holdable
+from hermes_queue.wire.program import ProgramRun as ProgramRun
+from hermes_queue.wire.turns import TokenSequence as TokenSequence
+from hermes_queue.wire.turns import Turn as Turn
+from hermes_queue.wire.turns import TurnCall as TurnCall
+from hermes_queue.wire.turns import Usage as Usage
 
 SCHEMA_VERSION = 1
+RECORD_VERSION = 2
+"""The newest version of records. 2: with the conversations of a program, see `_SINCE_2`."""
 
 StopReason = Literal[
     "submitted",
@@ -35,6 +45,7 @@ StopReason = Literal[
     "format_errors",
     "stuck",
     "slot_killed",
+    "exited",
     "failed",
     "cancelled",
 ]
@@ -193,49 +204,6 @@ class Failure(Wire):
     """Whether a new sample may succeed, as decided by the worker that recorded the failure."""
 
 
-class Usage(Wire):
-    """Token counts as the server reports them."""
-
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    cached_tokens: int = 0
-
-
-class Turn(Wire):
-    """One model call. Token fields hold what the server returned; text is never re-encoded."""
-
-    prompt_ids: TokenIds | None = None
-    completion_ids: TokenIds | None = None
-    logprobs: Logprobs | None = None
-    """One per token of `completion_ids`, rounded to float32 at capture."""
-    logprobs_mode: str | None = None
-    """Distribution of `logprobs` in vLLM's terms: `raw_logprobs` (before temperature and the like)
-    or `processed_logprobs` (after them). None = unknown."""
-    sampling: dict[str, Any] = Field(default_factory=dict)
-    server: str | None = None
-    """URL of the endpoint, without credentials."""
-    server_version: str | None = None
-    """Name and version of the server, e.g. `vllm 0.32.0`. None = unknown."""
-    policy_version: str | None = None
-    """Version of the weights as the server names it; the last one if they changed in the turn."""
-    policy_spans: tuple[tuple[str, int], ...] = ()
-    """If the weights changed during the completion: (version, index of its first token in
-    `completion_ids`) for each."""
-    finish_reason: str | None = None
-    usage: Usage = Usage()
-    latency_s: float = 0.0
-
-
-class TokenSequence(Wire):
-    """Consecutive turns in one sequence; each prompt extends the tokens before it exactly."""
-
-    ids: TokenIds
-    loss_mask: LossMask
-    """1 for tokens the policy sampled, 0 for context."""
-    logprobs: Logprobs
-    """0.0 where `loss_mask` is 0."""
-
-
 class ToolCallCounts(Wire):
     """attempted >= schema_valid >= ok + error."""
 
@@ -297,7 +265,7 @@ class TrajectoryProvenance(Wire):
 class ScoredTrajectory(Wire):
     """The result of one job. `score is None` means *not measured*, never 0."""
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[1, 2] = 1
     run_id: Name
     group_id: Name
     trajectory_id: Name
@@ -333,6 +301,10 @@ class ScoredTrajectory(Wire):
     turns: tuple[Turn, ...] = ()
     sequences: tuple[TokenSequence, ...] | None = None
     """None if the server returned no token ids."""
+    nodes: tuple[Node, ...] = ()
+    """All conversations of a program; `messages` is the main one."""
+    branches: tuple[Branch, ...] = ()
+    program: ProgramRun | None = None
     tool_calls: ToolCallCounts = ToolCallCounts()
     stage_seconds: dict[str, float] = Field(default_factory=dict)
     """Seconds per stage of this attempt; `queue` is the time from `queued_at` to `begun_at`."""
@@ -350,7 +322,20 @@ class ScoredTrajectory(Wire):
             raise ValueError("a completed trajectory has a score, a failed one has None")
         if (self.status == "failed") != (self.failure is not None):
             raise ValueError("a failed trajectory says why in `failure`, a completed one has none")
+        if self.schema_version == 1 and (self.nodes or self.branches or self.program):
+            raise ValueError("a record with the conversations of a program has schema_version 2")
         return self
+
+    def to_json(self) -> str:
+        """The record as JSON, without fields that readers of its version do not know."""
+        return self.model_dump_json(exclude=_SINCE_2 if self.schema_version == 1 else None)
+
+
+_SINCE_2: Any = {
+    **{name: True for name in ("nodes", "branches", "program")},
+    "turns": {"__all__": {"parent", "branch", "call"}},
+    "sequences": {"__all__": {"turns", "branch"}},
+}
 
 
 def identity(source: TrajectoryJob | ScoredTrajectory) -> dict[str, Any]:

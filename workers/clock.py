@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import TracebackType
 
+from hermes_queue.agent.budget import Uncounted
 from hermes_queue.agent.loop import BeforeTurn
 from hermes_queue.errors import DeadlineExceeded, Stage, stage
 
@@ -31,7 +32,13 @@ class Clock:
     """See `carry`."""
     _waited_s: float = 0.0
     """Time that counts towards no deadline: the run was paused, or the endpoint busy or failing."""
+    _uncounted: Uncounted = field(default_factory=Uncounted)
     _stage_timeout: asyncio.Timeout | None = None
+    _waiting: int = 0
+    """Waits that are open."""
+    _held: asyncio.Timeout | None = None
+    """The stage's limit, if it cannot expire now because of them; it then ends at `_held_end`."""
+    _held_end: float | None = None
 
     def start(self) -> None:
         """Start: the slot is leased. The wait for it counts towards no deadline."""
@@ -59,26 +66,47 @@ class Clock:
         return max(0.0, min(limit_s, self.deadline - time.monotonic()))
 
     def not_counting(self, wait: BeforeTurn) -> BeforeTurn:
-        """`wait`, wrapped so that all deadlines move by the time it takes."""
+        """`wait`, wrapped so that all deadlines move by the time it takes.
+
+        Several may run at once; the time that they share counts once.
+        """
 
         async def waiting() -> None:
-            started, timeout = time.monotonic(), self._stage_timeout
-            end = timeout.when() if timeout else None
-            if timeout:  # it must not expire during the wait, whose length is unknown yet
-                timeout.reschedule(None)
+            began = time.monotonic()
+            self._hold()
             try:
                 await wait()
             finally:
-                if timeout:
-                    timeout.reschedule(end)
-                self.postpone(time.monotonic() - started)
+                self._resume()
+                self.exclude(began)
 
         return waiting
+
+    def _hold(self) -> None:
+        """Let no stage expire: a wait has begun whose length is unknown yet."""
+        self._waiting += 1
+        if self._held is None and self._stage_timeout:
+            self._held, self._held_end = self._stage_timeout, self._stage_timeout.when()
+            self._held.reschedule(None)
+
+    def _resume(self) -> None:
+        self._waiting -= 1
+        if self._waiting == 0 and self._held:
+            held, self._held = self._held, None
+            if held is self._stage_timeout:
+                held.reschedule(self._held_end)
+
+    def exclude(self, began: float) -> None:
+        """Take the time since `began` off all deadlines, but none of it a second time."""
+        self.postpone(self._uncounted.add(began, time.monotonic()))
 
     def postpone(self, seconds: float) -> None:
         """Extend all deadlines by time that was not the agent's."""
         self.deadline += seconds
         self._waited_s += seconds
+        if self._held:
+            self._held_end = None if self._held_end is None else self._held_end + seconds
+            return
         end = self._stage_timeout.when() if self._stage_timeout else None
         if self._stage_timeout and end is not None:
             self._stage_timeout.reschedule(end + seconds)

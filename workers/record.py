@@ -6,16 +6,16 @@ import logging
 import platform
 import sys
 import time
-from dataclasses import asdict
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
-from hermes_queue.agent.tokens.merge import break_reason, merge_with_breaks
+from hermes_queue.agent.tokens.merge import break_events, merge_with_breaks
 from hermes_queue.bodies import codec
 from hermes_queue.errors import TrajectoryFailure
 from hermes_queue.ledger.attempts import unpacked
 from hermes_queue.ledger.poison import item_hash
 from hermes_queue.models import (
+    RECORD_VERSION,
     AgentSpec,
     Failure,
     Provenance,
@@ -44,14 +44,12 @@ def record_of(
         stop_reason: StopReason = "cancelled" if failure.cause == "cancelled" else "failed"
     else:
         stop_reason = agent.stop_reason or "failed"
-    sequences, breaks = merge_with_breaks(agent.turns) or (None, ())
+    sequences, breaks = merge_with_breaks(agent.turns, agent.branches) or (None, ())
     oldest, newest = span(agent.turns)
-    broken = [
-        {"event": "sequence_break", **asdict(each)}
-        | {"reason": break_reason(each, agent.turns, agent.events)}
-        for each in breaks
-    ]
+    broken = break_events(breaks, agent.turns, agent.events)
+    of_program = bool(agent.branches or agent.program)
     return ScoredTrajectory(
+        schema_version=RECORD_VERSION if of_program else 1,
         **identity(job),
         policy_oldest=oldest,
         policy_newest=newest,
@@ -69,6 +67,9 @@ def record_of(
         events=(*agent.events, *broken),
         turns=tuple(agent.turns),
         sequences=sequences,
+        nodes=tuple(agent.nodes),
+        branches=tuple(agent.branches),
+        program=agent.program,
         tool_calls=agent.tool_calls,
         stage_seconds=draft.clock.stage_seconds,
         usage=agent.usage,
@@ -118,6 +119,9 @@ def encoded(record: ScoredTrajectory, cap_bytes: int) -> tuple[ScoredTrajectory,
             attempts = tuple(each.model_copy(update=brief) for each in clean.attempts)
             clean = clean.model_copy(update={"attempts": attempts})
             body = codec.encode_record(clean)
+        if len(body) > cap_bytes and clean.schema_version > 1:
+            clean = _without_side(clean)
+            body = codec.encode_record(clean)
         if len(body) <= cap_bytes:
             return clean, body
         problem = (
@@ -129,6 +133,14 @@ def encoded(record: ScoredTrajectory, cap_bytes: int) -> tuple[ScoredTrajectory,
     except Exception as error:  # noqa: BLE001 - the job must have a record in any case
         problem = f"the record cannot be encoded: {type(error).__name__}: {error}"
     return _failed(record, record.failure, problem)
+
+
+def _without_side(record: ScoredTrajectory) -> ScoredTrajectory:
+    """A program's record without the files that it left and the messages beside the main path."""
+    program = record.program and record.program.model_copy(update={"kept": {}})
+    event = {"turn": len(record.turns), "event": "record_reduced", "fields": ["nodes", "kept"]}
+    update = {"nodes": (), "program": program, "events": (*record.events, event)}
+    return record.model_copy(update=update)
 
 
 def _failed(

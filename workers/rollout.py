@@ -10,12 +10,15 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from envs.base import Environment, load_env
+from envs.base import Environment, load_env, task_of
+from hermes_queue.agent.chat import ChatClient
 from hermes_queue.agent.context import ContextControl
 from hermes_queue.agent.endpoint.limiter import Limiter, Unlimited
 from hermes_queue.agent.loop import BeforeTurn, run_agent
+from hermes_queue.agent.programs.conceal import check_conceal
 from hermes_queue.agent.registry import AgentScript, make_chat, warm_up
 from hermes_queue.models import Message, ToolCall
 from hermes_queue.sandbox.base import WORKSPACE, SandboxBackend
@@ -25,6 +28,8 @@ from hermes_queue.tools import Toolbox, ToolContext
 from workers.calls.uncounted import NotCounting
 from workers.draft import Draft
 from workers.imports import import_named
+from workers.program.choice import program_of, spec_of
+from workers.program.run import run_command
 from workers.resume.journal import TurnJournal
 from workers.verdicts import check, checked_version
 
@@ -45,6 +50,7 @@ async def rollout(
     limiter: Limiter | None = None,
     imports: str = "*",
     prepare_limit_s: float | None = None,
+    definition: Mapping[str, Any] | None = None,
     journal: TurnJournal | None = None,
 ) -> None:
     """Run one attempt and fill `draft`; a trajectory holds at most one slot.
@@ -60,6 +66,7 @@ async def rollout(
         limiter: permits each call of a model. Waiting for it counts towards no deadline either.
         imports: modules that the job may name; see `import_named`.
         prepare_limit_s: limit for making the environment, during which no slot is held.
+        definition: the agent's program, if the job names it by its hash.
         journal: knows the turns of an earlier attempt that is continued, and keeps those of this
             one; None = neither.
 
@@ -67,33 +74,41 @@ async def rollout(
         TrajectoryFailure: with `stage` set. The slot is released in any case.
     """
     job, limits = draft.job, draft.job.limits
+    before_turn = draft.clock.not_counting(before_turn) if before_turn else None
     async with draft.clock.stage("load"):
         await import_named(job, allowed=imports)
         env = load_env(job.env)
         item = env.Item.model_validate(row)
         draft.env_version = checked_version(env, job.env)
-        spec = replace(env.spec(item, job.profile), alone=draft.lost_sandboxes >= ALONE_AFTER)
+        program = program_of(job.agent, env, definition)
+        spec = spec_of(env.spec(item, job.profile), program)
+        spec = replace(spec, alone=draft.lost_sandboxes >= ALONE_AFTER)
         await warm_up(job.agent.kind)
     async with draft.clock.stage("prepare", limit_s=prepare_limit_s):
         await backend.prepare(spec)
+        if program is not None:
+            await check_conceal(program, spec, backend.read_asset)
     async with draft.clock.stage("acquire"):
         slot = await backend.acquire(job.trajectory_id, spec)
     draft.sandbox_id, draft.image = slot.sandbox_id, slot.image
     draft.clock.start()
     context = SlotContext(backend, slot, deadline=draft.clock.deadline)
-
-    def prompt() -> Sequence[Message]:
-        return _with_workspace(env.prompt(item), context.workspace)
-
     try:
         async with draft.clock.stage("setup", limit_s=limits.setup_timeout_s):
+            prompt = partial(_prompt, env, item, context)
             if not (journal and await journal.restored(context, env.tools, prompt)):
                 await env.setup(item, context)
         agent_s = max(0.0, limits.agent_timeout_s - draft.kept_agent_s)
         async with draft.clock.stage("agent", limit_s=agent_s + AGENT_GRACE_S):
-            deadline = time.monotonic() + draft.clock.left_s(agent_s)
-            at_work = SlotContext(backend, context.slot, deadline=deadline)
-            await _act(draft, env, item, at_work, prompt(), model, before_turn, limiter, journal)
+            end = time.monotonic() + draft.clock.left_s(agent_s)
+            at_work = SlotContext(backend, context.slot, deadline=end)
+            chat = make_chat(job.agent, _script(env, item, draft, at_work, limiter), model)
+            if program is None:
+                await _act(draft, env, prompt(), chat, at_work, before_turn, journal)
+            else:
+                task = _moved(task_of(env, item), context.workspace)
+                work = (draft, program, task, chat, backend, context.slot)
+                await run_command(*work, deadline=end, before_turn=before_turn)
         if draft.agent.stop_reason == "slot_killed":
             await _replace_slot(draft, env, item, backend, context)
         context.deadline = draft.clock.deadline
@@ -108,21 +123,18 @@ async def rollout(
 async def _act(
     draft: Draft,
     env: Environment[Any],
-    item: Any,
-    context: SlotContext,
     prompt: Sequence[Message],
-    model: ModelSettings,
+    chat: ChatClient,
+    context: SlotContext,
     before_turn: BeforeTurn | None,
-    limiter: Limiter | None,
     journal: TurnJournal | None,
 ) -> None:
-    """Run the agent with its tools, deadline and transcript."""
+    """Run our own loop with its tools, deadline and transcript."""
     job, limits = draft.job, draft.job.limits
     toolbox = Toolbox(
         env.tools, ToolContext(context, limits.tool_timeout_s, limits.observation_bytes)
     )
     draft.tools = tuple(toolbox.schemas)
-    chat = make_chat(job.agent, _script(env, item, draft, context, limiter), model)
     async with AsyncExitStack() as stack:
         checkpoints = None
         if journal is not None:
@@ -136,7 +148,7 @@ async def _act(
             sampling=job.agent.sampling,
             deadline=context.deadline,
             cost_usd=draft.cost_usd,
-            before_turn=draft.clock.not_counting(before_turn) if before_turn else None,
+            before_turn=before_turn,
             context=ContextControl(job.agent.params),
             into=draft.agent,
             slot_loss_ends=draft.slot_killed_before,
@@ -161,16 +173,25 @@ async def _replace_slot(
         await env.setup(item, context)
 
 
+def _prompt(env: Environment[Any], item: Any, context: SlotContext) -> Sequence[Message]:
+    return _with_workspace(env.prompt(item), context.workspace)
+
+
 def _with_workspace(messages: Sequence[Message], workspace: str) -> Sequence[Message]:
     """Return the prompt with the workspace's real path, if the backend cannot mount /workspace."""
     if workspace == WORKSPACE:
         return messages
-    path = re.compile(re.escape(WORKSPACE) + r"(?![\w-])")
+    moved = [_moved(message.content or "", workspace) for message in messages]
+    return [
+        message.model_copy(update={"content": text or message.content})
+        for message, text in zip(messages, moved, strict=True)
+    ]
 
-    def moved(text: str | None) -> dict[str, str | None]:
-        return {"content": path.sub(lambda _: workspace, text) if text else text}
 
-    return [message.model_copy(update=moved(message.content)) for message in messages]
+def _moved(text: str, workspace: str) -> str:
+    if workspace == WORKSPACE:
+        return text
+    return re.sub(re.escape(WORKSPACE) + r"(?![\w-])", lambda _: workspace, text)
 
 
 def _script(

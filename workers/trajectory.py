@@ -33,6 +33,7 @@ from hermes_queue.models import AttemptRecord, Name
 from hermes_queue.queues import RUN_TRAJECTORY
 from hermes_queue.settings import RetrySettings
 from hermes_queue.telemetry.scrubbing import scrub
+from hermes_queue.wire.parameters import program_sha256
 from workers import runtime as runtimes
 from workers.draft import Draft
 from workers.evidence import attempt_record
@@ -206,12 +207,13 @@ class _Attempt:
         try:
             if self._begun.deaths >= self._runtime.retry.max_deaths:
                 raise PoisonJob(f"{self._begun.deaths} workers died while they ran it alone")
-            row = await self._row(draft)
+            row, definition = await self._row(draft), await self._definition(draft)
             if self._runtime.resume.enabled:
                 self._journal = TurnJournal(self._runtime, self._claim, self._begun, draft)
             await rollout(
                 draft,
                 row,
+                definition=definition,
                 backend=self._runtime.backend,
                 model=self._runtime.model,
                 on_measured=lambda: self._outbox.keep(draft),
@@ -257,11 +259,19 @@ class _Attempt:
         job = draft.job
         if job.item is not None:
             return job.item
-        call = partial(get_item, self._runtime.ledger, str(job.item_sha256))
-        row = await self._runtime.until_redis_answers(call)
-        if row is None:
-            raise EnvBug(f"item {job.item_sha256} is gone from Redis: enqueue the run again")
-        return row
+        return await self._item(str(job.item_sha256))
+
+    async def _definition(self, draft: Draft) -> dict[str, Any] | None:
+        """The definition of the job's program, if it is stored beside the rows."""
+        sha256 = program_sha256(draft.job.agent.params)
+        return await self._item(sha256) if sha256 else None
+
+    async def _item(self, sha256: str) -> dict[str, Any]:
+        call = partial(get_item, self._runtime.ledger, sha256)
+        item = await self._runtime.until_redis_answers(call)
+        if item is None:
+            raise EnvBug(f"item {sha256} is gone from Redis: enqueue the run again")
+        return item
 
     async def _conclude(self, draft: Draft, failure: TrajectoryFailure | None) -> str:
         """Publish a measured record; else retry, or publish the failure."""

@@ -1,5 +1,6 @@
 """The agent loop and the agents.
 
+budget.py      limits of one attempt
 chat.py        interface of a model server or a scripted agent
 context.py     keeps a conversation within the model's context
 loop.py        model call, tool calls, observations, until a stop reason applies

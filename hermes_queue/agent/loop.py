@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from hermes_queue.agent.budget import STUCK_TURNS, Budget, Cost
 from hermes_queue.agent.chat import ChatClient, Reply
 from hermes_queue.agent.context import ContextControl
 from hermes_queue.agent.resumption import (
@@ -26,7 +27,6 @@ from hermes_queue.agent.tokens.anchor import Anchor
 from hermes_queue.errors import (
     ContextLengthExceeded,
     DeadlineExceeded,
-    ModelConfigError,
     SlotKilled,
     TrajectoryFailure,
 )
@@ -40,16 +40,14 @@ from hermes_queue.models import (
     Usage,
 )
 from hermes_queue.tools.toolbox import Toolbox
+from hermes_queue.wire.branches import Branch, Node
 from hermes_queue.wire.parameters import COUNT_MAX
-
-STUCK_TURNS = 8
-"""Identical turns in a row that count as stuck. Polling (`cat log` until it changes) is fine."""
+from hermes_queue.wire.program import ProgramRun
 
 MAX_CALLS_PER_TURN = 32
 """Further calls in the same turn are answered but not run."""
 
 BeforeTurn = Callable[[], Awaitable[None]]
-Cost = Callable[[Usage], float | None]
 
 
 @dataclass(slots=True)
@@ -60,6 +58,10 @@ class AgentResult:
     turns: list[Turn] = field(default_factory=list)
     events: list[dict[str, Any]] = field(default_factory=list)
     """Context rewrites and decisions in order: {"turn": index, "event": kind, ...}."""
+    nodes: list[Node] = field(default_factory=list)
+    """All messages of a program's conversations, of which `messages` is the main one."""
+    branches: list[Branch] = field(default_factory=list)
+    program: ProgramRun | None = None
     stop_reason: StopReason | None = None
     attempted: int = 0
     schema_valid: int = 0
@@ -68,6 +70,14 @@ class AgentResult:
     waited_s: float = 0.0
     """Seconds in `before_turn` (e.g. while the run was paused) and in `Reply.waited_s`. They are
     not part of the agent's time."""
+    watch: Callable[[AgentResult], None] | None = field(default=None, repr=False, compare=False)
+    """Called on the event loop whenever something was added; it returns at once and never raises.
+    The lists only grow: a watcher keeps the number of entries that it has seen of each."""
+
+    def changed(self) -> None:
+        """Tell the watcher that something was added. For whoever fills this result."""
+        if self.watch is not None:
+            self.watch(self)
 
     @property
     def tool_calls(self) -> ToolCallCounts:
@@ -127,7 +137,9 @@ async def run_agent(
         context.begin(messages, toolbox.schemas)
     else:
         context = continues.context
-    loop = _Loop(chat, toolbox, result, limits, sampling, deadline, context, cost_usd)
+    result.changed()
+    budget = Budget(limits, sampling, deadline, cost_usd)
+    loop = _Loop(chat, toolbox, result, budget, context)
     loop.slot_loss_ends, loop.checkpoints = slot_loss_ends, checkpoints
     if continues is not None:
         loop.continue_from(continues)
@@ -138,6 +150,7 @@ async def run_agent(
         if checkpoints is not None and result.stop_reason is None:
             checkpoints.stepped(loop.state())
     result.events.append({"turn": len(result.turns), "event": "stop", "reason": result.stop_reason})
+    result.changed()
     return result
 
 
@@ -146,11 +159,8 @@ class _Loop:
     chat: ChatClient
     toolbox: Toolbox
     result: AgentResult
-    limits: Limits
-    sampling: Mapping[str, Any]
-    deadline: float
+    budget: Budget
     context: ContextControl
-    cost_usd: Cost | None = None
     slot_loss_ends: bool = False
     context_caps: bool = False
     """Whether the context, rather than a budget of the job, limited the last reply."""
@@ -183,33 +193,13 @@ class _Loop:
             self._postpone(time.monotonic() - started)
 
     def _postpone(self, waited_s: float) -> None:
-        self.deadline += waited_s
+        self.budget.deadline += waited_s
         self.toolbox.postpone(waited_s)
         self.result.waited_s += waited_s
 
     def exhausted(self) -> StopReason | None:
         """The limit that allows no further turn; None if there is none."""
-        if len(self.result.turns) >= self.limits.max_turns:
-            return "max_turns"
-        if self._tokens_left() == 0:
-            return "max_tokens"
-        if self._cost_spent():
-            return "max_cost"
-        if time.monotonic() >= self.deadline:
-            return "time_limit"
-        return None
-
-    def _cost_spent(self) -> bool:
-        limit = self.limits.max_cost_usd
-        if limit is None:
-            return False
-        cost = self.cost_usd(self.result.usage) if self.cost_usd else None
-        if cost is None:
-            raise ModelConfigError(
-                "limits.max_cost_usd is set, but the model has no known price: add it to the table "
-                "that HERMES_QUEUE_MODEL_PRICES names"
-            )
-        return cost >= limit
+        return self.budget.exhausted(len(self.result.turns), self.result)
 
     async def turn(self) -> StopReason | None:
         """Sample one reply and run its tool calls; None = continue."""
@@ -226,6 +216,7 @@ class _Loop:
             self._event(**event)
         self.result.messages.append(reply.message)
         self.result.turns.append(reply.turn)
+        self.result.changed()
         self.context.observed(reply.turn.usage, reply.message)
         if not reply.message.tool_calls:
             if reply.turn.finish_reason != "length":
@@ -258,7 +249,7 @@ class _Loop:
 
     async def _sampled(self, view: Sequence[Message]) -> Reply:
         call = partial(
-            self.chat.complete, view, self.toolbox.schemas, self._sampling(), self.deadline
+            self.chat.complete, view, self.toolbox.schemas, self._sampling(), self.budget.deadline
         )
         # Clients that give no anchors need not know the argument.
         return await (call() if self.anchor is None else call(anchor=self.anchor))
@@ -271,7 +262,7 @@ class _Loop:
             if done >= MAX_CALLS_PER_TURN:
                 self._answer(call, f"Not run: at most {MAX_CALLS_PER_TURN} calls per turn.")
                 continue
-            if time.monotonic() >= self.deadline:
+            if time.monotonic() >= self.budget.deadline:
                 return self._cut_off(calls[done:], "time_limit")
             try:
                 outcome = await self.toolbox.call(call)
@@ -300,30 +291,28 @@ class _Loop:
 
     def _format_errors(self, any_valid: bool) -> StopReason | None:
         self.format_errors = 0 if any_valid else self.format_errors + 1
-        return "format_errors" if self.format_errors >= self.limits.max_format_errors else None
+        return (
+            "format_errors" if self.format_errors >= self.budget.limits.max_format_errors else None
+        )
 
     def _stuck(self, step: CallsOfTurn) -> StopReason | None:
         self.repeats = self.repeats + 1 if step == self.last_step else 1
         self.last_step = step
         return "stuck" if self.repeats >= STUCK_TURNS else None
 
-    def _tokens_left(self) -> int | None:
-        if self.limits.max_tokens is None:
-            return None
-        return max(0, self.limits.max_tokens - self.result.usage.completion_tokens)
-
     def _sampling(self) -> Mapping[str, Any]:
         """The job's sampling, with its token cap lowered to the remaining budget and context."""
-        budget, room = self._tokens_left(), self.context.left()
-        name = "max_completion_tokens" if "max_completion_tokens" in self.sampling else "max_tokens"
-        caps = [n for n in (budget, self.sampling.get(name) or None) if n is not None]
-        self.context_caps = room is not None and room < min(caps, default=room + 1)
-        if budget is None and room is None:
-            return self.sampling
-        return {**self.sampling, name: min([*caps, *([] if room is None else [room])])}
+        left, room = self.budget.tokens_left(self.result), self.context.left()
+        if left is None and room is None:
+            self.context_caps = False
+            return self.budget.sampling
+        cap = self.budget.reply_cap(left)
+        self.context_caps = room is not None and (cap is None or room < cap)
+        return self.budget.capped(cap, room)
 
     def _answer(self, call: ToolCall, text: str) -> None:
         self.result.messages.append(Message(role="tool", content=text, tool_call_id=call.id))
+        self.result.changed()
 
     def _event(self, event: str, **details: Any) -> None:
         self.result.events.append({"turn": len(self.result.turns), "event": event, **details})

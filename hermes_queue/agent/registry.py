@@ -50,13 +50,16 @@ class Agent:
 
     make: Factory
     params: type[AgentParams] = AgentParams
+    in_slot: bool = False
+    """The agent is a program in the slot, for whose calls `make` makes the client."""
 
     def __call__(self, spec: AgentSpec, script: AgentScript, settings: ModelSettings) -> ChatClient:
         """The agent of one trajectory."""
         return self.make(spec, script, settings)
 
 
-_LIBRARIES = {"openai": ("aiohttp", "openai", "openai.resources.chat.completions")}
+_CALLS = ("aiohttp", "openai", "openai.resources.chat.completions")
+_LIBRARIES = {"openai": _CALLS, "command": (*_CALLS, "aiohttp.web")}
 """Libraries that an agent imports at its first turn, which takes seconds."""
 
 
@@ -72,6 +75,12 @@ def load_agent(kind: str) -> Factory:
     """An agent by name, see `extensions.load`. Raises ConfigurationError."""
     factory: Factory = extensions.load("agent", kind)
     return factory
+
+
+def runs_in_slot(kind: str) -> bool:
+    """Whether the agent is a program in the slot. Raises ConfigurationError if it is unknown."""
+    agent = load_agent(kind)
+    return isinstance(agent, Agent) and agent.in_slot
 
 
 def check_params(kind: str, values: Mapping[str, Any]) -> None:

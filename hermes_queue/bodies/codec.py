@@ -24,7 +24,13 @@ import msgpack
 import zstandard
 
 from hermes_queue.errors import PayloadTooLarge, SchemaTooNew
-from hermes_queue.models import SCHEMA_VERSION, ScoredTrajectory, TrajectoryJob, Wire
+from hermes_queue.models import (
+    RECORD_VERSION,
+    SCHEMA_VERSION,
+    ScoredTrajectory,
+    TrajectoryJob,
+    Wire,
+)
 from hermes_queue.wire.arrays import PackedArray, TypeCode, packed_bytes
 from hermes_queue.wire.ids import sample_of
 
@@ -36,6 +42,7 @@ _INT32, _FLOAT32, _UINT8 = 1, 2, 3
 _TYPECODES: Mapping[int, TypeCode] = {_INT32: "i", _FLOAT32: "f", _UINT8: "B"}
 TURN_ARRAYS = {"prompt_ids": _INT32, "completion_ids": _INT32, "logprobs": _FLOAT32}
 _SEQUENCE_ARRAYS = {"ids": _INT32, "loss_mask": _UINT8, "logprobs": _FLOAT32}
+_IN_SEQUENCES = set(_SEQUENCE_ARRAYS)
 _ARRAYS: dict[str, Any] = {"turns": {"__all__": set(TURN_ARRAYS)}, "sequences": True}
 
 _contexts = threading.local()
@@ -55,7 +62,11 @@ def encode_record(record: ScoredTrajectory) -> bytes:
     for turn, dumped in zip(record.turns, data.get("turns", ()), strict=True):
         dumped.update(packed_arrays(turn, TURN_ARRAYS))
     if record.sequences is not None:
-        data["sequences"] = [packed_arrays(each, _SEQUENCE_ARRAYS) for each in record.sequences]
+        data["sequences"] = [
+            each.model_dump(exclude_defaults=True, exclude=_IN_SEQUENCES)
+            | packed_arrays(each, _SEQUENCE_ARRAYS)
+            for each in record.sequences
+        ]
     packed: bytes = msgpack.packb(data, use_bin_type=True)
     if len(packed) > MAX_DECODED_BYTES:
         raise ValueError(f"{len(packed)} bytes unpacked, readers take {MAX_DECODED_BYTES}")
@@ -88,7 +99,7 @@ def decode_record(body: bytes) -> ScoredTrajectory:
         raise ValueError(f"not a record body: {error}") from error
     if not isinstance(data, dict):
         raise ValueError("not a record body: no map")
-    refuse_newer("record", data.get("schema_version"))
+    refuse_newer("record", data.get("schema_version"), RECORD_VERSION)
     record = ScoredTrajectory.model_validate(data)
     # Fields of any type would take an array, which those who read them do not expect.
     placed = set(map(id, _arrays_of(record)))
@@ -124,7 +135,7 @@ def decode_job(data: bytes | str, trajectory_id: str | None = None) -> Trajector
         raise ValueError("not a job: nested too deep") from error
     if not isinstance(parsed, dict):
         raise ValueError("not a job: no JSON object")
-    refuse_newer("job", parsed.get("schema_version"))
+    refuse_newer("job", parsed.get("schema_version"), SCHEMA_VERSION)
     if trajectory_id is not None:
         parsed["trajectory_id"] = trajectory_id
         parsed["sample_index"] = int(sample_of(trajectory_id))
@@ -176,7 +187,7 @@ def decompress_item(
     return item
 
 
-def refuse_newer(what: str, version: object, most: int = SCHEMA_VERSION) -> None:
+def refuse_newer(what: str, version: object, most: int = RECORD_VERSION) -> None:
     """Refuse what only a newer version can read.
 
     Raises:

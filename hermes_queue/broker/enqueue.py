@@ -17,6 +17,7 @@ from hermes_queue.ledger import DueJob, Ledger
 from hermes_queue.ledger.items import put_items
 from hermes_queue.models import TrajectoryJob
 from hermes_queue.settings import ProducerSettings
+from hermes_queue.wire.parameters import program_sha256
 
 logger = logging.getLogger(__name__)
 _ROOM_AGAIN = 0.9
@@ -61,6 +62,9 @@ class _Items:
                 if name in self._packed:
                     rows[name] = self._packed[name]
                 light.append(job)
+            program = program_sha256(job.agent.params)
+            if program and program in self._packed:
+                rows[program] = self._packed[program]
         return light, rows
 
     def _separated(
@@ -104,8 +108,8 @@ def enqueue(
 
     Enqueueing the same job again does nothing, so a producer that was killed is simply run
     again. `config` is the run's configuration, compared with that of earlier calls. `items` are
-    the rows that jobs name by `item_sha256`, by this hash and as `codec.compress_item` returns
-    them; jobs that name another one need it in Redis already.
+    the rows that jobs name by `item_sha256`, and the programs that their agents name, by this hash
+    and as `codec.compress_item` returns them; jobs that name another one need it in Redis already.
 
     While more jobs wait than `ProducerSettings.backlog_max`, this call waits, and calls `on_full`
     every second with their number. `on_batch` is called with the number of jobs of each finished

@@ -11,6 +11,7 @@ snapshots.py       copies of slots' files, which some backends keep
 slot_backend.py    the common part of backends that can run a program in a slot
 builds/            where assets are built
 host/              Linux: namespaces, cgroups, seccomp, processes
+listening/         ports inside slots that the worker serves
 local/             slots on this host
 modal/             slots at Modal
 selfcheck/         the checks that every backend passes

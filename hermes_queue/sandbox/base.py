@@ -16,11 +16,14 @@ indexes, then mounted read-only into slots that ask for them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from hermes_queue.errors import SandboxError
+
+if TYPE_CHECKING:
+    import asyncio
 
 MAX_OUTPUT_BYTES = 1 << 20
 """Default cap per stream. Longer output keeps its head and tail (half each)."""
@@ -39,6 +42,11 @@ An image may add further ones."""
 DROPPED_VARIABLES = ("MODAL_*", "PYTHONHASHSEED", "*_NUM_THREADS", "UV_BREAK_SYSTEM_PACKAGES")
 """Shell patterns of variables that a provider sets for its own purposes. They are removed: tests
 that depend on the order of hashes or the number of threads would get other scores there."""
+
+MAX_CONNECTIONS = 64
+"""Open connections of one `Listening`; further ones wait."""
+
+LOOPBACK = "127.0.0.1"
 
 TIMEOUT_EXIT_CODE = 124
 """The same code as coreutils `timeout`."""
@@ -171,6 +179,35 @@ class Capabilities:
     """The backend keeps copies of a slot's files, see `hermes_queue.sandbox.snapshots`."""
 
 
+class Listening(Protocol):
+    """A port inside one slot whose connections reach this worker; see `SandboxBackend.listen`."""
+
+    @property
+    def host(self) -> str:
+        """The address for programs in the slot: `LOOPBACK`."""
+        ...
+
+    @property
+    def port(self) -> int:
+        """Chosen by the kernel; the same until the end."""
+        ...
+
+    @property
+    def lost(self) -> asyncio.Future[SandboxError]:
+        """Done when it has ended without `close`, with the failure to raise.
+
+        That is `SlotLost` if its slot has died, or was released or renewed, or the backend stopped.
+        `close` cancels the future. Await it through `asyncio.wait` or `asyncio.shield`.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Reset all connections and close the port. Idempotent, never raises.
+
+        On return each protocol has seen `connection_lost`, and connecting to the port is refused.
+        """
+
+
 class SandboxBackend(Protocol):
     """Lease workspaces and run commands in them.
 
@@ -268,6 +305,27 @@ class SandboxBackend(Protocol):
             OSError: the slot may not write there.
             SandboxError: the sandbox could not answer.
         """
+
+    async def listen(self, slot: Slot, factory: Callable[[], asyncio.BaseProtocol]) -> Listening:
+        """Open a port inside the slot, on its loopback interface, and serve it in this process.
+
+        Each connection gets a protocol from `factory` (an aiohttp `web.Server` is one) with a
+        transport like that of a TCP connection: either side can end its direction first, and a
+        side that does not read makes the other one wait. `get_write_buffer_size()` does not
+        count what the kernel of the slot has taken for the program. The protocol must not be
+        exchanged (`set_protocol`).
+
+        At most `MAX_CONNECTIONS` are open; further ones wait. Nothing else becomes reachable from
+        the slot. Other slots are refused, as far as the backend can tell who connects: so
+        let programs authenticate themselves. It ends with `close`, with the lease and with the
+        slot.
+
+        Raises:
+            SlotLost: the slot is not leased or has died.
+            SandboxRejected: the image lacks what is needed; the message says what.
+            SandboxError: the sandbox did not open a port.
+        """
+        ...
 
     async def renew(self, slot: Slot) -> Slot:
         """Kill everything in the slot, empty it and give it a new identity, in place.

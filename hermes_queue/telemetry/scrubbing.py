@@ -73,6 +73,7 @@ _PATTERNS: tuple[tuple[tuple[str, ...], str, str | Callable[..., str]], ...] = (
     (("xox",), r"\bxox[abeprs]-[A-Za-z0-9-]{10,}", MASK),
     (("AKIA", "ASIA"), r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b", MASK),
     (("AIza",), r"\bAIza[0-9A-Za-z_-]{35}", MASK),
+    (("hq-",), r"\bhq-[0-9a-f]{64}\b", MASK),  # of a program's endpoint, see AttemptSession
     (("ak-", "as-"), r"\b(?:ak|as)-[A-Za-z0-9]{20,}\b", MASK),  # Modal
     (("eyJ",), r"(?<![\w-])[\w-]++(?:\.[\w-]++){2,}+", _mask_tokens),  # JWT
     (

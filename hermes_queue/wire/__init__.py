@@ -1,8 +1,11 @@
 """Parts of the wire models; the models themselves are in `hermes_queue.models`.
 
 arrays.py        token ids, masks and logprobs as blocks of memory
+branches.py      the tree of a program's conversations
 conversation.py  messages and tool calls in OpenAI's format
 ids.py           extracts run and group from an id
 names.py         names of runs, lanes and items, and the ids derived from them
 parameters.py    limits of numbers, nesting and text in jobs and records
+program.py       the run of an agent program
+turns.py         model calls and their tokens
 """

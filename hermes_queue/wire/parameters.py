@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol, TypeVar
 
 COUNT_MAX = 2**53 - 1
 """Largest number in a job: JSON readers that use doubles would round larger ones."""
 INTEGER_MIN, INTEGER_MAX = -(2**63), 2**64 - 1
 """Range of the integers that a record can hold."""
+SHA256_CHARS = 64
 MAX_PARAMETER_DEPTH = 64
 """Nesting of lists and objects in an agent's `sampling` and `params`."""
 
@@ -45,3 +47,15 @@ def holdable(agent: P) -> P:
             f"{level[0][0][:80]} is nested deeper than {MAX_PARAMETER_DEPTH}: make it flatter"
         )
     return agent
+
+
+def program_sha256(params: Mapping[str, Any]) -> str | None:
+    """The hash under which the program of an agent's `params` is stored beside the rows.
+
+    None: there is no program, or it is not stored.
+    """
+    program = params.get("program")
+    if not isinstance(program, dict) or "run" in program:
+        return None
+    sha256 = program.get("sha256")
+    return sha256 if isinstance(sha256, str) and len(sha256) == SHA256_CHARS else None

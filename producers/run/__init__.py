@@ -6,6 +6,7 @@ follow.py           watch a run until its groups have finished
 launch.py           one run, top to bottom: send its jobs, follow it
 options.py          options of all producers
 plan.py             turn selected rows into jobs
+programs.py         the program of `--agent command`
 progress.py         progress and the table of results
 report.py           the report at the end
 sandbox_options.py  options of the sandbox

@@ -57,7 +57,7 @@ def run(producer: Producer, options: ProducerOptions) -> int:
     dataset = open_dataset(
         rows.dataset or producer.dataset, bundled=producer.bundled, split=rows.split
     )
-    selection = select(producer, env, dataset, options)
+    selection = select(producer, env, dataset, options, plan.misfit_for(env))
     plan.check(selection)
     code: int | None = producer.call("check", selection.items, options, place=dataset.name)
     if code is not None:

@@ -69,13 +69,16 @@ class AgentOptions(Options):
 
     title: ClassVar[str] = "agent"
     kind: str = flag(
-        "agent: openai, or a script without a model: oracle (default, applies the gold answer),"
-        " nop, replay, garbage, tamper, slow; or a plugin's name, or package.module:AGENT",
+        "agent: openai; command, a program in the slot (docs/programs.md); or a script without a"
+        " model: oracle (default, applies the gold answer), nop, replay, garbage, tamper, slow; or"
+        " a plugin's name, or package.module:AGENT",
         default="oracle",
         spelled="--agent",
         metavar="KIND",
     )
-    model: str | None = flag("model name at the endpoint; required by --agent openai")
+    model: str | None = flag(
+        "model name at the endpoint; required by --agent openai and --agent command"
+    )
     base_url: tuple[str, ...] = flag(
         "model endpoint (default: the worker's setting); may be repeated: each group then uses"
         " one of them, and another if that fails",
@@ -90,8 +93,8 @@ class AgentOptions(Options):
         metavar="KEY=VALUE",
     )
     params: tuple[tuple[str, Any], ...] = flag(
-        "parameter of the agent, e.g. tools=prompted for openai or seconds=5 for slow; VALUE is"
-        " JSON or text",
+        "parameter of the agent, e.g. tools=prompted for openai, program=hermes-agent or"
+        " program=FILE.toml:NAME for command, seconds=5 for slow; VALUE is JSON or text",
         default=(),
         spelled="--agent-param",
         type=_key_value,
@@ -329,6 +332,9 @@ examples:
   a model behind an OpenAI-compatible endpoint, 8 samples per item:
     {command} --agent openai --model MODEL --base-url http://127.0.0.1:8000/v1 \\
         --temperature 1.0 --group-size 8
+  the same with an unmodified program in the slot, whose model calls are captured:
+    {command} --agent command --agent-param program=hermes-agent --model MODEL \\
+        --base-url http://127.0.0.1:8000/v1
   a fleet: workers run `celery -A hermes_queue worker`, this command enqueues and watches:
     HERMES_QUEUE_REDIS_URL=redis://host:6379/0 {command} --items 500 --follow
   continue an interrupted run (only missing trajectories are made):

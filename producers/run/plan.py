@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from hermes_queue.models import AgentSpec, GroupPolicy, Limits, Provenance, Traj
 from hermes_queue.tools import load_tool
 from hermes_queue.wire.names import Name, check_lane, check_run_id, make_ids
 from producers.run.options import DEFAULT_REFILLS, AgentOptions, ProducerOptions
+from producers.run.programs import ChosenProgram, Misfit, choose_program, require_program
 from producers.run.selection import SelectedItems
 from producers.source import Producer, SelectedItem
 
@@ -35,6 +37,8 @@ class Plan:
     provenance: Provenance
     group_policy: GroupPolicy
     """The policy apart from `max_refills` and `max_requeues`, whose defaults depend on the size."""
+    program: ChosenProgram | None = None
+    """Of `--agent command`."""
 
     def size_of(self, item: SelectedItem) -> int:
         """Number of measured samples that a group of `item` needs."""
@@ -50,8 +54,9 @@ class Plan:
                 yield from self._jobs_of(selected)
 
     def items(self, selection: SelectedItems) -> dict[str, bytes]:
-        """The compressed rows that the jobs name by hash."""
-        return {each.sha256: each.packed for each in selection.items if each.sha256}
+        """The compressed rows, and the program, that the jobs name by hash."""
+        program = self.program.packed.items if self.program else {}
+        return program | {each.sha256: each.packed for each in selection.items if each.sha256}
 
     def config(self, dataset: str) -> dict[str, Any]:
         """Properties that all producers with one run id must agree on.
@@ -83,6 +88,12 @@ class Plan:
             make_ids(self.run_id, selected.key, 0)[0]: self.size_of(selected)
             for selected in selection.items
         }
+
+    def misfit_for(self, env: Environment[Any]) -> Misfit | None:
+        """Says why the run's program cannot work on an item; None without a program."""
+        if self.program is None:
+            return None
+        return partial(self.program.misfit, env, self.options.run.profile)
 
     def check(self, selection: SelectedItems) -> None:
         """Check that every item has the requested tamper cases.
@@ -167,11 +178,18 @@ def make_plan(producer: Producer, env: Environment[Any], options: ProducerOption
     _check_name("--profile", run.profile)
     run_id = run.run_id or new_run_id(producer.name)
     _check_name("--run-id", run_id, RUN_ID_MAX)
+    agent = _agent(options.agent)
+    program = None
+    if agent.kind == "command":
+        program = choose_program(agent.params, agent.model, env)
+        params = {**agent.params, "program": program.packed.reference}
+        agent = agent.model_copy(update={"params": params})
     return Plan(
         producer=producer.name,
         options=options,
         run_id=run_id,
-        agent=_agent(options.agent),
+        agent=agent,
+        program=program,
         limits=Limits(**options.limits.given()),
         provenance=Provenance(
             producer=f"producers.{producer.name}", version=own_version(), git=_commit()
@@ -189,11 +207,13 @@ def make_plan(producer: Producer, env: Environment[Any], options: ProducerOption
 
 def _agent(options: AgentOptions) -> AgentSpec:
     kind = options.kind
+    if kind == "command":
+        require_program(dict(options.params))
     # Bundled agents are loaded only to check their parameters: openai takes a second.
-    if options.params or kind not in extensions.own("agent"):
+    if options.params or kind == "command" or kind not in extensions.own("agent"):
         check_params(kind, dict(options.params))
-    if kind == "openai" and not options.model:
-        raise ConfigurationError("--agent openai: name the model with --model NAME")
+    if kind in ("openai", "command") and not options.model:
+        raise ConfigurationError(f"--agent {kind}: name the model with --model NAME")
     if options.tamper_case and kind != "tamper":
         raise ConfigurationError(f"--tamper-case: needs --agent tamper, not {kind}")
     for url in options.base_url:

@@ -17,6 +17,7 @@ from hermes_queue.settings import ProducerSettings
 from hermes_queue.wire.names import group_key
 from producers.run.dataset import Dataset
 from producers.run.options import DEFAULT_ITEMS, ProducerOptions, RowOptions
+from producers.run.programs import Misfit
 from producers.source import Producer, SelectedItem
 
 
@@ -32,12 +33,17 @@ class SelectedItems:
 
 
 def select(
-    producer: Producer, env: Environment[Any], dataset: Dataset, options: ProducerOptions
+    producer: Producer,
+    env: Environment[Any],
+    dataset: Dataset,
+    options: ProducerOptions,
+    misfit: Misfit | None = None,
 ) -> SelectedItems:
     """The items that `options` select, validated with the env's `Item`.
 
-    Rows that are not tasks (no tests, no statement) are counted in `skipped`; every other
-    unusable row is an error, because skipping it would hide a broken dataset.
+    Rows that are not tasks (no tests, no statement), and items for which `misfit` has a reason, are
+    counted in `skipped`; every other unusable row is an error, because skipping it would hide a
+    broken dataset.
 
     Raises:
         InputError: a row is unusable (the message names place, field and fix), a requested
@@ -45,20 +51,26 @@ def select(
         PayloadTooLarge: a row exceeds the size limit.
         ConfigurationError: flags contradict each other, or a hook of the producer fails.
     """
-    return _Selector(producer, env, dataset, options).run()
+    return _Selector(producer, env, dataset, options, misfit).run()
 
 
 class _Selector:
     """One pass over the dataset."""
 
     def __init__(
-        self, producer: Producer, env: Environment[Any], dataset: Dataset, options: ProducerOptions
+        self,
+        producer: Producer,
+        env: Environment[Any],
+        dataset: Dataset,
+        options: ProducerOptions,
+        misfit: Misfit | None,
     ) -> None:
         self._producer = producer
         self._env = env
         self._dataset = dataset
         self._options = options.rows
         self._own = options.own
+        self._misfit = misfit
         self._tampers = options.agent.kind == "tamper"
         self._requested_ids = set(self._options.instance_id)
         self._limit = _limit(self._options)
@@ -116,6 +128,9 @@ class _Selector:
             self._selection.skipped[reason] += 1
             return
         item = self._validate(place, data)
+        if self._misfit and (reason := self._misfit(item)):
+            self._selection.skipped[reason] += 1
+            return
         instance_id = str(item.instance_id)
         encoded = codec.encode_item(item.model_dump(mode="json", by_alias=True, round_trip=True))
         if len(encoded) > self._cap_bytes:

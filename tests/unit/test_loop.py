@@ -11,8 +11,9 @@ from typing import Any, cast
 import pytest
 from slot_bench import leased_slot
 
+from hermes_queue.agent.budget import STUCK_TURNS
 from hermes_queue.agent.chat import Reply
-from hermes_queue.agent.loop import MAX_CALLS_PER_TURN, STUCK_TURNS, AgentResult, run_agent
+from hermes_queue.agent.loop import MAX_CALLS_PER_TURN, AgentResult, run_agent
 from hermes_queue.errors import (
     ContextLengthExceeded,
     ModelConfigError,
@@ -296,3 +297,17 @@ async def test_a_cost_limit_without_a_known_price_is_a_wrong_setting():
 
 def per_turn(price: float) -> Callable[[Usage], float]:
     return lambda usage: round(price * usage.completion_tokens / 10, 6)
+
+
+async def test_a_watcher_sees_every_reply_before_its_calls_are_answered():
+    roles: list[str] = []
+
+    def watch(result: AgentResult) -> None:
+        roles.extend(message.role for message in result.messages[len(roles) :])
+        sizes.append((len(result.messages), len(result.turns)))
+
+    sizes: list[tuple[int, int]] = []
+    steps = calls(add(1), add(2)), Message(role="assistant", content="done")
+    await run(Script(*steps), into=AgentResult(watch=watch))
+    assert sizes == [(2, 0), (3, 1), (4, 1), (5, 1), (6, 2), (6, 2)]
+    assert roles == ["system", "user", "assistant", "tool", "tool", "assistant"]

@@ -39,4 +39,4 @@ class NotCounting:
             permit, began = ObservedPermit(granted[0], granted[0].waited_s), time.monotonic()
             yield permit
             if permit.outcome != "ok":
-                self._clock.postpone(time.monotonic() - began)
+                self._clock.exclude(began)

@@ -38,7 +38,8 @@ class ModelCall:
     hints: Mapping[str, str] = field(default_factory=dict)
     """Headers by which some programs name the session or sub-agent that calls."""
     events: tuple[Mapping[str, Any], ...] = ()
-    """What the dialect changed: `{"event": kind, ...}`."""
+    """What the dialect changed: `{"event": kind, ...}`. A call repeats those of the history it
+    sends again, so a record keeps each distinct one once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +78,9 @@ class Session(Protocol):
     async def answer(self, call: ModelCall) -> Answer:
         """Answer a call: a new sample, or the undelivered reply of an equal call before it.
 
-        Being cancelled, because the client went away, loses nothing: the call goes on, and its
-        reply is kept for an equal call.
+        Calls that differ only in `streamed`, `retry_count`, `hints` and `events` are equal. Being
+        cancelled, because the client went away, loses nothing: the call goes on, and its reply is
+        kept for an equal call.
 
         Raises:
             Refused: the program gets no reply.
@@ -89,7 +91,10 @@ class Session(Protocol):
         """The last byte of the reply was written and drained, and the peer did not reset."""
 
     def undelivered(self, answer: Answer) -> None:
-        """The client was gone before that; the next equal call gets this reply."""
+        """The client was gone before that; the next equal call gets this reply.
+
+        Changes nothing if another call has delivered the same reply.
+        """
 
     async def count_tokens(self, call: ModelCall) -> int:
         """Tokens of the prompt, by the server's tokenizer. Raises Refused."""
@@ -97,3 +102,9 @@ class Session(Protocol):
 
     def rejected(self, method: str, path: str, status: int) -> None:
         """Count a request that was no model call: unknown path, wrong key, invalid body."""
+
+    def broken(self, error: Exception) -> None:
+        """The endpoint itself failed: the attempt ends with `env_bug` and this traceback.
+
+        Called once; the server answers 500 and refuses all calls from then on.
+        """

@@ -4,6 +4,7 @@ bounded_answers.py  limits on the size of answers
 chat.py             chat completions
 choice.py           the endpoint of a trajectory; trusted endpoints
 connection.py       connections of a process, bounded calls
+counting.py         tokens of a conversation, by the server's tokenizer
 dialect.py          tools as fields of the API or as text
 errors.py           classification of an endpoint's errors
 facts.py            version of a server and the distribution of its logprobs

@@ -19,6 +19,7 @@ from hermes_queue.agent.chat import Reply
 from hermes_queue.agent.endpoint import errors as endpoint_errors
 from hermes_queue.agent.endpoint.choice import NO_KEY, OwnEndpoints, choose_endpoint
 from hermes_queue.agent.endpoint.connection import Endpoint
+from hermes_queue.agent.endpoint.counting import count_tokens
 from hermes_queue.agent.endpoint.dialect import ToolDialect
 from hermes_queue.agent.endpoint.facts import ServerFacts, server_facts
 from hermes_queue.agent.endpoint.limiter import Permit
@@ -135,6 +136,15 @@ class OpenAIChat:
             self._require_tokens(completion)
             waited_s += await self._learn_facts()
         return await self._reply(request, completion, tries.events(), latency_s, waited_s)
+
+    async def count_tokens(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]
+    ) -> int | None:
+        """Tokens of a prompt, by the server's own tokenizer; None if it does not say."""
+        wire, _ = to_wire(self._dialect.outgoing(messages, tools), self._reasoning_field, tools)
+        offered = () if self._dialect.prompted else tools
+        kinds = self._servers.values()
+        return await count_tokens(self._endpoint.ask_root, kinds, self._model, wire, offered)
 
     async def _answered(
         self, request: ChatRequest, tries: Tries, deadline: float, waited_s: float

@@ -10,6 +10,7 @@ import asyncio
 import base64
 import json
 from collections.abc import Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
@@ -34,6 +35,9 @@ SESSION_HEADER = "X-Session-ID"
 POLICY_HEADERS = ("X-Policy-Version", "X-Weight-Version")
 """Headers of answers in which a gateway may report the policy version. The first is also sent with
 requests, as the requested version. The names are ours, since there is no convention."""
+
+_reported_version: ContextVar[str | None] = ContextVar("reported_version", default=None)
+"""Of the task, because several calls of one client may be open at once."""
 
 
 @dataclass(slots=True)
@@ -77,8 +81,11 @@ class Endpoint:
         self._headers = {SESSION_HEADER: session} if session else {}
         if policy_version is not None:
             self._headers[POLICY_HEADERS[0]] = policy_version
-        self.policy_version: str | None = None
-        """Version that a gateway reported in a header of the last answer to `post`."""
+
+    @property
+    def policy_version(self) -> str | None:
+        """Version that a gateway reported in a header of this task's last answer to `post`."""
+        return _reported_version.get()
 
     @property
     def name(self) -> str:
@@ -96,7 +103,7 @@ class Endpoint:
         async with asyncio.timeout(self._timeout_s):
             response = await self._send(path, body)
         versions = (response.headers.get(name) for name in POLICY_HEADERS)
-        self.policy_version = next(filter(None, versions), None)
+        _reported_version.set(next(filter(None, versions), None))
         content: bytes = response.content
         return content
 

@@ -1,5 +1,6 @@
 """Agents by name; `AGENT` makes the chat client of one trajectory.
 
+command.py  is a program in the slot, whose model calls come to the worker
 garbage.py  makes malformed calls of every kind
 nop.py      stops at once
 openai.py   calls a model behind an OpenAI-compatible endpoint

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
+from hermes_queue.agent.programs.templates import fill
+from hermes_queue.errors import ModelConfigError
 from hermes_queue.sandbox.base import AssetSpec
 
+_MODEL = re.compile(r"[A-Za-z0-9._:/@+-]{1,256}")
 MOUNT = "/opt/assets/agent"
 """Where a slot sees the installed program, read-only."""
+
+
+def check_model_name(name: str) -> None:
+    """Refuse a name that would end a string in a configuration. Raises ModelConfigError."""
+    if not _MODEL.fullmatch(name):
+        raise ModelConfigError(
+            f"model {name[:100]!r}: a program's command line and files can hold names of letters, "
+            "digits and ._:/@+- only; give the model another name at its server"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,5 +72,16 @@ class Program:
     """Status of a refused call that makes the program end at once."""
 
     def start(self, places: Places) -> Started:
-        """Fill in all placeholders; braces that are none stay as they are."""
-        raise NotImplementedError
+        """Fill in all placeholders; braces that are none stay as they are.
+
+        Raises:
+            ModelConfigError: see `check_model_name`.
+        """
+        check_model_name(places.model)
+        values = {each.name: str(getattr(places, each.name)) for each in fields(places)}
+        return Started(
+            command=fill(self.run, values),
+            env={name: fill(text, values) for name, text in self.env.items()},
+            files={fill(path, values): fill(text, values) for path, text in self.files.items()},
+            keep=tuple(fill(path, values) for path in self.keep),
+        )

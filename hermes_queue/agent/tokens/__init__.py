@@ -5,5 +5,6 @@ chat.py        token mode: each prompt continues the last one exactly
 invariants.py  checks a record's tokens independently of the code that merged them
 merge.py       merge the token records of turns into training sequences
 rescore.py     recompute recorded logprobs at the server
+structure.py   checks which turn of a record continues which
 servers/       servers that take and return token ids
 """

@@ -12,6 +12,7 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from hermes_queue.agent.tokens.structure import continued, is_delivered, tree_violations
 from hermes_queue.models import ScoredTrajectory, TokenSequence, Turn
 
 _Tokens = tuple[Sequence[int], Sequence[int], Sequence[float]]
@@ -23,13 +24,20 @@ def token_violations(record: ScoredTrajectory) -> list[str]:
 
     - Ids, mask and logprobs of a sequence have the same length; the mask is 0 or 1; ids are not
       negative; logprobs are finite, at most 0, and float32.
-    - The prompt and completion of each turn are in one sequence, from its first token on, in order.
-    - Exactly the sampled tokens are trainable, each once, an end-of-turn token only if sampled.
+    - The prompt and completion of each turn are in a sequence, from its first token on, in order.
+      Replies that a program never got are in none.
+    - Exactly the sampled tokens are trainable, each once: in the first sequence that holds its
+      turn. An end-of-turn token is trainable only if sampled.
     - Trainable tokens have the server's logprobs, bit for bit; all others have 0.0.
-    - A turn that extends the previous one continues its sequence; any other begins a new one, with
-      an event `sequence_break`, in token mode also `rerendered` with the reason.
+    - A turn that extends the turn which it continues is in its sequence; any other begins a new
+      one, with an event `sequence_break`, in token mode also `rerendered` with the reason. In our
+      own loop a turn continues the one before it, with a program the one that the record names.
+    - Sequences are the paths from those beginnings to the turns that nothing extends.
+    - Turns, branches and nodes of a program agree on what continues what.
     - Without sequences, a turn lacks ids or logprobs.
     """
+    if astray := tree_violations(record):
+        return astray
     turns = [_tokens_of(turn) for turn in record.turns]
     if record.sequences is None:
         complete = bool(turns) and None not in turns
@@ -37,11 +45,13 @@ def token_violations(record: ScoredTrajectory) -> list[str]:
     if not turns or None in turns:
         return ["there are sequences, though a turn has no ids or logprobs"]
     known = [turn for turn in turns if turn is not None]
+    joins = _joins(record, known)
+    broken = {turn for turn, joined in joins.items() if not joined}
     return [
         *_in_turns(known),
         *_in_sequences(record.sequences),
-        *_of_merge(known, record.sequences),
-        *_of_events(known, record.events, record.agent.params.get("mode") == "tokens"),
+        *_of_merge(record, known, joins),
+        *_of_events(record.events, broken, record.agent.params.get("mode") == "tokens"),
     ]
 
 
@@ -75,44 +85,85 @@ def _in_sequences(sequences: Sequence[TokenSequence]) -> Iterator[str]:
             yield f"sequence {index}: a token that was not sampled has a logprob"
 
 
-def _of_merge(turns: Sequence[_Tokens], sequences: Sequence[TokenSequence]) -> Iterator[str]:
+def _joins(record: ScoredTrajectory, turns: Sequence[_Tokens]) -> dict[int, bool]:
+    """For each delivered turn that continues another: whether it extends all of its tokens."""
+    above = continued(record)
+    return {
+        index: _extends(turns[index], turns[parent])
+        for index, parent in enumerate(above)
+        if parent is not None and is_delivered(record.turns[index])
+    }
+
+
+def _of_merge(
+    record: ScoredTrajectory, turns: Sequence[_Tokens], joins: Mapping[int, bool]
+) -> Iterator[str]:
     """Lay the turns over the sequences; they must cover them exactly."""
-    spans: list[list[_Tokens]] = []
-    for turn in turns:
-        if spans and _extends(turn, spans[-1][-1]):
-            spans[-1].append(turn)
-        else:
-            spans.append([turn])
-    if len(spans) != len(sequences):
-        yield f"{len(sequences)} sequences, but the turns form {len(spans)}"
+    sequences, expected = record.sequences or (), sorted(_paths(record, joins))
+    paths = [sequence.turns for sequence in sequences]
+    if record.schema_version == 1:
+        paths = list(expected)
+    if len(expected) != len(sequences):
+        yield f"{len(sequences)} sequences, but the turns form {len(expected)}"
         return
-    for index, (span, sequence) in enumerate(zip(spans, sequences, strict=True)):
-        prompt, completion, _ = span[-1]
-        if sequence.ids != (*prompt, *completion):
-            yield f"sequence {index}: differs from the tokens of its last turn"
-        mask = [0] * len(sequence.ids)
-        logprobs = [0.0] * len(sequence.ids)
-        for prompt, completion, sampled in span:
-            end = len(prompt) + len(completion)
+    if sorted(paths) != expected:
+        yield f"the sequences have the turns {sorted(paths)}, by their prompts {expected}"
+        return
+    seen: set[int] = set()
+    for index, (path, sequence) in enumerate(zip(paths, sequences, strict=True)):
+        yield from (f"sequence {index}: {each}" for each in _in_path(sequence, path, turns, seen))
+        branch = record.turns[path[-1]].branch
+        if branch is not None and sequence.branch != record.branches[branch].label:
+            yield f"sequence {index}: its branch is not {sequence.branch}"
+
+
+def _in_path(
+    sequence: TokenSequence, path: Sequence[int], turns: Sequence[_Tokens], seen: set[int]
+) -> Iterator[str]:
+    """Compare a sequence with its turns; those in `seen` are trainable in an earlier one."""
+    prompt, completion, _ = turns[path[-1]]
+    if sequence.ids != (*prompt, *completion):
+        yield "differs from the tokens of its last turn"
+    mask = [0] * len(sequence.ids)
+    logprobs = [0.0] * len(sequence.ids)
+    for turn in path:
+        prompt, completion, sampled = turns[turn]
+        end = len(prompt) + len(completion)
+        if turn not in seen:
             mask[len(prompt) : end] = [1] * len(completion)
             logprobs[len(prompt) : end] = sampled
-        if list(sequence.loss_mask) != mask:
-            yield f"sequence {index}: the trainable tokens are not exactly the sampled ones"
-        if list(sequence.logprobs) != logprobs:
-            yield f"sequence {index}: logprobs are not the server's"
+    seen.update(path)
+    if list(sequence.loss_mask) != mask:
+        yield "the trainable tokens are not exactly the sampled ones"
+    if list(sequence.logprobs) != logprobs:
+        yield "logprobs are not the server's"
+
+
+def _paths(record: ScoredTrajectory, joins: Mapping[int, bool]) -> list[tuple[int, ...]]:
+    """The turns of each sequence, from the turns that nothing extends back to a beginning."""
+    above = continued(record)
+    extended = {above[turn] for turn, joined in joins.items() if joined}
+    paths: list[tuple[int, ...]] = []
+    for turn, each in enumerate(record.turns):
+        if turn in extended or not is_delivered(each):
+            continue
+        path: list[int] = []
+        at: int | None = turn
+        while at is not None:
+            path.append(at)
+            at = above[at] if joins.get(at) else None
+        paths.append(tuple(path[::-1]))
+    return paths
 
 
 def _extends(turn: _Tokens, last: _Tokens) -> bool:
-    held = (*last[0], *last[1])
-    return turn[0][: len(held)] == held
+    begun, sampled = len(last[0]), len(last[0]) + len(last[1])
+    return turn[0][:begun] == last[0] and turn[0][begun:sampled] == last[1]
 
 
 def _of_events(
-    turns: Sequence[_Tokens], events: Sequence[Mapping[str, Any]], token_mode: bool
+    events: Sequence[Mapping[str, Any]], broken: set[int], token_mode: bool
 ) -> Iterator[str]:
-    broken = {
-        index for index in range(1, len(turns)) if not _extends(turns[index], turns[index - 1])
-    }
     recorded = sorted(e["turn"] for e in events if e.get("event") == "sequence_break")
     if recorded != sorted(broken):
         yield f"sequences break at turns {sorted(broken)}, but by the events at {recorded}"

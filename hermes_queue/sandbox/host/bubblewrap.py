@@ -148,6 +148,16 @@ class Bubblewrap:
         """Whether commands can run in it."""
         return self.init_pid > 0 and is_running(self.init_pid, self.init_started)
 
+    @property
+    def ended(self) -> asyncio.Future[int]:
+        """Done when it has ended, once it has started; not to be cancelled."""
+        assert self._child is not None  # noqa: S101 - only after start()
+        return self._child.exited
+
+    def has_own(self, namespace: str) -> bool:
+        """Whether it has a namespace of this kind, such as "net", that is not the worker's."""
+        return namespace in self._namespaces
+
     async def ended_from_inside(self) -> bool:
         """Whether a process inside has ended it.
 

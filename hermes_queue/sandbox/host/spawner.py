@@ -19,7 +19,16 @@ from hermes_queue.errors import SandboxError, SlotLost
 from hermes_queue.sandbox.host import spawner_process
 from hermes_queue.sandbox.host.cgroups import ControlGroups, ProcessLimit
 from hermes_queue.sandbox.host.execution import Child, Running, memory_file
-from hermes_queue.sandbox.host.spawner_process import ENDED, FAILED, LOCATED, MESSAGE, READY
+from hermes_queue.sandbox.host.spawner_process import (
+    ENDED,
+    FAILED,
+    LISTEN,
+    LISTENING,
+    LOCATED,
+    MESSAGE,
+    READY,
+    receive,
+)
 
 ANSWER_TIMEOUT_S = 30.0
 GONE = "the process that starts the slot's commands is gone"
@@ -133,8 +142,12 @@ class Spawner:
         self._begun: asyncio.Future[int] = self._loop.create_future()
         """An errno, or 0."""
         self._commands: dict[int, SpawnedCommand] = {}
+        self._sockets: dict[int, asyncio.Future[socket.socket]] = {}
+        """Requested, by number."""
         self._count = 0
         self.is_lost = False
+        self.ended: asyncio.Future[None] = self._loop.create_future()
+        """Done once it is lost."""
         self._loop.add_reader(channel, self._on_readable)
 
     async def has_answered(self) -> bool:
@@ -174,6 +187,31 @@ class Spawner:
         command = self._commands[self._count] = SpawnedCommand(self, self._count)
         return command
 
+    async def listen(self) -> socket.socket:
+        """A socket that listens on the loopback interface of the slot; the caller closes it.
+
+        Raises:
+            SlotLost: the process that starts commands is gone, or does not answer.
+            OSError: the kernel refused.
+        """
+        if self.is_lost:
+            raise SlotLost(GONE)
+        self._count += 1
+        number = self._count
+        answer = self._sockets[number] = self._loop.create_future()
+        self._send(LISTEN + b"%d" % number)
+        try:
+            await asyncio.wait([answer], timeout=ANSWER_TIMEOUT_S)
+            if not answer.done():
+                self.close()
+            return await answer
+        except asyncio.CancelledError:
+            if answer.done() and not answer.exception():
+                answer.result().close()
+            raise
+        finally:
+            self._sockets.pop(number, None)
+
     def ask_where(self, number: int) -> None:
         """Have the pid of a running command sent."""
         self._send(b"%d" % number)
@@ -192,18 +230,31 @@ class Spawner:
 
     def _on_readable(self) -> None:
         try:
-            data = self._channel.recv(MESSAGE.size)
+            data, descriptors = receive(self._channel, MESSAGE.size)
         except BlockingIOError:
             return
         except OSError:
-            data = b""
-        if len(data) != MESSAGE.size:
+            data, descriptors = b"", []
+        sockets = [socket.socket(fileno=descriptor) for descriptor in descriptors]
+        if len(data) == MESSAGE.size:
+            self._take(*MESSAGE.unpack(data), sockets)
+        else:
             self.close()
-            return
-        kind, number, value, cpu_ns = MESSAGE.unpack(data)
+        for left in sockets:
+            left.close()
+
+    def _take(
+        self, kind: int, number: int, value: int, cpu_ns: int, sockets: list[socket.socket]
+    ) -> None:
+        """Take a message; sockets that stay in the list are closed."""
         if number == 0:
             if not self._begun.done():
                 self._begun.set_result(0 if kind == READY else value)
+        elif answer := self._sockets.pop(number, None):
+            if kind == LISTENING and sockets and not answer.done():
+                answer.set_result(sockets.pop())
+            elif not answer.done():
+                answer.set_exception(OSError(value, os.strerror(value)))
         elif command := self._commands.get(number):
             if kind == LOCATED:
                 command.located(value)
@@ -225,6 +276,13 @@ class Spawner:
         commands, self._commands = self._commands, {}
         for command in commands.values():
             command.failed(SlotLost(GONE))
+        sockets, self._sockets = self._sockets, {}
+        for answer in sockets.values():
+            if not answer.done():
+                answer.set_exception(SlotLost(GONE))
+                answer.exception()  # Else asyncio complains when nobody waits any more.
+        if not self.ended.done():
+            self.ended.set_result(None)
 
 
 class SpawnedCommand(Running):

@@ -26,9 +26,12 @@ import warnings  # noqa: F401 - os.execvpe imports it
 
 MESSAGE = struct.Struct("=4q")
 """To the worker: one of the following kinds, the command's number, a value, nanoseconds."""
-READY, REFUSED, LOCATED, FAILED, ENDED = range(5)
+READY, REFUSED, LOCATED, FAILED, ENDED, LISTENING = range(6)
 """The slot is entered; it cannot be (errno); the command's pid; it cannot be started (errno); its
-wait status, with its processor time."""
+wait status, with its processor time; the port of a socket, with its descriptor."""
+LISTEN = b"listen "
+"""Begins the request for a listening socket; its number follows."""
+LOOPBACK, BACKLOG = "127.0.0.1", 128
 SCRIPT = 10
 """Descriptor of a command's script; shells use those below 10 themselves."""
 MOST_DESCRIPTORS = 24
@@ -167,7 +170,8 @@ class CommandServer:
     def _take(self) -> bool:
         """Take a command's number: with descriptors to start it, without any to tell its pid.
 
-        A negative number is one to kill. Returns whether there was a message.
+        A negative number is one to kill; one after `LISTEN` asks for a socket. Returns whether
+        there was a message.
         """
         try:
             data, descriptors = receive(self._channel, 64)
@@ -177,9 +181,24 @@ class CommandServer:
             self._start(int(data), *descriptors)
             for descriptor in descriptors:
                 os.close(descriptor)
+        elif data.startswith(LISTEN):
+            self._listen(int(data[len(LISTEN) :]))
         elif data:
             self._locate_or_kill(int(data))
         return bool(data)
+
+    def _listen(self, number: int) -> None:
+        """Send a socket that listens inside the slot; no process of the slot ever has it."""
+        try:
+            with socket.socket() as listener:
+                listener.bind((LOOPBACK, 0))
+                listener.listen(BACKLOG)
+                answer = MESSAGE.pack(LISTENING, number, listener.getsockname()[1], 0)
+                sent = array.array("i", [listener.fileno()])
+                rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, sent)]
+                self._channel.sendmsg([answer], rights, socket.MSG_NOSIGNAL)
+        except OSError as error:
+            tell(self._channel, FAILED, number, error.errno or errno.EIO)
 
     def _locate_or_kill(self, wanted: int) -> None:
         # What is in the dictionary is not reaped yet: no other process can have its pid.

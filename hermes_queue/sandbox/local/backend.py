@@ -12,7 +12,7 @@ import logging
 import platform
 import re
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from hermes_queue.cancellation import end_tasks, unbroken
@@ -23,6 +23,7 @@ from hermes_queue.sandbox.base import (
     AssetSpec,
     Capabilities,
     ExecutionResult,
+    Listening,
     SandboxInfo,
     Slot,
     SlotSpec,
@@ -328,6 +329,10 @@ class LocalBackend(SlotBackend):
     @contextlib.contextmanager
     def _in_slot(self, slot: Slot, *, whole: bool = False) -> Iterator[files.RunInSlot]:
         yield self._leased_slot(slot).run
+
+    async def listen(self, slot: Slot, factory: Callable[[], asyncio.BaseProtocol]) -> Listening:
+        """See `SandboxBackend`."""
+        return await self._leased_slot(slot).listen(factory)
 
     def _leased_slot(self, slot: Slot) -> LocalSlot:
         if (found := self._slots.get(slot.slot_id)) is None:

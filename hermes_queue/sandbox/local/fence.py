@@ -9,8 +9,10 @@ nothing outlives either.
 from __future__ import annotations
 
 import asyncio
+import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hermes_queue.sandbox.base import SLOT_ENVIRONMENT, WORKSPACE
 from hermes_queue.sandbox.host.bubblewrap import (
@@ -117,6 +119,20 @@ class BubblewrapFence(Bubblewrap):
         """What starts commands in it, once it has begun. It has no capabilities, nor have they."""
         assert self._spawner is not None  # noqa: S101 - begun
         return self._spawner
+
+    @property
+    def has_own_network(self) -> bool:
+        """Whether the slot has a loopback interface of its own."""
+        return self.has_own("net")
+
+    @property
+    def uid(self) -> int:
+        """Host uid of its commands."""
+        return self.options.uid if self._drop else os.geteuid()
+
+    def ends(self) -> list[asyncio.Future[Any]]:
+        """Futures of which one is done when it has died."""
+        return [self.ended, self.spawner.ended]
 
     def is_alive(self) -> bool:
         """See `Bubblewrap`."""

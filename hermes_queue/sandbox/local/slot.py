@@ -8,12 +8,14 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from hermes_queue.cancellation import end_tasks
 from hermes_queue.errors import SandboxError, SlotKilled, SlotLost
 from hermes_queue.sandbox.base import MAX_OUTPUT_BYTES, ExecutionResult
 from hermes_queue.sandbox.host.execution import OutputPipe, follow, memory_file
 from hermes_queue.sandbox.host.paths import remove_tree
 from hermes_queue.sandbox.host.processes import COMMAND_VARIABLE
 from hermes_queue.sandbox.host.spawner import SCRIPT_PATH, SpawnedCommand
+from hermes_queue.sandbox.listening.sockets import SocketListening
 from hermes_queue.sandbox.local.fence import BubblewrapFence
 from hermes_queue.sandbox.local.unfenced import PlainFence
 
@@ -55,6 +57,9 @@ class LocalSlot:
         self._commands = 0
         self._left_open: list[OutputPipe] = []
         """Streams of ended commands, read until their last writer ends; oldest first."""
+        self._listening: list[SocketListening] = []
+        self._watching: asyncio.Task[None] | None = None
+        """Ends what listens when the slot dies."""
 
     async def run(
         self,
@@ -113,6 +118,33 @@ class LocalSlot:
             raise await self._lost("died under a command")
         return result
 
+    async def listen(self, factory: Callable[[], asyncio.BaseProtocol]) -> SocketListening:
+        """See `SandboxBackend`. In the worker's network namespace only the slot's uid connects."""
+        if not self.fence.is_alive():
+            raise await self._lost("died")
+        try:
+            listener = await self.fence.spawner.listen()
+        except OSError as error:
+            raise SandboxError(f"no port could be opened in the slot: {error}") from error
+        uid = None if self.fence.has_own_network else self.fence.uid
+        listening = SocketListening(listener, factory, uid=uid)
+        self._listening = [each for each in self._listening if not each.lost.done()]
+        self._listening.append(listening)
+        if self._watching is None:
+            self._watching = asyncio.create_task(self._watch())
+        return listening
+
+    async def _watch(self) -> None:
+        await asyncio.wait(self.fence.ends(), return_when=asyncio.FIRST_COMPLETED)
+        error = await self._lost("died")
+        await asyncio.gather(*(each.lose(error) for each in self._listening))
+
+    async def _stop_listening(self) -> None:
+        if self._watching is not None:
+            await end_tasks(self._watching)
+        error = SlotLost(f"slot {self.fence.slot_id} was released")
+        await asyncio.gather(*(each.lose(error) for each in self._listening))
+
     def _keep_reading(self, pipes: Sequence[OutputPipe]) -> str:
         """Keep the pipes of an ended command; returns a notice if older ones had to be closed."""
         pipes = [pipe for pipe in (*self._left_open, *pipes) if not pipe.ended.done()]
@@ -128,6 +160,7 @@ class LocalSlot:
     async def end(self) -> bool:
         """Free all that the slot has; returns whether all in it is dead. Never raises."""
         is_dead = True
+        await self._stop_listening()
         try:
             await self.fence.kill()
         except Exception:

@@ -9,6 +9,7 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from hermes_queue.disk.locks import hold
 from hermes_queue.errors import IsolationUnavailable
@@ -53,6 +54,18 @@ class PlainFence:
         """See `BubblewrapFence`."""
         assert self._spawner is not None  # noqa: S101 - begun
         return self._spawner
+
+    has_own_network = False
+    """See `BubblewrapFence`."""
+
+    @property
+    def uid(self) -> int:
+        """See `BubblewrapFence`."""
+        return os.geteuid()
+
+    def ends(self) -> list[asyncio.Future[Any]]:
+        """See `BubblewrapFence`."""
+        return [self.spawner.ended]
 
     def is_alive(self) -> bool:
         """See `Bubblewrap`."""

@@ -7,7 +7,7 @@ import contextlib
 import functools
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from hermes_queue.sandbox.base import (
     MAX_FILE_BYTES,
     AssetSpec,
     Capabilities,
+    Listening,
     SandboxInfo,
     Slot,
     SlotSpec,
@@ -312,6 +313,11 @@ class ModalBackend(SlotBackend):
         except SlotLost:  # a sandbox that is lost takes no further slots
             held.box.spent = True
             raise
+
+    async def listen(self, slot: Slot, factory: Callable[[], asyncio.BaseProtocol]) -> Listening:
+        """See `SandboxBackend`."""
+        self._leased_slot(slot)
+        raise SandboxError("the modal backend cannot listen")
 
     def _leased_slot(self, slot: Slot) -> Held:
         if (held := self._held.get(slot.slot_id)) is None:

@@ -6,6 +6,7 @@ commands.py      input and results of commands
 processes.py     time limits and process trees
 leases.py        waiting, releasing, renewing, resizing
 files.py         reading and writing a slot's files
+listening.py     ports that the worker serves
 isolation.py     files and processes that slots must not reach
 assets.py        built once, complete, read-only
 dead_workers.py  leftovers of dead workers
@@ -19,6 +20,7 @@ from hermes_queue.sandbox.selfcheck import (
     files,
     isolation,
     leases,
+    listening,
     processes,
     snapshots,
 )
@@ -34,7 +36,17 @@ __all__ = ["CHECKS", "Check", "CheckResult", "NotApplicable", "Subject", "outcom
 
 CHECKS: tuple[Check, ...] = tuple(
     value
-    for module in (commands, processes, leases, files, isolation, assets, dead_workers, snapshots)
+    for module in (
+        commands,
+        processes,
+        leases,
+        files,
+        listening,
+        isolation,
+        assets,
+        dead_workers,
+        snapshots,
+    )
     for value in vars(module).values()
     if isinstance(value, Check)
 )

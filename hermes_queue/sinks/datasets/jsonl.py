@@ -61,7 +61,7 @@ class JsonlSink(Closing):
         new = {t.trajectory_id: t for t in trajectories if t.trajectory_id not in self.held}
         if not new:
             return 0
-        data = b"".join(t.model_dump_json().encode() + b"\n" for t in new.values())
+        data = b"".join(t.to_json().encode() + b"\n" for t in new.values())
         files.append(self._fd, self.path, data)
         self.held.update((t.trajectory_id, t.instance_id) for t in new.values())
         self.written += len(new)

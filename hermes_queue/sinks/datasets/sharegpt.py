@@ -79,7 +79,7 @@ def row(
             "timestamp": datetime.fromtimestamp(trajectory.created, UTC).isoformat(),
             "model": trajectory.agent.model or trajectory.agent.kind,
         },
-        "completed": trajectory.stop_reason in ("submitted", "no_tool_call"),
+        "completed": trajectory.stop_reason in ("submitted", "no_tool_call", "exited"),
         "partial": trajectory.stop_reason == "format_errors",
         "api_calls": sum(message.role == "assistant" for message in trajectory.messages),
         "toolsets_used": list(dict.fromkeys(_TOOLSETS.get(name, name) for name in offered)),

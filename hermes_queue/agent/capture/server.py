@@ -1,0 +1,313 @@
+"""HTTP between a program in a slot and its session: paths, the key, limits, delivery.
+
+Imports aiohttp: open it with `opening.open_server`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from aiohttp import web
+
+from hermes_queue.agent.capture.calls import Answer, Refused, Session
+from hermes_queue.agent.capture.delivery import Delivery, Gone, send_json
+from hermes_queue.agent.capture.dialects import chat, messages, responses
+from hermes_queue.agent.capture.dialects.base import (
+    Asked,
+    BadCall,
+    Dialect,
+    Head,
+    Problem,
+    compact_json,
+    problem_of,
+)
+from hermes_queue.agent.capture.dialects.body import read_object, tidy
+from hermes_queue.agent.capture.dialects.outputs import response_id
+from hermes_queue.agent.capture.intake import (
+    Bounds,
+    Connection,
+    Memory,
+    Rejected,
+    read_body,
+    size_of,
+)
+from hermes_queue.agent.capture.memory import Responses
+
+T = TypeVar("T")
+
+LARGE_BYTES = 1 << 18
+"""Larger bodies are read in a thread."""
+PATH_MAX_CHARS = 200
+HINT_MAX_CHARS = 2048
+RETRY_MAX = 1_000
+HINTS = (
+    *("x-claude-code-session-id", "x-claude-code-agent-id", "x-claude-code-parent-agent-id"),
+    *("x-session-id", "x-parent-session-id", "x-codex-turn-metadata"),
+)
+"""Headers by which programs name the session or sub-agent that calls."""
+_DIALECTS = {
+    "/chat/completions": chat.DIALECT,
+    "/responses": responses.DIALECT,
+    "/messages": messages.DIALECT,
+    "/messages/count_tokens": messages.DIALECT,
+}
+_COUNT, _MODELS = "/messages/count_tokens", "/models"
+_quiet = logging.getLogger(f"{__name__}.http")
+_quiet.setLevel(logging.CRITICAL + 1)
+"""For aiohttp, which logs a traceback for each invalid request: a program could fill the disk."""
+
+
+class CallServer:
+    """Serves the calls of one session. To be made on the event loop that serves them."""
+
+    def __init__(
+        self, session: Session, *, refusal_status: int = 401, bounds: Bounds | None = None
+    ) -> None:
+        """Serve `session`; a trajectory that is over is answered with `refusal_status`."""
+        self._session = session
+        self._refusal_status = refusal_status
+        self._bounds = bounds or Bounds()
+        self._key = session.key.encode()
+        self._closed = False
+        self._broken = False
+        """Whether the server failed, so that it answers no more calls."""
+        self._working: set[asyncio.Task[object]] = set()
+        self._memory = Memory(max(self._bounds.body_bytes, self._bounds.unannounced_bytes))
+        self._places = asyncio.Semaphore(self._bounds.calls)
+        self._stored = Responses()
+        self._server = web.Server(self._handle, handler_cancellation=True)
+
+    def factory(self) -> asyncio.BaseProtocol:
+        """The protocol of a new connection: `SandboxBackend.listen` takes this method."""
+        if self._closed or len(self._server.connections) >= self._bounds.connections:
+            return _Turned()
+        connection = Connection(
+            self._server,
+            loop=asyncio.get_running_loop(),
+            keepalive_timeout=self._bounds.idle_s,
+            access_log=None,
+            logger=_quiet,
+            lingering_time=5.0,
+            max_field_size=16_384,
+            auto_decompress=False,
+        )
+        connection.header_s = self._bounds.header_s
+        return connection
+
+    async def close(self) -> None:
+        """Answer nothing more: cancel what is being answered and close all connections.
+
+        An answer that was not taken by now is undelivered. May be called again.
+        """
+        self._closed = True
+        working = [*self._working]
+        for task in working:
+            task.cancel()
+        await asyncio.gather(*working, return_exceptions=True)
+        self._server.pre_shutdown()  # ends idle connections, which `shutdown` would wait for
+        await self._server.shutdown(1.0)
+
+    # --- one request --------------------------------------------------------------------
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        path = _path(request)
+        with self._counted(request):
+            try:
+                return await self._respond(request, path)
+            except Rejected as error:
+                self._session.rejected(request.method, path, error.status)
+                found = Problem(error.status, str(error))
+                return await self._refuse(request, path, found, close=error.close)
+            except ConnectionError:
+                raise  # aiohttp closes what is left of the connection
+            except Exception as error:  # noqa: BLE001 - ours: the attempt must not be scored
+                return await self._fail(request, path, error)
+
+    @contextmanager
+    def _counted(self, request: web.BaseRequest) -> Iterator[None]:
+        """Let `close` find the task, and the connection know that it waits for no header."""
+        task, connection = asyncio.current_task(), request.protocol
+        if task is not None:
+            self._working.add(task)
+        if isinstance(connection, Connection):
+            connection.request_begins()
+        try:
+            yield
+        finally:
+            if task is not None:
+                self._working.discard(task)
+            if isinstance(connection, Connection):
+                connection.request_ends()
+
+    async def _fail(
+        self, request: web.BaseRequest, path: str, error: Exception
+    ) -> web.StreamResponse:
+        if not self._broken:
+            self._broken = True
+            self._session.broken(error)
+        if request.writer.output_size:
+            raise ConnectionError("an answer has begun") from error
+        return await self._refuse(request, path, Problem(500, "the endpoint failed"), close=True)
+
+    async def _refuse(
+        self, request: web.BaseRequest, path: str, found: Problem, *, close: bool = False
+    ) -> web.StreamResponse:
+        dialect = _DIALECTS.get(path) or chat.DIALECT
+        if path == _MODELS and "anthropic-version" in request.headers:
+            dialect = messages.DIALECT
+        return await send_json(request, dialect.problem(found), status=found.status, close=close)
+
+    async def _respond(self, request: web.BaseRequest, path: str) -> web.StreamResponse:
+        self._check(request, path)
+        if path == _MODELS:
+            return await send_json(request, _models(request, self._session.model))
+        dialect = _DIALECTS[path]
+        size = size_of(request, self._bounds)
+        async with self._memory.held(size):
+            body = await read_body(request, size, self._bounds)
+            try:
+                asked = await self._read(dialect, body, _head(request))
+            except BadCall as error:
+                self._session.rejected(request.method, path, 400)
+                return await self._refuse(request, path, self._problem(error, dialect))
+            del body
+            if path == _COUNT:
+                return await self._count(request, dialect, asked)
+            return await self._answer(request, dialect, asked)
+
+    def _check(self, request: web.BaseRequest, path: str) -> None:
+        """Raises Rejected: no such path, or a wrong key."""
+        if path not in _DIALECTS and path != _MODELS:
+            raise Rejected(404, f"there is no {request.method} {path}")
+        if request.method != ("GET" if path == _MODELS else "POST"):
+            raise Rejected(405, f"there is no {request.method} {path}")
+        if not self._may(request):
+            raise Rejected(401, "the API key is wrong: use the one of this trajectory", close=True)
+        if self._closed or self._broken:
+            raise Rejected(self._refusal_status, "trajectory stopped", close=True)
+
+    def _may(self, request: web.BaseRequest) -> bool:
+        given = [request.headers.get(name, "") for name in ("x-api-key", "api-key")]
+        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+        if scheme.lower() == "bearer":
+            given.append(token.strip())
+        same = [hmac.compare_digest(each.encode(errors="replace"), self._key) for each in given]
+        return any(same)
+
+    async def _read(self, dialect: Dialect, body: bytes, head: Head) -> Asked:
+        def read() -> Asked:
+            return dialect.read(read_object(body), head, self._stored.conversation)
+
+        return read() if len(body) <= LARGE_BYTES else await asyncio.to_thread(read)
+
+    # --- a call -------------------------------------------------------------------------
+
+    async def _in_turn(self, work: Callable[[], Awaitable[T]]) -> T:
+        async with self._places:
+            return await work()
+
+    async def _answer(
+        self, request: web.BaseRequest, dialect: Dialect, asked: Asked
+    ) -> web.StreamResponse:
+        delivery = Delivery(request, dialect, asked, self._bounds)
+        work = asyncio.create_task(self._in_turn(lambda: self._session.answer(asked.call)))
+        try:
+            answer = await delivery.meanwhile(work)
+        except Refused as error:
+            return await self._refused(request, dialect, asked, delivery, error)
+        except BaseException:  # the client went away just as its answer came
+            if work.done() and not work.cancelled() and work.exception() is None:
+                self._session.undelivered(work.result())
+            raise
+        if asked.continued is not None:
+            told = (*asked.continued, answer.message)
+            self._stored.keep(response_id(answer.turn), told)
+        return await self._deliver(delivery, dialect, asked, answer)
+
+    async def _deliver(
+        self, delivery: Delivery, dialect: Dialect, asked: Asked, answer: Answer
+    ) -> web.StreamResponse:
+        taken = False
+        try:
+            if asked.call.streamed:
+                parts = dialect.stream(asked, answer, self._session.model)
+            else:
+                parts = iter([compact_json(dialect.whole(asked, answer, self._session.model))])
+            response = await delivery.send(parts)
+            taken = True
+            return response
+        finally:
+            # With `finally`, since being cancelled is one of the ways not to be delivered.
+            (self._session.delivered if taken else self._session.undelivered)(answer)
+
+    async def _refused(
+        self,
+        request: web.BaseRequest,
+        dialect: Dialect,
+        asked: Asked,
+        delivery: Delivery,
+        error: Refused,
+    ) -> web.StreamResponse:
+        found = self._problem(error, dialect)
+        in_stream = dialect.too_long_in_stream
+        if error.kind == "context_length" and asked.call.streamed and in_stream is not None:
+            return await delivery.send(in_stream(asked, found.message, self._session.model))
+        if delivery.begun:
+            delivery.break_off()
+            raise Gone("there is no answer")
+        body = dialect.problem(found)
+        return await send_json(request, body, status=found.status)
+
+    def _problem(self, error: Refused, dialect: Dialect) -> Problem:
+        return problem_of(error, dialect, self._refusal_status)
+
+    async def _count(
+        self, request: web.BaseRequest, dialect: Dialect, asked: Asked
+    ) -> web.StreamResponse:
+        try:
+            tokens = await self._in_turn(lambda: self._session.count_tokens(asked.call))
+        except Refused as error:
+            found = self._problem(error, dialect)
+            return await send_json(request, dialect.problem(found), status=found.status)
+        return await send_json(request, {"input_tokens": tokens})
+
+
+class _Turned(asyncio.Protocol):
+    """A connection that is one too many, or too late."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        if isinstance(transport, asyncio.WriteTransport):
+            transport.abort()
+
+
+def _path(request: web.BaseRequest) -> str:
+    """The path without `/v1`: clients add it to a base that has it, or has it not."""
+    path = request.rel_url.raw_path[:PATH_MAX_CHARS]
+    for _ in range(2):
+        path = path.removeprefix("/v1") if path.startswith("/v1/") else path
+    return tidy(path.rstrip("/") or "/")
+
+
+def _head(request: web.BaseRequest) -> Head:
+    given = request.headers
+    hints = {name: tidy(given[name][:HINT_MAX_CHARS]) for name in HINTS if name in given}
+    retries = given.get("x-stainless-retry-count", "")
+    count = int(retries) if retries.isascii() and retries.isdigit() and len(retries) < 9 else 0
+    path = tidy(request.rel_url.raw_path[:PATH_MAX_CHARS])
+    return Head(path, hints, min(count, RETRY_MAX), now_s=int(time.time()))
+
+
+def _models(request: web.BaseRequest, model: str) -> dict[str, object]:
+    """The one model, in the shape of the API that asks."""
+    if "anthropic-version" in request.headers:
+        created = "2024-01-01T00:00:00Z"
+        entry = {"type": "model", "id": model, "display_name": model, "created_at": created}
+        return {"data": [entry], "has_more": False, "first_id": model, "last_id": model}
+    entry = {"id": model, "object": "model", "created": 0, "owned_by": "hermes-queue"}
+    return {"object": "list", "data": [entry]}

@@ -1,0 +1,319 @@
+"""The calls of one attempt of a program: whether they are made, by whom, and what is kept."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from hermes_queue.agent.budget import STUCK_TURNS, Budget
+from hermes_queue.agent.capture.account import Account
+from hermes_queue.agent.capture.allowance import Allowance, LimitReached
+from hermes_queue.agent.capture.calls import Answer, ModelCall, Refused
+from hermes_queue.agent.capture.equality import Measure, measured, reply_digest
+from hermes_queue.agent.capture.open_calls import OpenCalls, Sampling
+from hermes_queue.agent.capture.tool_calls import fits
+from hermes_queue.agent.capture.tree import Placement, ReplyTree, Unplaceable
+from hermes_queue.agent.chat import ChatClient, Reply
+from hermes_queue.agent.loop import AgentResult, BeforeTurn
+from hermes_queue.errors import ContextLengthExceeded, TrajectoryFailure
+from hermes_queue.models import Message, StopReason
+
+MAX_OPEN_CALLS = 8
+"""Calls that are sampled at once, with those whose client went away; further ones wait."""
+CALL_MAX_BYTES = 8 << 20
+"""Text of one call. A longer one is refused as too long for any model."""
+KEPT_MAX_BYTES = 32 << 20
+"""Text of all conversations of an attempt, each message counted once."""
+MAX_CONTEXT_REFUSALS = 3
+"""Calls in a row that are too long for the model: such a program does not compact."""
+REQUESTS_PER_TURN = 50
+"""Calls and token counts, refused and repeated ones included, per turn that the job allows."""
+REQUESTS_AT_LEAST = 500
+_BYTES_PER_TOKEN = 4
+
+
+class AttemptSession:
+    """A `Session`. Make it on the event loop; `close` ends it."""
+
+    def __init__(
+        self,
+        chat: ChatClient,
+        tree: ReplyTree,
+        budget: Budget,
+        result: AgentResult,
+        *,
+        model: str,
+        before_turn: BeforeTurn | None = None,
+    ) -> None:
+        """Record the calls in `tree` and, as they happen, in `result`.
+
+        `budget` moves its deadline by waits of `before_turn` and of the chat client.
+        """
+        self.key = f"hq-{secrets.token_hex(32)}"
+        self.model = model
+        self.account = Account(result)
+        self.stop_reason: StopReason | None = None
+        """The limit that ended the attempt."""
+        self.failure: Exception | None = None
+        """Why the attempt cannot be measured."""
+        self.ended = asyncio.Event()
+        """Set with either of them."""
+        self.asked = 0
+        """Calls that came with the right key and a valid body."""
+        self.delivered_replies = 0
+        self.context_was_refused = False
+        """Whether the last call that was decided on was too long."""
+        self._chat, self._tree, self._result, self._budget = chat, tree, result, budget
+        self._allowance = Allowance(budget, result, before_turn)
+        self._places = asyncio.Semaphore(MAX_OPEN_CALLS)
+        self._open = OpenCalls()
+        self._sealed = False
+        self._delivered: Counter[bytes] = Counter()
+        """Delivered replies by their call."""
+        self._last_step: tuple[bytes, bytes] | None = None
+        self._repeats = 0
+        self._context_refusals = 0
+        self._refused_cap: int | None = None
+        """A cap of the program's that the model server refused."""
+        self._kept_bytes = 0
+        self._began = time.monotonic()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a call is open: it decides by itself what its deadline means."""
+        return self._open.are_running
+
+    async def idle(self) -> None:
+        """Wait until no call is open."""
+        await self._open.idle()
+
+    # --- the endpoint's side: `Session` ------------------------------------------------
+
+    async def answer(self, call: ModelCall) -> Answer:
+        """See `Session`."""
+        measure = await self._measured(call)
+        if measure.size_bytes > CALL_MAX_BYTES:
+            raise self._too_long(
+                f"{measure.size_bytes} bytes of text, the most is {CALL_MAX_BYTES}"
+            )
+        if self._last_step and self._last_step[0] == measure.digest:
+            if self._repeats >= STUCK_TURNS:
+                self.stop("stuck")
+                self._require_open()
+        sampling = self._open.claim(measure) or self._begin(call, measure)
+        try:
+            return await asyncio.shield(sampling.task)
+        except asyncio.CancelledError:
+            if sampling.task.cancelled():
+                raise self.account.refusal("closed", "the attempt is over") from None
+            self._open.give_up(sampling)
+            raise
+
+    def delivered(self, answer: Answer) -> None:
+        """See `Session`. Ignored after the end: nobody can have read it."""
+        sampling = None if self._sealed else self._open.deliver(answer.turn)
+        if sampling is None:
+            return
+        self._tree.deliver(answer.turn)
+        self.delivered_replies += 1
+        digest = sampling.measure.digest
+        self._delivered[digest] += 1
+        step = digest, reply_digest(answer.message)
+        self._repeats = self._repeats + 1 if step == self._last_step else 1
+        self._last_step = step
+        calls = answer.message.tool_calls
+        self._result.attempted += len(calls)
+        self._result.schema_valid += sum(fits(each, sampling.call.tools) for each in calls)
+        self._result.changed()
+
+    def undelivered(self, answer: Answer) -> None:
+        """See `Session`."""
+        if sampling := self._open.of_turn(answer.turn):
+            self._open.give_up(sampling)
+
+    async def count_tokens(self, call: ModelCall) -> int:
+        """See `Session`. Estimated if the server does not count."""
+        measure = await self._measured(call)
+        count = getattr(self._chat, "count_tokens", None)
+        counted: int | None = None
+        if count is not None and measure.size_bytes <= CALL_MAX_BYTES:
+            async with self._places:
+                self._require_open()
+                counted = await count(call.messages, call.tools)
+        return max(1, measure.size_bytes // _BYTES_PER_TOKEN) if counted is None else counted
+
+    def rejected(self, method: str, path: str, status: int) -> None:
+        """See `Session`."""
+        self.account.reject(method, path, status)
+
+    def broken(self, error: Exception) -> None:
+        """See `Session`."""
+        self.fail(error)
+
+    # --- the worker's side -------------------------------------------------------------
+
+    def stop(self, reason: StopReason) -> None:
+        """Refuse all further calls because of a limit, unless the attempt has ended already."""
+        if not self.ended.is_set():
+            self.stop_reason = reason
+            self.ended.set()
+
+    def fail(self, error: Exception) -> None:
+        """End the attempt: it cannot be measured."""
+        if self.failure is None:
+            self.failure = error
+            self.stop_reason = None
+            self.ended.set()
+
+    def seal(self) -> None:
+        """From now on no call is made and no reply recorded or delivered."""
+        self._sealed = True
+        self._open.cancel()
+
+    async def close(self) -> None:
+        """Seal it and wait for the end of its calls. Idempotent."""
+        self.seal()
+        await self._open.close()
+
+    # --- one call ----------------------------------------------------------------------
+
+    async def _measured(self, call: ModelCall) -> Measure:
+        """The measure of a request that may be served. Raises Refused."""
+        self._require_open()
+        self.asked += 1
+        most = max(REQUESTS_AT_LEAST, REQUESTS_PER_TURN * self._budget.limits.max_turns)
+        if self.asked > most:
+            self.stop("max_turns")
+        measure = await measured(call)
+        self._require_open()
+        return measure
+
+    def _begin(self, call: ModelCall, measure: Measure) -> Sampling:
+        if call.retry_count > 0 and self._delivered[measure.digest]:
+            self.account.event(event="retry_after_delivery", retry_count=call.retry_count)
+        return self._open.begin(call, measure, self._sample(call))
+
+    async def _sample(self, call: ModelCall) -> Answer:
+        try:
+            async with self._places:
+                self._require_open()
+                return await self._made(call)
+        except Refused:
+            raise
+        except LimitReached as limit:
+            self.stop(limit.reason)
+            raise self._stopped() from None
+        except ContextLengthExceeded as error:
+            self.account.events(error.events)
+            raise self._too_long(str(error)) from None
+        except Exception as error:  # noqa: BLE001 - whatever it is, the worker raises it
+            self.account.events(getattr(error, "events", ()))
+            if self.delivered_replies and _refuses_the_request(error):
+                # The server has answered this program before: it is the call that is wrong.
+                raise self.account.refusal("bad_call", str(error)) from None
+            self.fail(error)
+            raise self.account.refusal("upstream", "the model server failed") from None
+
+    async def _made(self, call: ModelCall) -> Answer:
+        try:
+            place = self._tree.place(call)
+        except Unplaceable as error:
+            raise self.account.refusal("bad_call", str(error)) from None
+        new_bytes = sum(map(_text_bytes, place.new_messages))
+        if self._kept_bytes + new_bytes > KEPT_MAX_BYTES:
+            raise self._too_long(f"all conversations together exceed {KEPT_MAX_BYTES} bytes")
+        cap = call.max_tokens if call.max_tokens and call.max_tokens > 0 else None
+        if cap is not None and self._refused_cap is not None and cap >= self._refused_cap:
+            cap = None
+        began_s = time.monotonic() - self._began
+        async with self._allowance.call(cap, side=place.branch == "side") as left:
+            self._require_open()
+            reply = await self._reply(call, place, left, cap)
+            self._require_open()
+            return self._record(call, place, reply, new_bytes, began_s)
+
+    async def _reply(
+        self, call: ModelCall, place: Placement, left: int | None, cap: int | None
+    ) -> Reply:
+        """Sample; a cap that only the program wants is left out if the server refuses it."""
+        own = self._budget.reply_cap(left)
+        try:
+            return await self._completed(call, place, self._budget.capped(own, cap))
+        except TrajectoryFailure as error:
+            binds = cap is not None and (own is None or cap < own)
+            if not binds or not _refuses_the_request(error):
+                raise
+        reply = await self._completed(call, place, self._budget.capped(own))
+        self._refused_cap = cap
+        return reply
+
+    async def _completed(
+        self, call: ModelCall, place: Placement, sampling: Mapping[str, Any]
+    ) -> Reply:
+        more = {} if place.anchor is None else {"anchor": place.anchor}
+        while True:
+            deadline = self._budget.deadline
+            try:
+                reply = await self._chat.complete(
+                    place.messages, call.tools, sampling, deadline, **more
+                )
+            except TimeoutError:
+                # Meanwhile other calls may have waited, which moves the deadline for all.
+                if deadline == self._budget.deadline or time.monotonic() >= self._budget.deadline:
+                    raise LimitReached("time_limit") from None
+                continue
+            self._allowance.exclude(reply.waited_s)
+            return reply
+
+    def _record(
+        self, call: ModelCall, place: Placement, reply: Reply, new_bytes: int, began_s: float
+    ) -> Answer:
+        call = replace(call, events=self.account.new(call.events))
+        reply = replace(reply, events=self.account.fitting(reply.events))
+        turn = self._tree.add(place, call, reply, began_s)
+        self._kept_bytes += new_bytes + _text_bytes(reply.message)
+        self._context_refusals, self.context_was_refused = 0, False
+        self._result.changed()
+        reason = reply.turn.finish_reason or "stop"
+        if reply.message.tool_calls and reason != "length":
+            reason = "tool_calls"
+        return Answer(turn, reply.message, reason, reply.turn.usage)
+
+    # --- refusals ----------------------------------------------------------------------
+
+    def _require_open(self) -> None:
+        if self._sealed:
+            raise self.account.refusal("closed", "the attempt is over")
+        if self.ended.is_set():
+            raise self._stopped()
+
+    def _stopped(self) -> Refused:
+        why = self.stop_reason or "the model server failed"
+        return self.account.refusal("stopped", f"trajectory stopped: {why}")
+
+    def _too_long(self, message: str) -> Refused:
+        self._context_refusals += 1
+        self.context_was_refused = True
+        self.account.event(event="context_length", message=message[:500])
+        if self._context_refusals >= MAX_CONTEXT_REFUSALS:
+            self.stop("context_length")
+        return self.account.refusal("context_length", message)
+
+
+def _text_bytes(message: Message) -> int:
+    """Bytes of memory, roughly, that the text of a message takes."""
+    parts = [message.content, message.reasoning]
+    for call in message.tool_calls:
+        parts += [call.function.name, call.function.arguments]
+    return sum(len(part) for part in parts if part)
+
+
+def _refuses_the_request(error: Exception) -> bool:
+    """Whether the server found fault with the request itself, e.g. a tool's schema or a cap."""
+    status = getattr(error.__cause__, "status_code", None)
+    return isinstance(error, TrajectoryFailure) and status in (400, 413, 422)

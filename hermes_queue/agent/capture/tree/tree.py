@@ -1,0 +1,342 @@
+"""Places a program's calls in the tree of its conversations, and takes the replies.
+
+A call continues the deepest reply that it repeats by meaning (`canonical`). In token mode its
+prompt is then that reply's own tokens and the new messages: what was sampled is not rendered
+again, whatever the program made of it. The time of a call is linear in its text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from hermes_queue.agent.capture.calls import ModelCall
+from hermes_queue.agent.capture.tree.canonical import (
+    Meant,
+    Unplaceable,
+    digest,
+    meant,
+    same_reasoning,
+    tools_key,
+)
+from hermes_queue.agent.capture.tree.difference import first_changed_tool, first_difference
+from hermes_queue.agent.capture.tree.entries import (
+    Entry,
+    chars,
+    digests_as_sent,
+    is_as_sent,
+    with_our_ids,
+)
+from hermes_queue.agent.capture.tree.labels import Labels, Story
+from hermes_queue.agent.chat import Reply
+from hermes_queue.agent.loop import AgentResult
+from hermes_queue.agent.tokens.anchor import Anchor
+from hermes_queue.models import Branch, BranchLabel, Message, Node, TurnCall
+
+MAX_NODES = 20_000
+MAX_TEXT_CHARS = 64 << 20
+"""Text of all messages and tools together, each counted once."""
+_ALIKE = 8
+"""Newest of equal replies to one prompt that are followed further."""
+_NAME_CHARS = 256
+
+History = Literal["sampled", "agent"]
+"""What the model sees of replies whose reasoning the program left out. sampled: the replies as they
+were sampled. agent: what the program sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a call continues the tree, and what is sent to the model."""
+
+    messages: tuple[Message, ...]
+    new_messages: tuple[Message, ...]
+    """Those that the tree does not hold yet, at the end of `messages`."""
+    anchor: Anchor | None
+    parent: int | None
+    """The turn whose reply is continued; None at the beginning of a conversation."""
+    branch: BranchLabel
+    """As far as it is known before the reply."""
+    events: tuple[Mapping[str, Any], ...]
+    _at: Entry
+    _rest: tuple[Meant, ...]
+    _story: Story
+    _setting: bytes
+    _sent: bytes
+    _continues: bool
+    _without_reasoning: tuple[Entry, ...]
+
+
+class ReplyTree:
+    """All conversations of one attempt. On one event loop; nothing in it waits.
+
+    Several calls may be open between `place` and `add`.
+    """
+
+    def __init__(self, result: AgentResult, task: str, *, history: History = "sampled") -> None:
+        """An empty tree, whose turns, nodes, branches and events go into `result`.
+
+        `task` is the text that was given to the program as its task.
+        """
+        self._result = result
+        self._history = history
+        self._labels = Labels(task)
+        self._roots: dict[bytes, Entry] = {}
+        self._last_root: Entry | None = None
+        self._by_turn: list[Entry] = []
+        self._stories: list[Story] = []
+        self._chars = 0
+        self._reasoning_event: dict[str, Any] | None = None
+
+    def place(self, call: ModelCall) -> Placement:
+        """Where `call` belongs. Changes nothing.
+
+        Raises:
+            Unplaceable: it is nested too deep, or the tree would grow too large.
+        """
+        said = tuple(meant(call.messages))
+        tools = tools_key(call.tools)
+        root = self._roots.get(tools) or Entry(None, Message(role="system"), tools=call.tools)
+        at = self._deepest(root, said)
+        path, rest = at.path(), said[at.depth :]
+        self._require_room(root, rest)
+        reply = next((entry for entry in reversed(path) if entry.turn is not None), None)
+        new = said[reply.depth :] if reply else ()
+        continues = reply is not None and all(each.message.role != "assistant" for each in new)
+        sent = digests_as_sent(said) if self._history == "agent" else ()
+        missing = tuple(
+            entry
+            for entry, each in zip(path, said, strict=False)
+            if entry.turn is not None and not same_reasoning(entry.message, each.message)
+        )
+        if self._history == "sampled":
+            rest = with_our_ids(path, rest)
+            messages = (*(e.message for e in path), *(each.message for each in rest))
+        else:
+            messages = call.messages
+        anchor = self._anchor(reply, messages) if reply and continues else None
+        unlike = bool(anchor and reply and sent) and not is_as_sent(reply, said, sent)
+        setting = _setting(tools, call, said)
+        parent = reply.turn if reply else None
+        if parent is not None and continues:
+            story = self._stories[self._branch_of(parent)]
+        else:
+            story = self._labels.story(call, said, setting)
+        return Placement(
+            messages=messages,
+            new_messages=tuple(each.message for each in rest),
+            anchor=None if unlike else anchor,
+            parent=parent,
+            branch=self._labels.label(story),
+            events=tuple(self._departures(call, said, at, root, continues, unlike)),
+            _at=at,
+            _rest=rest,
+            _story=story,
+            _setting=setting,
+            _sent=sent[-1] if sent else b"",
+            _continues=continues,
+            _without_reasoning=missing,
+        )
+
+    def add(self, placement: Placement, call: ModelCall, reply: Reply, began_s: float = 0.0) -> int:
+        """Record the reply to a call, not delivered yet; returns the index of its turn.
+
+        `began_s` is the time of the call in seconds since the program started.
+        """
+        result, turn = self._result, len(self._result.turns)
+        if placement.parent is not None:
+            self._received(placement.parent)
+        entry = placement._at
+        if entry.above is None:
+            entry = self._begun(call)
+        for each in placement._rest:
+            known = entry.below.get(each.key)
+            entry = known[-1] if known else self._grown(entry, each.key, each.message)
+        [key] = [each.key for each in meant([reply.message])]
+        entry = self._grown(entry, key, reply.message, turn)
+        entry.sent = placement._sent
+        entry.ended_by_token = reply.anchor.ended_by_token if reply.anchor else None
+        self._by_turn.append(entry)
+        branch = self._branch(placement, turn)
+        made = TurnCall(
+            dialect=call.dialect,
+            path=call.path[:_NAME_CHARS],
+            requested_model=call.requested_model and call.requested_model[:_NAME_CHARS],
+            streamed=call.streamed,
+            hints=dict(call.hints),
+            began_s=round(began_s, 3),
+        )
+        update = {"parent": placement.parent, "branch": branch, "call": made}
+        result.turns.append(reply.turn.model_copy(update=update))
+        result.events += [
+            {"turn": turn, **event} for event in (*call.events, *placement.events, *reply.events)
+        ]
+        self._count_missing_reasoning(placement, turn)
+        if self._labels.add(placement._story, placement._setting, entry.depth, reply.message):
+            result.branches[:] = [
+                each.model_copy(update={"label": self._labels.label(story)})
+                for each, story in zip(result.branches, self._stories, strict=True)
+            ]
+        return turn
+
+    def deliver(self, turn: int) -> None:
+        """The program has the reply of this turn."""
+        found = self._result.turns[turn]
+        if found.call is not None and found.call.status != "delivered":
+            call = found.call.model_copy(update={"status": "delivered"})
+            self._result.turns[turn] = found.model_copy(update={"call": call})
+
+    def main_path(self) -> list[Message]:
+        """The main conversation up to its last delivered reply, as the model saw it.
+
+        After a compaction, what goes on from there. Empty before the first delivered reply.
+        """
+        last = self._last_of_main()
+        return [] if last is None else [entry.message for entry in self._by_turn[last].path()]
+
+    def main_tools(self) -> tuple[dict[str, Any], ...]:
+        """The tools of `main_path`, as the program sent them."""
+        last = self._last_of_main()
+        if last is None:
+            return ()
+        first = self._by_turn[last].path()[0]
+        return tuple(map(dict, first.above.tools)) if first.above else ()
+
+    def _last_of_main(self) -> int | None:
+        turns = self._result.turns
+        for index in range(len(turns) - 1, -1, -1):
+            label = self._result.branches[self._branch_of(index)].label
+            if label in ("main", "compaction") and self._is_delivered(index):
+                return index
+        return None
+
+    def _is_delivered(self, turn: int) -> bool:
+        call = self._result.turns[turn].call
+        return call is None or call.status == "delivered"
+
+    def _branch_of(self, turn: int) -> int:
+        return self._result.turns[turn].branch or 0
+
+    def _deepest(self, root: Entry, said: Sequence[Meant]) -> Entry:
+        """The entry of the last message that the tree holds after those before it."""
+        alike = [root]
+        for each in said:
+            found = [entry for above in alike for entry in above.below.get(each.key, ())[-_ALIKE:]]
+            if not found:
+                break
+            if each.message.reasoning:
+                exact = [e for e in found if same_reasoning(e.message, each.message)]
+                found = exact or found
+            alike = sorted(found, key=lambda entry: entry.index)[-_ALIKE:]
+        had = [entry for entry in alike if entry.turn is None or self._is_delivered(entry.turn)]
+        return (had or alike)[-1]
+
+    def _anchor(self, reply: Entry, messages: Sequence[Message]) -> Anchor | None:
+        if reply.turn is None or reply.ended_by_token is None:
+            return None
+        turn = self._result.turns[reply.turn]
+        ended = reply.ended_by_token
+        return Anchor.of(turn, messages[: reply.depth], ended_by_token=ended)
+
+    def _require_room(self, root: Entry, rest: Sequence[Meant]) -> None:
+        total = self._chars + sum(chars(each.message) for each in rest)
+        if not root.below:
+            total += sum(len(str(tool)) for tool in root.tools)
+        if len(self._result.nodes) + len(rest) >= MAX_NODES or total > MAX_TEXT_CHARS:
+            raise Unplaceable(
+                f"the program's conversations have more than {MAX_NODES} messages, or more than "
+                f"{MAX_TEXT_CHARS >> 20} Mi characters"
+            )
+
+    def _departures(
+        self,
+        call: ModelCall,
+        said: Sequence[Meant],
+        at: Entry,
+        root: Entry,
+        continues: bool,
+        unlike: bool,
+    ) -> Iterator[dict[str, Any]]:
+        """An event if the conversation was held before, but differs from what was said."""
+        if unlike:
+            yield {"event": "rerendered", "reason": "the program left out reasoning"}
+        known = at.path()
+        sampled = any(entry.turn is not None for entry in known)
+        own = any(each.message.role == "assistant" for each in said[at.depth :])
+        if continues or not (sampled or own) or not self._by_turn:
+            return
+        reason, place = self._difference(call, said, at, root)
+        yield {"event": "rerendered", "reason": reason, "at": place}
+
+    def _difference(
+        self, call: ModelCall, said: Sequence[Meant], at: Entry, root: Entry
+    ) -> tuple[str, str]:
+        last = self._last_root
+        if not root.below and last is not None:
+            return "the tools were changed", first_changed_tool(last.tools, call.tools)
+        rest = said[at.depth :]
+        if rest and at.newest is not None:
+            place = first_difference(at.newest.message, rest[0].message, at.depth)
+            return "the history was rewritten", place
+        written = next(
+            (i for i in range(len(said) - 1, -1, -1) if said[i].message.role == "assistant"), 0
+        )
+        return "the program wrote a reply itself", f"messages[{written}]"
+
+    def _begun(self, call: ModelCall) -> Entry:
+        """The beginning of conversations with the call's tools."""
+        key = tools_key(call.tools)
+        if key not in self._roots:
+            self._roots[key] = Entry(None, Message(role="system"), tools=call.tools)
+            self._chars += sum(len(str(tool)) for tool in call.tools)
+        self._last_root = self._roots[key]
+        return self._last_root
+
+    def _grown(self, above: Entry, key: bytes, message: Message, turn: int | None = None) -> Entry:
+        """A new message after `above`."""
+        nodes = self._result.nodes
+        made = Entry(above, message, len(nodes), above.depth + 1, turn)
+        parent = above.index if above.index >= 0 else None
+        nodes.append(Node(parent=parent, message=message, turn=turn))
+        above.below.setdefault(key, []).append(made)
+        above.newest = made
+        self._chars += chars(message)
+        return made
+
+    def _branch(self, placement: Placement, turn: int) -> int:
+        """The branch that a new turn belongs to, perhaps a new one."""
+        branches, parent = self._result.branches, placement.parent
+        if parent is not None and placement._continues:
+            joined = self._branch_of(parent)
+            if branches[joined].leaf == parent:
+                branches[joined] = branches[joined].model_copy(update={"leaf": turn})
+                return joined
+        label = self._labels.label(placement._story)
+        branches.append(Branch(label=label, root=turn, leaf=turn))
+        self._stories.append(placement._story)
+        return len(branches) - 1
+
+    def _received(self, turn: int | None) -> None:
+        """A call repeats the reply of `turn`, so the program has it, and those before it."""
+        while turn is not None and not self._is_delivered(turn):
+            self.deliver(turn)
+            turn = self._result.turns[turn].parent
+
+    def _count_missing_reasoning(self, placement: Placement, turn: int) -> None:
+        new = [entry for entry in placement._without_reasoning if not entry.reasoning_missing]
+        if not new:
+            return
+        for entry in new:
+            entry.reasoning_missing = True
+        if self._reasoning_event is None:
+            kind = "reasoning_kept" if self._history == "sampled" else "reasoning_left_out"
+            self._reasoning_event = {"turn": turn, "event": kind, "replies": 0}
+            self._result.events.append(self._reasoning_event)
+        self._reasoning_event["replies"] += len(new)
+
+
+def _setting(tools: bytes, call: ModelCall, said: Sequence[Meant]) -> bytes:
+    """A key of tools and system text; empty without either."""
+    system = b"".join(each.key for each in said if each.message.role == "system")
+    return digest([tools.hex(), system.hex()]) if call.tools or system else b""

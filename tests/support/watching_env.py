@@ -1,0 +1,33 @@
+"""gsm8k whose verifier reports what of a program it still sees in the slot: `watching_env`."""
+
+from __future__ import annotations
+
+import json
+
+from envs.base import Verdict
+from envs.gsm8k import Gsm8k
+
+LOOK = """
+import json, os, socket
+names = []
+for pid in filter(str.isdigit, os.listdir("/proc")):
+    if pid != "1":
+        names.append(open("/proc/" + pid + "/comm").read().strip())
+try:
+    socket.create_connection(("127.0.0.1", int(open("/tmp/port").read())), 5)
+    found = "open"
+except ConnectionRefusedError:
+    found = "refused"
+print(json.dumps(dict(processes=sorted(names), endpoint=found)))
+"""
+
+
+class Watching(Gsm8k):
+    name = "watching"
+
+    async def verify(self, item, context, transcript):
+        seen = await context.run(f"python3 -c '{LOOK}'; true")
+        return Verdict(1.0, report=json.loads(seen.stdout))
+
+
+ENV = Watching()

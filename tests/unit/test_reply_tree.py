@@ -1,0 +1,342 @@
+"""The tree of a program's replies: what a call continues, and what is recorded of it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from hermes_queue.agent.capture.calls import ModelCall
+from hermes_queue.agent.capture.tree import ReplyTree, Unplaceable
+from hermes_queue.agent.capture.tree import tree as the_tree
+from hermes_queue.agent.chat import Reply
+from hermes_queue.agent.loop import AgentResult
+from hermes_queue.agent.tokens.anchor import Anchor
+from hermes_queue.models import FunctionCall, Message, ToolCall, Turn
+
+TASK = "Fix the bug in src/app.py."
+SYSTEM = Message(role="system", content="You are an agent.")
+USER = Message(role="user", content=f"Please solve this:\n{TASK}")
+BASH = {"type": "function", "function": {"name": "bash", "parameters": {}}}
+
+
+def say(text: str | None = None, *commands: str, reasoning: str | None = None, ids: str = "c"):
+    calls = tuple(
+        ToolCall(
+            id=f"{ids}{i}",
+            function=FunctionCall(name="bash", arguments=json.dumps({"command": command})),
+        )
+        for i, command in enumerate(commands)
+    )
+    return Message(role="assistant", content=text, tool_calls=calls, reasoning=reasoning)
+
+
+def result(text: str, call: str = "c0") -> Message:
+    return Message(role="tool", content=text, tool_call_id=call)
+
+
+class Program:
+    """A program that calls the model, and the tree of its replies."""
+
+    def __init__(self, history: Any = "sampled") -> None:
+        self.result = AgentResult()
+        self.tree = ReplyTree(self.result, TASK, history=history)
+
+    def call(self, *messages: Message, tools=(BASH,), **more: Any) -> ModelCall:
+        path = "/v1/chat/completions"
+        return ModelCall("chat", path, tuple(messages), tools=tuple(tools), **more)
+
+    def place(self, *messages: Message, **more: Any):
+        return self.tree.place(self.call(*messages, **more))
+
+    def ask(self, reply: Message, *messages: Message, deliver: bool = True, **more: Any) -> int:
+        call = self.call(*messages, **more)
+        placement = self.tree.place(call)
+        turn = self.answer(placement, call, reply)
+        if deliver:
+            self.tree.deliver(turn)
+        return turn
+
+    def answer(self, placement, call, reply: Message) -> int:
+        """A reply in token mode: a token per message of the prompt, and one for the reply."""
+        number = len(self.result.turns)
+        held = placement.anchor
+        prompt = (*held.prompt_ids, *held.completion_ids, 7) if held else (number,) * 3
+        sampled = Turn(prompt_ids=prompt, completion_ids=(100 + number,), logprobs=(-0.5,))
+        anchor = Anchor.of(sampled, [*placement.messages, reply], ended_by_token=True)
+        return self.tree.add(placement, call, Reply(reply, sampled, anchor=anchor))
+
+    @property
+    def labels(self) -> list[str]:
+        return [self.result.branches[turn.branch].label for turn in self.result.turns]
+
+    def events(self, kind: str) -> list[dict[str, Any]]:
+        return [event for event in self.result.events if event["event"] == kind]
+
+
+@pytest.fixture
+def program() -> Program:
+    return Program()
+
+
+def test_a_call_continues_the_reply_that_it_repeats(program):
+    first = say("Let me look.", "ls")
+    program.ask(first, SYSTEM, USER)
+    placed = program.place(SYSTEM, USER, first, result("app.py"))
+    assert placed.anchor.messages == (SYSTEM, USER, first)
+    assert (placed.parent, placed.branch, placed.events) == (0, "main", ())
+    assert placed.new_messages == (result("app.py"),)
+
+
+@pytest.mark.parametrize(
+    "returned",
+    [
+        say("", "ls"),
+        say(None, "ls", ids="other"),
+        say(" \n", "ls"),
+        Message(
+            role="assistant",
+            tool_calls=(
+                ToolCall(id="c0", function=FunctionCall(name="bash", arguments='{"command":"ls"}')),
+            ),
+        ),
+    ],
+    ids=["empty-content", "other-ids", "blanks", "other-json"],
+)
+def test_what_a_program_writes_in_another_way_is_still_the_sampled_reply(program, returned):
+    first = say(None, "ls")
+    program.ask(first, SYSTEM, USER)
+    answer = result("app.py", returned.tool_calls[0].id)
+    placed = program.place(SYSTEM, USER, returned, answer)
+    assert placed.anchor is not None
+    assert placed.messages == (SYSTEM, USER, first, result("app.py"))
+    assert placed.messages[2] is first
+
+
+@pytest.mark.parametrize(
+    ("sampled", "returned"),
+    [
+        ('{"a": 1.0, "b": [1e3]}', '{"b":[1000],"a":1}'),
+        ('{"n": 12345678901234567890}', '{"n":12345678901234567000}'),
+        ('{"t": "\\u00e9"}', '{"t":"é"}'),
+        ("", "{}"),
+        ("not json", "not json"),
+        ('{"a": ' * 3000, '{"a": ' * 3000),
+    ],
+)
+def test_arguments_are_compared_by_value(program, sampled, returned):
+    def reply(arguments):
+        call = ToolCall(id="c0", function=FunctionCall(name="bash", arguments=arguments))
+        return Message(role="assistant", tool_calls=(call,))
+
+    program.ask(reply(sampled), USER)
+    assert program.place(USER, reply(returned), result("x")).anchor is not None
+
+
+@pytest.mark.parametrize(
+    ("returned", "place"),
+    [
+        (say("I looked.", "ls"), "messages[2].content"),
+        (say("Let me look.", "ls -l"), "messages[2].tool_calls[0].function.arguments.command"),
+        (say("Let me look."), "messages[2].tool_calls"),
+    ],
+)
+def test_a_reply_that_the_program_edited_begins_a_branch_and_says_where(program, returned, place):
+    program.ask(say("Let me look.", "ls"), SYSTEM, USER)
+    turn = program.ask(say("Done."), SYSTEM, USER, returned, result("app.py"))
+    [event] = program.events("rerendered")
+    assert event == {
+        "turn": turn,
+        "event": "rerendered",
+        "reason": "the history was rewritten",
+        "at": place,
+    }
+    assert program.result.turns[turn].parent is None
+    assert [branch.root for branch in program.result.branches] == [0, 1]
+    assert program.labels == ["main", "main"]
+
+
+def test_a_reply_that_the_program_wrote_itself_is_not_continued(program):
+    first, own = say(None, "ls"), Message(role="assistant", content="I wrote this.")
+    program.ask(first, USER)
+    placed = program.place(USER, first, result("x"), own, USER)
+    assert placed.anchor is None
+    assert placed.parent == 0
+    assert [e["reason"] for e in placed.events] == ["the program wrote a reply itself"]
+
+
+def test_changed_tools_begin_a_branch(program):
+    first = say(None, "ls")
+    program.ask(first, USER)
+    other = {"type": "function", "function": {"name": "grep", "parameters": {}}}
+    placed = program.place(USER, first, result("x"), tools=(BASH, other))
+    assert placed.anchor is None
+    assert [(e["reason"], e["at"]) for e in placed.events] == [
+        ("the tools were changed", "tools[1]")
+    ]
+
+
+def test_reasoning_that_the_program_left_out_is_kept_and_counted_once_each(program):
+    first = say(None, "ls", reasoning="The file first.")
+    second = say(None, "cat app.py", reasoning="Now read it.", ids="d")
+    without = [m.model_copy(update={"reasoning": None}) for m in (first, second)]
+    program.ask(first, USER)
+    program.ask(second, USER, without[0], result("app.py"))
+    last = (USER, without[0], result("app.py"), without[1], result("print()", "d0"))
+    program.ask(say("Done."), *last)
+    placed = program.place(*last, say("Done."), USER)
+    assert placed.messages[1] is first
+    assert placed.messages[3] is second
+    assert program.events("reasoning_kept") == [
+        {"turn": 1, "event": "reasoning_kept", "replies": 2}
+    ]
+
+
+def test_the_model_sees_what_the_program_sent_if_that_is_asked_for():
+    program = Program(history="agent")
+    first = say(None, "ls", reasoning="The file first.")
+    program.ask(first, USER)
+    sent = (USER, first.model_copy(update={"reasoning": None}), result("app.py"))
+    placed = program.place(*sent)
+    assert placed.messages == sent
+    assert placed.anchor is None
+    assert placed.parent == 0
+    program.ask(say(None, "cat app.py", ids="d"), *sent)
+    placed = program.place(*sent, say(None, "cat app.py", ids="d"), result("print()", "d0"))
+    assert placed.anchor is not None, "its prompt was what the program sends now"
+    assert len(program.events("reasoning_left_out")) == 1
+
+
+def test_equal_calls_get_siblings_of_which_either_can_be_continued(program):
+    one, other = say(None, "ls"), say(None, "pwd")
+    program.ask(one, USER)
+    program.ask(other, USER)
+    assert program.place(USER, one, result("x")).parent == 0
+    assert program.place(USER, other, result("x")).parent == 1
+    assert [(b.root, b.leaf) for b in program.result.branches] == [(0, 0), (1, 1)]
+
+
+def test_siblings_that_say_the_same_are_followed_to_where_they_differ(program):
+    program.ask(say(None, "ls"), USER)
+    program.ask(say(None, "cat a", ids="d"), USER, say(None, "ls"), result("a"))
+    program.ask(say(None, "ls"), USER)
+    placed = program.place(
+        *(USER, say(None, "ls"), result("a"), say(None, "cat a", ids="d"), result("text", "d0"))
+    )
+    assert placed.parent == 1
+
+
+def test_a_resent_reply_was_delivered(program):
+    first = say(None, "ls")
+    program.ask(first, USER, deliver=False)
+    assert program.result.turns[0].call.status == "undelivered"
+    program.ask(say("Done."), USER, first, result("a"), deliver=False)
+    statuses = [turn.call.status for turn in program.result.turns]
+    assert statuses == ["delivered", "undelivered"]
+    assert program.tree.main_path() == [USER, first]
+
+
+def test_calls_that_are_open_at_once_share_their_new_messages(program):
+    first = say(None, "ls")
+    program.ask(first, USER)
+    calls = [program.call(USER, first, result("a")) for _ in range(2)]
+    placed = [program.tree.place(call) for call in calls]
+    for each, call, text in zip(placed, calls, ("one", "two"), strict=True):
+        program.answer(each, call, say(text))
+    assert [node.message.role for node in program.result.nodes].count("tool") == 1
+    assert [turn.parent for turn in program.result.turns] == [None, 0, 0]
+
+
+# --- labels -------------------------------------------------------------------------------
+
+
+def test_the_main_conversation_is_the_one_about_the_task_whichever_ends_first(program):
+    title = Message(role="user", content=f"Write a title for: {TASK}")
+    program.ask(say("A bug fix"), SYSTEM, title, tools=())
+    program.ask(say(None, "ls"), SYSTEM, USER)
+    program.ask(say("summary"), Message(role="user", content="Summarise."), tools=())
+    assert program.labels == ["side", "main", "side"]
+    assert program.tree.main_tools() == (BASH,)
+    assert program.tree.main_path() == [SYSTEM, USER, say(None, "ls")]
+
+
+def test_a_conversation_whose_task_was_an_argument_is_a_sub_agents(program):
+    goal = "Find all uses of the function parse() and list them."
+    call = ToolCall(
+        id="d0",
+        function=FunctionCall(name="delegate", arguments=json.dumps({"tasks": [{"goal": goal}]})),
+    )
+    program.ask(Message(role="assistant", tool_calls=(call,)), SYSTEM, USER)
+    helper = Message(role="system", content="You help another agent.")
+    asked = Message(role="user", content=goal)
+    program.ask(say(None, "grep parse"), helper, asked)
+    program.ask(say("Done."), helper, asked, say(None, "grep parse"), result("x"))
+    assert program.labels == ["main", "sub_agent", "sub_agent"]
+
+
+@pytest.mark.parametrize(
+    "hints",
+    [
+        {"X-Claude-Code-Agent-Id": "a1"},
+        {"x-parent-session-id": "p"},
+        {"x-codex-turn-metadata": '{"agent_name": "/root/helper"}'},
+    ],
+)
+def test_headers_of_programs_tell_their_sub_agents(program, hints):
+    program.ask(say(None, "ls"), SYSTEM, USER)
+    program.ask(say("x"), SYSTEM, Message(role="user", content="Look."), hints=hints)
+    assert program.labels == ["main", "sub_agent"]
+
+
+@pytest.mark.parametrize("metadata", ["{", "[]", '{"agent_name": "/root"}', "{" * 5000])
+def test_headers_that_say_nothing_are_passed_over(program, metadata):
+    program.ask(say("x"), SYSTEM, USER, hints={"x-codex-turn-metadata": metadata})
+    assert program.labels == ["main"]
+
+
+def long_conversation(program: Program) -> tuple[Message, ...]:
+    messages: tuple[Message, ...] = (SYSTEM, USER)
+    for n in range(4):
+        reply = say(f"step {n}", "ls", ids=f"c{n}-")
+        program.ask(reply, *messages)
+        messages = (*messages, reply, result(str(n), f"c{n}-0"))
+    return messages
+
+
+@pytest.mark.parametrize("kept_task", [True, False])
+def test_a_conversation_without_its_middle_is_a_compaction_and_goes_on(program, kept_task):
+    messages = long_conversation(program)
+    summary = Message(role="user", content="So far: listed the files four times.")
+    opening = (SYSTEM, USER, summary) if kept_task else (SYSTEM, summary)
+    program.ask(say("Goes on.", "cat"), *opening, *messages[-2:])
+    program.ask(say("Finished."), *opening, *messages[-2:], say("Goes on.", "cat"), result("z"))
+    assert program.labels == ["main"] * 4 + ["compaction"] * 2
+    assert program.tree.main_path()[-1] == say("Finished.")
+    assert len(program.result.branches) == 2
+
+
+# --- bounds -------------------------------------------------------------------------------
+
+
+def test_more_messages_than_the_bound_are_refused(program, monkeypatch):
+    monkeypatch.setattr(the_tree, "MAX_NODES", 3)
+    program.ask(say("x"), USER)
+    with pytest.raises(Unplaceable, match="more than 3 messages"):
+        program.place(SYSTEM, USER)
+
+
+def test_more_text_than_the_bound_is_refused_and_nothing_is_kept_of_it(program, monkeypatch):
+    monkeypatch.setattr(the_tree, "MAX_TEXT_CHARS", 1000)
+    with pytest.raises(Unplaceable):
+        program.place(Message(role="user", content="x" * 1001))
+    program.ask(say("x"), USER)
+    assert len(program.result.nodes) == 2
+
+
+def test_tools_that_are_nested_too_deep_are_refused(program):
+    tool: Any = {}
+    for _ in range(5000):
+        tool = {"a": tool}
+    with pytest.raises(Unplaceable):
+        program.place(USER, tools=(tool,))

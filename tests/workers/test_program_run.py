@@ -1,0 +1,208 @@
+"""Programs in real slots, with a scripted model behind their endpoint."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+
+import pytest
+from chat_endpoint import Raw, completion
+from program_bench import attempted, calling, program, scripted_model
+from slot_bench import local_backend
+
+from hermes_queue.errors import ModelConfigError, ModelError
+from hermes_queue.sandbox.local.backend import LocalBackend
+from workers.program import follow
+from workers.record import encoded, record_of
+
+BOXED = completion(r"They are \boxed{24}.")
+
+
+@pytest.fixture
+async def slots() -> AsyncIterator[LocalBackend]:
+    async with local_backend() as backend:
+        yield backend
+
+
+async def test_an_unchanged_program_is_scored_by_what_its_model_said(slots: LocalBackend) -> None:
+    code = """
+    print(work())
+    open(os.environ["HOME"] + "/own.json", "w").write("mine " + KEY)
+    print("the key is " + KEY, file=sys.stderr)
+    urllib.request.urlopen("http://" + HOST + "/v1/models").read() if 0 else None
+    try:
+        post("/v1/embeddings", {})
+    except urllib.error.HTTPError as error:
+        print(error.code)
+    sys.exit(3)
+    """
+    definition = program(code, keep=["{home}/own.json", "{home}/absent"])
+    async with scripted_model(calling("echo $((2*12))"), BOXED) as model:
+        draft, failure = await attempted(slots, model, definition)
+    assert failure is None
+    record, _ = encoded(record_of(draft, owner="o", host="h"), 1 << 20)
+    assert (record.score, record.stop_reason) == (1.0, "exited")
+    assert [m.role for m in record.messages] == ["system", "user", "assistant", "tool", "assistant"]
+    assert record.messages[3].content == "24\n"
+    assert [turn.call.status for turn in record.turns if turn.call] == ["delivered"] * 2
+    assert [tool["function"]["name"] for tool in record.tools] == ["sh"]
+    assert (record.tool_calls.attempted, record.tool_calls.schema_valid) == (1, 1)
+    run = record.program
+    assert run is not None
+    assert (run.name, run.version, run.exit_code) == ("tiny", "1", 3)
+    assert (run.stdout, run.stderr) == ("They are \\boxed{24}.\n404\n", "the key is ***\n")
+    assert list(run.kept.values()) == ["mine ***"]
+    assert list(run.other_requests) == ["POST /embeddings 404"]
+    assert "hq-" not in record.model_dump_json().replace("hermes-queue", "")
+    [first, _] = model.bodies()
+    assert (first["model"], first["tools"][0]["function"]["name"]) == ("policy", "sh")
+
+
+async def test_nothing_of_a_program_is_left_for_the_verifier(slots: LocalBackend) -> None:
+    code = """
+    ask([user(TASK)])
+    for _ in range(3):
+        subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            time.sleep(1000)
+        os._exit(0)
+    open("/tmp/port", "w").write(HOST.partition(":")[2])
+    """
+    async with scripted_model(BOXED) as model:
+        draft, failure = await attempted(slots, model, program(code), env="watching_env:ENV")
+    assert failure is None
+    assert draft.verdict is not None
+    assert draft.verdict.report == {"processes": ["bash", "python3"], "endpoint": "refused"}
+
+
+async def test_a_program_that_goes_on_after_a_limit_is_killed_and_scored(
+    slots: LocalBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow, "LEAVE_S", 0.5)
+    code = """
+    print("begun", flush=True)
+    for number in range(10**6):
+        try:
+            ask([user(TASK), dict(role="assistant", content=str(number)), user("on")])
+        except urllib.error.HTTPError as error:
+            assert error.code == 401
+            time.sleep(0.05)
+    """
+    async with scripted_model(BOXED) as model:
+        draft, failure = await attempted(slots, model, program(code), limits={"max_turns": 2})
+    assert failure is None
+    assert (draft.agent.stop_reason, len(model.requests)) == ("max_turns", 2)
+    run = draft.agent.program
+    assert run is not None
+    assert (run.exit_code, run.stdout) == (None, "begun\n")
+    assert run.refused["stopped"] > 1
+
+
+async def test_time_is_up_for_a_program_that_hangs_after_a_reply(slots: LocalBackend) -> None:
+    code = "ask([user(TASK)]); time.sleep(1000)"
+    limits = {"agent_timeout_s": 2.0}
+    async with scripted_model(BOXED) as model:
+        draft, failure = await attempted(slots, model, program(code), limits=limits)
+    assert (failure, draft.agent.stop_reason) == (None, "time_limit")
+    assert draft.verdict is not None
+    assert draft.verdict.score == 1.0
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("time.sleep(1000)", "without a single model call; it printed nothing"),
+        ("print('no network'); sys.exit(1)", "ended with exit code 1 without a single model call"),
+        (
+            "post('/v1/chat/completions', dict(model='m', messages=[user(TASK)]), 'hq-aaa')",
+            "POST /chat/completions 401",
+        ),
+        ("ask([dict(role='user', content=7)])", "400"),
+    ],
+)
+async def test_a_program_that_never_had_a_reply_is_no_zero(
+    slots: LocalBackend, code: str, words: str
+) -> None:
+    async with scripted_model(BOXED) as model:
+        draft, failure = await attempted(
+            slots, model, program(code), limits={"agent_timeout_s": 1.5}
+        )
+    assert isinstance(failure, ModelConfigError)
+    assert words in str(failure)
+    assert (failure.stage, draft.verdict, model.requests) == ("agent", None, [])
+
+
+async def test_a_program_that_is_not_there_is_no_zero(slots: LocalBackend) -> None:
+    run = "/opt/assets/agent/bin/tiny {task} {url} {key}"
+    async with scripted_model(BOXED) as model:
+        _, failure = await attempted(slots, model, {"name": "tiny", "run": run})
+    assert isinstance(failure, ModelConfigError)
+    assert "could not be started" in str(failure)
+
+
+async def test_a_model_that_fails_for_good_is_not_the_programs_fault(
+    slots: LocalBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hermes_queue.agent.endpoint.errors.BACKOFF_S", 0.001)
+    code = """
+    first = ask([user(TASK)])
+    try:
+        ask([user(TASK), first, user("on")])
+    except urllib.error.HTTPError as error:
+        print(error.code)
+        time.sleep(1000)
+    """
+    down = (500, {"error": {"message": "out of order"}})
+    async with scripted_model(BOXED, down) as model:
+        draft, failure = await attempted(slots, model, program(code))
+    assert isinstance(failure, ModelError)
+    assert (len(model.requests), draft.verdict) == (3, None)
+    assert [m.content for m in draft.agent.messages if m.role == "assistant"] == [
+        "They are \\boxed{24}."
+    ]
+
+
+async def test_a_reply_whose_client_hung_up_is_given_to_the_next_equal_call(
+    slots: LocalBackend,
+) -> None:
+    code = """
+    body = json.dumps(dict(model="policy", messages=[user(TASK)]))
+    host, port = HOST.split(":")
+    for _ in range(3):
+        gone = socket.create_connection((host, int(port)))
+        head = "POST /v1/chat/completions HTTP/1.1\\r\\nhost: x\\r\\nauthorization: Bearer " + KEY
+        gone.sendall((head + "\\r\\ncontent-length: %d\\r\\n\\r\\n" % len(body) + body).encode())
+        time.sleep(0.05)
+        gone.close()
+    print(post("/v1/chat/completions", json.loads(body))["choices"][0]["message"]["content"])
+    """
+    slow = Raw(json.dumps(BOXED[1]).encode(), wait_s=0.5)
+    async with scripted_model(slow) as model:
+        draft, failure = await attempted(slots, model, program(code))
+    assert failure is None
+    run = draft.agent.program
+    assert run is not None
+    assert (run.exit_code, run.stdout) == (0, "They are \\boxed{24}.\n")
+    assert len(model.requests) == 1
+    assert [turn.call.status for turn in draft.agent.turns if turn.call] == ["delivered"]
+
+
+async def test_a_cancelled_attempt_leaves_neither_program_nor_endpoint(
+    slots: LocalBackend,
+) -> None:
+    asked = asyncio.Event()
+
+    def hang() -> Raw:
+        asked.set()
+        return Raw(hang=True)
+
+    async with scripted_model(hang) as model:
+        attempt = asyncio.create_task(attempted(slots, model, program("work()")))
+        await asyncio.wait_for(asked.wait(), 30.0)
+        attempt.cancel()
+        await asyncio.wait([attempt])
+    assert attempt.cancelled()
+    assert slots.free_slots == 1

@@ -1,0 +1,83 @@
+"""What is put into the slot for a program, and what the program leaves there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from hermes_queue.agent.programs.program import Places, Program, Started
+from hermes_queue.errors import ModelConfigError, SandboxError
+from hermes_queue.sandbox.context import SlotContext
+
+FILE_MAX_BYTES = 1 << 20
+FILES_MAX_BYTES = 4 << 20
+"""All kept files of an attempt together."""
+READING_S = 10.0
+"""Limit of reading them: the program may have left a slot that hardly answers."""
+_TASK = "task.txt"
+_FIND_HOME = 'printf %s "$HOME"'
+
+
+async def placed(
+    program: Program,
+    context: SlotContext,
+    *,
+    task: str,
+    model: str,
+    url: str,
+    key: str,
+    max_turns: int,
+) -> Started:
+    """Write the task and the program's files; returns what starts it.
+
+    Raises:
+        SandboxError: the slot cannot run commands.
+        ModelConfigError: a file of the program's cannot be written.
+    """
+    found = await context.run(_FIND_HOME, timeout_s=30.0)
+    home = found.stdout.decode(errors="replace").strip()
+    if not found.ok or not home.startswith("/"):
+        raise SandboxError(f"the slot has no home directory: {found.output[:200]!r}")
+    started = program.start(
+        Places(
+            task=f"{home}/{_TASK}",
+            model=model,
+            url=url,
+            key=key,
+            home=home,
+            workspace=context.workspace,
+            max_turns=max_turns,
+        )
+    )
+    await context.write_file(f"{home}/{_TASK}", task.encode(errors="backslashreplace"))
+    for path, content in started.files.items():
+        try:
+            await context.write_file(path, content.encode(errors="backslashreplace"))
+        except OSError as error:
+            raise ModelConfigError(f"program {program.name}: file {path}: {error}") from error
+    return started
+
+
+async def kept(paths: Iterable[str], context: SlotContext) -> dict[str, str]:
+    """The files among `paths` that are there, as text; a large one as a note.
+
+    What cannot be read within `READING_S` is left out. Raises SandboxError if the slot has ended.
+    """
+    found: dict[str, str] = {}
+    left = FILES_MAX_BYTES
+    try:
+        async with asyncio.timeout(READING_S):
+            for path in paths:
+                most = min(left, FILE_MAX_BYTES)
+                try:
+                    data = await context.read_file(path, max_bytes=most)
+                except FileNotFoundError:
+                    continue
+                except OSError:
+                    found[path] = f"[... larger than {most} bytes ...]"
+                    continue
+                left -= len(data)
+                found[path] = data.decode(errors="replace")
+    except TimeoutError:
+        pass
+    return found
