@@ -110,6 +110,7 @@ class Draft:
         self.policy_begun = last.policy_begun
         known_s = self.job.limits.total_timeout_s - self.clock.total_s
         self.clock.carry(max(0.0, last.used_s - known_s))
+        agent.changed()
 
     def cost_usd(self, usage: Usage) -> float | None:
         """Cost of `usage` with the job's model, in US dollars; None if the price is unknown."""

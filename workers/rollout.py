@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -135,11 +134,8 @@ async def _act(
         env.tools, ToolContext(context, limits.tool_timeout_s, limits.observation_bytes)
     )
     draft.tools = tuple(toolbox.schemas)
-    async with AsyncExitStack() as stack:
-        checkpoints = None
-        if journal is not None:
-            recording = journal.recording(chat, env.tools, prompt, context)
-            checkpoints = await stack.enter_async_context(recording)
+    recorder = journal.recorder(chat, toolbox, prompt, context) if journal else None
+    try:
         await run_agent(
             chat,
             toolbox,
@@ -152,9 +148,12 @@ async def _act(
             context=ContextControl(job.agent.params),
             into=draft.agent,
             slot_loss_ends=draft.slot_killed_before,
-            checkpoints=checkpoints,
+            checkpoints=recorder,
             continues=journal.continuation if journal else None,
         )
+    finally:
+        if recorder is not None:
+            await recorder.stop()
 
 
 async def _replace_slot(

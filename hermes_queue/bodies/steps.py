@@ -16,7 +16,7 @@ from hermes_queue.bodies.codec import TURN_ARRAYS, packed_arrays, unpacked_array
 from hermes_queue.models import Message, ToolCallCounts, Turn, Wire
 from hermes_queue.wire.arrays import PackedArray, joined
 
-MAX_ENTRY_BYTES = 64 << 20
+MAX_ENTRY_BYTES = 16 << 20
 """Largest unpacked size of an entry; one that declares more is refused unread."""
 
 

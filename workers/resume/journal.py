@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -20,7 +19,7 @@ from hermes_queue.ledger.poison import item_hash
 from hermes_queue.models import Message
 from hermes_queue.sandbox.context import SlotContext
 from hermes_queue.sandbox.snapshots import KeepsSnapshots
-from hermes_queue.tools.toolbox import load_tool
+from hermes_queue.tools.toolbox import Toolbox, load_tool
 from workers.draft import Draft
 from workers.resume.kept import Kept
 from workers.resume.recorder import Recorder
@@ -64,17 +63,13 @@ class TurnJournal:
             kept = await self._read(tools)
             if kept is None:
                 return False
-            prompt = make_prompt()
+            prompt, schemas = make_prompt(), [load_tool(name).schema() for name in tools]
             result = kept.result(prompt)
-            if kept.last.basis != _basis(self._draft, tools, prompt):
+            if kept.last.basis != _basis(self._draft, schemas, prompt):
                 raise ValueError("prompt, tools or env have changed")
+            params = self._draft.job.agent.params
             continuation = Continuation.of(
-                result,
-                len(prompt),
-                [load_tool(name).schema() for name in tools],
-                self._draft.job.agent.params,
-                kept.state,
-                MAX_CALLS_PER_TURN,
+                result, len(prompt), schemas, params, kept.state, MAX_CALLS_PER_TURN
             )
             if kept.snapshot_id:
                 await self._restore(kept.snapshot_id, context)
@@ -96,7 +91,8 @@ class TurnJournal:
             most_bytes=2 * bounds.max_bytes,
         )
         entries = await runtime.until_redis_answers(call)
-        read = partial(Kept.of, epoch=self._claim.epoch, needs_files=_needs_files(tools))
+        files = any(load_tool(name).runs_in == "slot" for name in tools)
+        read = partial(Kept.of, epoch=self._claim.epoch, needs_files=files)
         return await runtime.in_thread(read, entries)
 
     async def _restore(self, snapshot_id: str, context: SlotContext) -> None:
@@ -138,34 +134,24 @@ class TurnJournal:
         logger.info(message, name, len(kept.turns), tokens, lost, extra=extra)
         metering.resumed(self._runtime.meter, draft.job.env, usage)
 
-    @asynccontextmanager
-    async def recording(
-        self,
-        chat: ChatClient,
-        tools: Sequence[str],
-        prompt: Sequence[Message],
-        context: SlotContext,
-    ) -> AsyncIterator[Recorder | None]:
-        """Add the turns that the agent takes in the block; None = its agent has no journal."""
-        backend = self._runtime.backend
-        files = _needs_files(tools)
+    def recorder(
+        self, chat: ChatClient, toolbox: Toolbox, prompt: Sequence[Message], context: SlotContext
+    ) -> Recorder | None:
+        """What adds the agent's turns to the journal, until it is stopped; None if it has none."""
+        backend, files = self._runtime.backend, toolbox.uses_slot
         keeps = isinstance(backend, KeepsSnapshots) and backend.capabilities.snapshot
         if not isinstance(chat, Resumable) or (files and not keeps):
-            yield None
-            return
-        recorder = self._recorder = Recorder(
+            return None
+        self._recorder = Recorder(
             self._runtime,
             self._claim,
             self._draft,
-            basis=partial(_basis, self._draft, tools, prompt),
+            basis=partial(_basis, self._draft, toolbox.schemas, prompt),
             slot=(lambda: context.slot) if files else None,
             prompt=len(prompt),
             kept=self._kept,
         )
-        try:
-            yield recorder
-        finally:
-            await recorder.stop()
+        return self._recorder
 
     async def forget(self) -> None:
         """Delete the newest snapshot: the trajectory has ended, or begins anew. Never raises."""
@@ -177,12 +163,9 @@ class TurnJournal:
             await backend.drop_snapshot(snapshot_id)
 
 
-def _needs_files(tools: Sequence[str]) -> bool:
-    """Whether the agent may have changed its slot."""
-    return any(load_tool(name).runs_in == "slot" for name in tools)
-
-
-def _basis(draft: Draft, tools: Sequence[str], prompt: Sequence[Message]) -> str:
+def _basis(
+    draft: Draft, schemas: Sequence[Mapping[str, Any]], prompt: Sequence[Message]
+) -> str:
     """Hash of what the agent's turns depend on beside each other."""
     job = draft.job
     facts: dict[str, Any] = {
@@ -190,7 +173,7 @@ def _basis(draft: Draft, tools: Sequence[str], prompt: Sequence[Message]) -> str
         "item": item_hash(job),
         "agent": job.agent.model_dump(mode="json"),
         "prompt": [message.model_dump(mode="json") for message in prompt],
-        "tools": [load_tool(name).schema() for name in tools],
+        "tools": list(schemas),
     }
     text = json.dumps(facts, sort_keys=True, default=repr).encode(errors="surrogatepass")
     return hashlib.sha256(text).hexdigest()

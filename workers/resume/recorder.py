@@ -176,7 +176,11 @@ class Recorder:
 
     async def _add(self, turns: int, snapshot: Snapshot | None) -> None:
         """Send what Redis does not have of the first `turns`, and the mark of a copy after them."""
-        entries = await self._runtime.in_thread(self._encoded, turns, snapshot)
+        try:
+            entries = await self._runtime.in_thread(self._encoded, turns, snapshot)
+        except (ValueError, OverflowError) as error:  # a text or a number that no entry can hold
+            self._close(f"a turn cannot be encoded: {error}"[:300])
+            return
         size = self._size_bytes + sum(map(len, entries))
         if self._closed or turns > self._settings.max_turns or size > self._settings.max_bytes:
             self._close("it is as large as a journal may be")

@@ -33,6 +33,8 @@ AT_ONCE = 2
 """Archives that one worker writes at the same time."""
 UNFINISHED_S = 600.0
 """Age of a file without its description at which its worker must be dead."""
+FORGOTTEN_S = 7 * 86400.0
+"""Age at which nobody needs a snapshot, not even of a deployment whose workers are gone."""
 _LEAST_BYTES = 1 << 20
 _ERROR_CHARS = 300
 _BUSY, _SHARED_MEMORY, _NO_TAR = 75, 76, 127
@@ -139,11 +141,13 @@ class LocalSnapshots:
             os.close(source)
 
     def found(self) -> list[Snapshot]:
-        """Those of this deployment; removes what dead workers left unfinished. Blocking."""
+        """Those of this deployment; removes what was left unfinished, or long ago. Blocking."""
         found = []
         for path in self._files():
             age_s = _since_change(path)
-            if path.suffix == ".json":
+            if age_s > FORGOTTEN_S:
+                self._remove(path.stem)
+            elif path.suffix == ".json":
                 about = self._about(path.stem)
                 if about and about["deployment"] == self._deployment:
                     found.append(Snapshot(path.stem, about["trajectory_id"], about["bytes"], age_s))
