@@ -51,8 +51,10 @@ class KeepsSnapshots(Protocol):
         """
 
     async def snapshots(self) -> list[Snapshot]:
-        """Those of this deployment that can be restored here, also of other workers."""
+        """Those of this deployment that only workers delete, also of other workers. [] if the
+        provider deletes them after `ResumeSettings.ttl_s`.
+        """
         ...
 
     async def drop_snapshot(self, snapshot_id: str) -> None:
-        """Delete it. No-op if it is gone; never raises."""
+        """Delete it, if workers do that. No-op if it is gone; never raises."""

@@ -13,10 +13,10 @@ class ResumeSettings(Section, env_prefix=PREFIX + "RESUME_"):
     enabled: bool = True
     """Whether turns are journaled and jobs of dead workers continue from them. Off: they start
     anew."""
-    snapshot_s: float = Field(default=30.0, gt=0)
+    snapshot_s: float = Field(default=60.0, gt=0)
     """Seconds of the agent after which the slot's files are copied, at the end of a turn. Before
     the first copy nothing is journaled: short trajectories cost nothing."""
-    snapshot_turns: int = Field(default=10, ge=1)
+    snapshot_turns: int = Field(default=20, ge=1)
     """Turns after which they are copied, if that is sooner."""
     ttl_s: int = Field(default=7200, ge=60)
     """Age at which a journal that nobody adds to expires, and a snapshot that nobody has needed is
