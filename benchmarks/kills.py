@@ -165,7 +165,8 @@ async def measured(arguments: argparse.Namespace) -> dict[str, Any]:
         ]
         for worker in workers:
             worker.start()
-        stack.callback(lambda: [worker.kill() for worker in workers])
+        for worker in workers:
+            stack.callback(worker.kill)
         began, kills = time.monotonic(), 0
         schedule = random.Random(arguments.seed)
         while not ledger.run_status(RUN).done:

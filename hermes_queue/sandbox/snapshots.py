@@ -51,8 +51,9 @@ class KeepsSnapshots(Protocol):
         """
 
     async def snapshots(self) -> list[Snapshot]:
-        """Those of this deployment that only workers delete, also of other workers. [] if the
-        provider deletes them after `ResumeSettings.ttl_s`.
+        """Those of this deployment that workers have to delete, also of other workers.
+
+        The provider may do that instead, after `ResumeSettings.ttl_s`; then there are none here.
         """
         ...
 

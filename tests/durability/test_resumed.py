@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +18,11 @@ from hermes_queue.broker.enqueue import enqueue
 from hermes_queue.settings import PathSettings
 
 TURNS = 10
-OFTEN = {"HERMES_QUEUE_RESUME_SNAPSHOT_TURNS": "2"}
+SUPPORT = str(Path(__file__).parents[1] / "support")
+OFTEN = {
+    "HERMES_QUEUE_RESUME_SNAPSHOT_TURNS": "2",
+    "PYTHONPATH": os.pathsep.join(filter(None, [SUPPORT, os.environ.get("PYTHONPATH")])),
+}
 
 
 @pytest.fixture
@@ -34,10 +39,19 @@ def model() -> Iterator[CountingModel]:
     model.gate = slow
     asyncio.run_coroutine_threadsafe(model.__aenter__(), loop).result(10)
     yield model
-    asyncio.run_coroutine_threadsafe(model.__aexit__(), loop).result(10)
+    asyncio.run_coroutine_threadsafe(closed(model), loop).result(10)
     loop.call_soon_threadsafe(loop.stop)
     thread.join()
     loop.close()
+
+
+async def closed(model: CountingModel) -> None:
+    """End it, and all of its connections."""
+    await model.__aexit__()
+    serving = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in serving:
+        task.cancel()
+    await asyncio.gather(*serving, return_exceptions=True)
 
 
 @pytest.fixture
@@ -50,8 +64,10 @@ def job(ledger, model):
 def wait_half_way(ledger, job, model) -> None:
     wait_until(
         "a snapshot and turns after it",
-        lambda: ledger.client.hget(f"hq:traj:{job.trajectory_id}", "snapshot")
-        and len(model.sampled) >= TURNS // 2,
+        lambda: (
+            ledger.client.hget(f"hq:traj:{job.trajectory_id}", "snapshot")
+            and len(model.sampled) >= TURNS // 2
+        ),
     )
 
 
@@ -71,6 +87,7 @@ def check(record, ledger, model) -> None:
     assert not [path for path in kept if record.trajectory_id in path.read_text()]
 
 
+@pytest.mark.slow("two workers that load the SDK of a model, and the lease of the first")
 def test_a_killed_workers_trajectory_goes_on_with_exact_tokens(
     factory, ledger, start_worker, model, job
 ):

@@ -163,9 +163,7 @@ class TurnJournal:
             await backend.drop_snapshot(snapshot_id)
 
 
-def _basis(
-    draft: Draft, schemas: Sequence[Mapping[str, Any]], prompt: Sequence[Message]
-) -> str:
+def _basis(draft: Draft, schemas: Sequence[Mapping[str, Any]], prompt: Sequence[Message]) -> str:
     """Hash of what the agent's turns depend on beside each other."""
     job = draft.job
     facts: dict[str, Any] = {

@@ -84,8 +84,12 @@ class LocalSnapshots:
                 raise NoSnapshot(f"no room for snapshots is left in {self._root}")
             try:
                 size = await self._pack(slot, self._archive(snapshot_id), room)
-                about = {"trajectory_id": trajectory_id, "deployment": self._deployment}
-                about |= {"boot": BOOT_ID.read_text().strip(), "bytes": size}
+                about: dict[str, Any] = {
+                    "trajectory_id": trajectory_id,
+                    "deployment": self._deployment,
+                    "boot": BOOT_ID.read_text().strip(),
+                    "bytes": size,
+                }
                 await asyncio.to_thread(self._describe, snapshot_id, about)
             except BaseException:
                 self._remove(snapshot_id)
