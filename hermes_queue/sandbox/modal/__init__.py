@@ -10,7 +10,6 @@
     pool.py         sandboxes of one profile
     process.py      one command through the SDK
     profiles.py     descriptions of sandboxes
-    snapshots.py    copies of slots' files
     slot.sh         the script inside the sandbox
 
 The SDK is imported when a backend starts, never with this package.

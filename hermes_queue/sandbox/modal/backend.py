@@ -25,7 +25,6 @@ from hermes_queue.sandbox.base import (
     SlotSpec,
 )
 from hermes_queue.sandbox.fleet import Fleet
-from hermes_queue.sandbox.modal import snapshots as archives
 from hermes_queue.sandbox.modal.account import ModalAccount
 from hermes_queue.sandbox.modal.assets import ModalAssets, check_python, mount_place
 from hermes_queue.sandbox.modal.box import Lease, ModalSandbox
@@ -34,7 +33,6 @@ from hermes_queue.sandbox.modal.pool import Pool
 from hermes_queue.sandbox.modal.profiles import Profiles, for_grading, for_one
 from hermes_queue.sandbox.profiles import DEFAULT_PROFILE
 from hermes_queue.sandbox.slot_backend import SlotBackend
-from hermes_queue.sandbox.snapshots import Snapshot
 from hermes_queue.settings import ModalSettings, WorkerSettings
 
 logger = logging.getLogger(__name__)
@@ -82,13 +80,11 @@ class ModalBackend(SlotBackend):
         self._process = os.getpid()
         self._tender: asyncio.Task[None] | None = None
         self._isolated = True
-        self._keeps = False
-        """Whether slots have snapshots."""
 
     @property
     def capabilities(self) -> Capabilities:
-        """The current ones: what slots can do is known from the first sandbox on."""
-        return Capabilities(isolation=self._isolated, remote=True, snapshot=self._keeps)
+        """The current ones: whether slots can be isolated is known from the first sandbox on."""
+        return Capabilities(isolation=self._isolated, remote=True)
 
     def resize(self, slots: int) -> None:
         """See `SandboxBackend`."""
@@ -173,7 +169,6 @@ class ModalBackend(SlotBackend):
     async def _make_box(self, profile: ModalSettings) -> ModalSandbox:
         box = await self._factory.make(profile)
         self._isolated = box.abilities.uids
-        self._keeps = box.abilities.uids and box.abilities.mounts
         return box
 
     # --- assets -----------------------------------------------------------------------
@@ -323,25 +318,6 @@ class ModalBackend(SlotBackend):
         """See `SandboxBackend`."""
         self._leased_slot(slot)
         raise SandboxError("the modal backend cannot listen")
-
-    # --- `hermes_queue.sandbox.snapshots.KeepsSnapshots` ------------------------------------
-
-    async def snapshot(self, slot: Slot) -> Snapshot:
-        """See `KeepsSnapshots`."""
-        held = self._leased_slot(slot)
-        return await archives.take(held.box, held.lease, slot.trajectory_id)
-
-    async def restore(self, slot: Slot, snapshot_id: str) -> None:
-        """See `KeepsSnapshots`."""
-        held, name = self._leased_slot(slot), slot.trajectory_id
-        await archives.restore(self._account, held.box, held.lease, name, snapshot_id)
-
-    async def snapshots(self) -> list[Snapshot]:
-        """See `KeepsSnapshots`: Modal deletes them by itself."""
-        return []
-
-    async def drop_snapshot(self, snapshot_id: str) -> None:
-        """See `KeepsSnapshots`."""
 
     def _leased_slot(self, slot: Slot) -> Held:
         if (held := self._held.get(slot.slot_id)) is None:

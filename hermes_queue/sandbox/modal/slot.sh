@@ -12,11 +12,6 @@
 #   run SLOT UID LIMIT_S ID CWD STDIN NVARS [NAME=VALUE...] ARGUMENT...
 #                                      after the command's end, both streams get a mark, NUL SEAL ID
 #                                      NUL: the command's own output comes before it
-#   pack SLOT UID NAME LIMIT_KIB MARK LIMIT_S
-#                                      store the files of SLOT as the archive NAME, with its rights;
-#                                      print done=BYTES, or none=REASON
-#   unpack SLOT UID NAME MARK LIMIT_S  the other way round, into an empty slot
-#   forget NAME                        delete the archive
 #   kill ID [UID]                      kill the command that `run` calls ID, with its whole tree;
 #                                      fails if that cannot be confirmed
 #   fate SLOT ID                       print why a command had exit code 137: `own`, `memory` (the
@@ -356,41 +351,6 @@ write_fstab() {
   mv "$slot/fstab.new" "$slot/fstab"
 }
 
-# Only files can be brought back: of a slot with processes or shared memory there is no archive.
-pack() {
-  local slot=$root/slots/$1 uid=$2 kept=$root/kept/$3 limit=$4 mark=$5 seconds=$6 code
-  [ $mounts = 1 ] && [ "$uid" != 0 ] || { echo "none=slots are not apart here"; return; }
-  [ -z "$(processes_of "$uid")" ] || { echo "none=processes run in the background"; return; }
-  [ -z "$(find "$slot/shm" -mindepth 1 -print -quit)" ] ||
-    { echo "none=/dev/shm is not empty"; return; }
-  mkdir -p -m 700 "$root/kept" && mkdir "$kept" && echo "$mark" >"$kept/mark" || return 1
-  (
-    ulimit -c 0
-    ulimit -f "$limit"
-    as_uid "$uid" timeout "$seconds" tar --create --file=- --format=posix \
-      --pax-option=delete=atime,delete=ctime --sparse --one-file-system -C "$slot" \
-      workspace home tmp var-tmp
-  ) >"$kept/files" 2>"$kept/errors"
-  code=$?
-  [ $code = 0 ] || { echo "none=exit code $code: $(head -c 200 "$kept/errors")"; return; }
-  rm "$kept/errors"
-  echo "done=$(stat -c %s "$kept/files")"
-}
-
-unpack() {
-  local slot=$root/slots/$1 uid=$2 kept=$root/kept/$3 mark=$4 seconds=$5 code problem
-  [ "$(cat "$kept/mark" 2>/dev/null)" = "$mark" ] ||
-    { echo "none=the snapshot is of another trajectory"; return; }
-  problem=$(as_uid "$uid" timeout "$seconds" tar --extract --file=- --preserve-permissions \
-    --delay-directory-restore -C "$slot" 2>&1 <"$kept/files")
-  code=$?
-  [ $code = 0 ] && echo "done=0" || echo "none=exit code $code: ${problem:0:200}"
-}
-
-forget() {
-  rm -rf -- "$root/kept/${1:?}"
-}
-
 fate() {
   local note=$root/slots/$1/fate-$2
   [ ! -e "$note" ] || cat "$note"
@@ -531,9 +491,6 @@ case $action in
   conceal) conceal "$@" 2>/dev/null ;;
   close) close_slot "$@" ;;
   spill) spill "$@" ;;
-  pack) pack "$@" ;;
-  unpack) unpack "$@" ;;
-  forget) forget "$@" ;;
   kill) kill_command "$@" ;;
   fate) fate "$@" ;;
   *) echo "unknown action $action" >&2 && exit 64 ;;
