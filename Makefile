@@ -27,11 +27,11 @@ UV ?= $(BIN)/uv
 PACKAGES := hermes_queue workers producers envs
 COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-annotate --custom-compile-command "make lock"
-SLOW := test-exhaustive|tamper|validate|chaos|datasets|test-atropos|test-prometheus|test-compose|test-flower|test-pages|test-gvisor|test-modal-docker|test-modal-oldest|test-aimock|test-vllm|test-sglang|soak
+SLOW := test-exhaustive|test-agents|tamper|validate|chaos|datasets|test-atropos|test-prometheus|test-compose|test-flower|test-pages|test-gvisor|test-modal-docker|test-modal-oldest|test-aimock|test-vllm|test-sglang|soak
 RUN_EXTRAS := --extra producer --extra worker --extra local
 
-.PHONY: help demo test test-all test-exhaustive test-aimock test-atropos test-compose test-flower test-modal-oldest test-pages test-prometheus \
-	test-gvisor test-modal-docker test-sglang test-vllm validate tamper chaos datasets lint audit sbom format bench soak lock docs site clean redis
+.PHONY: help demo test test-all test-exhaustive test-agents test-aimock test-atropos test-compose test-flower test-modal-oldest test-pages test-prometheus \
+	test-gvisor test-modal-docker test-sglang test-vllm validate tamper chaos datasets lint audit sbom format bench soak lock lock-programs docs site clean redis
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 20
@@ -75,6 +75,9 @@ test-aimock: $(VENV)/.dev ## 200 trajectories against a third-party server that 
 	@cp benchmarks/faults/package.json benchmarks/faults/package-lock.json $(VENV)/aimock/
 	npm --prefix $(VENV)/aimock ci --no-fund --no-audit --loglevel=error
 	$(BIN)/python -m benchmarks.faults --aimock $(VENV)/aimock
+
+test-agents: redis $(VENV)/.dev ## Unmodified agent programs against a scripted model (installs 2.4 GB once, into the cache)
+	$(BIN)/python -m pytest -n 2 tests/agents
 
 test-vllm: $(VENV)/.dev $(LIVE)/model/.made ## A real vLLM on this CPU serves real trajectories (3.4 GB, LIVE=.live)
 	$(BIN)/python -m pytest $(LIVE_TESTS) --server vllm --server-venv $(LIVE)/vllm \
@@ -171,6 +174,14 @@ lock: ## Resolve requirements/*.txt anew
 	echo inspect-ai | $(COMPILE) --upgrade - -o benchmarks/peers/inspect.txt
 	printf '%s\n' 'celery[redis]' 'dramatiq[redis]' taskiq taskiq-redis \
 		| $(COMPILE) --upgrade - -o benchmarks/peers/queues.txt
+
+lock-programs: ## Resolve the locks of the bundled agent programs anew
+	cd hermes_queue/agent/programs/presets && for input in *.in; do \
+		program=$${input%.in}; without=; \
+		[ ! -e $$program.without ] || without="--override $$program.without"; \
+		$(abspath $(UV)) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+			--no-annotate --custom-compile-command "make lock-programs" --upgrade $$without $$input -o $$program.lock; \
+	done
 
 clean: ## Remove the virtual environment and everything generated (not your caches and results)
 	rm -rf $(VENV) $(VENV)-modal-oldest $(VENV)-peers $(LIVE) dist build site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

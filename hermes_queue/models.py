@@ -55,7 +55,7 @@ StopReason = Literal[
 
 
 class AgentSpec(Wire):
-    """The agent of a job. Scripted kinds need no model; `openai` calls an endpoint."""
+    """The agent of a job. Scripted kinds need no model; `openai` and `command` call one."""
 
     kind: Name = "oracle"
     model: str | None = None

@@ -16,6 +16,7 @@ trajectory.py   the Celery task; whether and when a failed attempt is repeated
 verdicts.py     validates what an env returns
 calls/          permission to call a model
 chaos/          kills everything, proves that nothing is lost
+program/        the agent stage of a program in the slot
 resume/         continues trajectories of workers that have ended
 upkeep/         threads and tasks that renew, sweep and report
 """

@@ -1,8 +1,9 @@
-"""A command (`true`) in a slot of the local sandbox, beside a bare `bash -c true`.
+"""A command (`true`) in a slot of the local sandbox, beside a bare `bash -c true`; and a port.
 
 Bare is an asyncio subprocess with both outputs read. Ours is `execute_batch` of the local backend
 with its default settings: namespaces, limits and end marks included. CPU time is that of all
-processes, in the slots and here. Slots are opened before the time is taken.
+processes, in the slots and here. Slots are opened before the time is taken. A port is opened by
+`listen` and closed, beside a server of asyncio on this process's own loopback interface.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 
 from benchmarks.measuring import Cases, Part, Turn, metered
 from hermes_queue.errors import SandboxError
-from hermes_queue.sandbox.base import ExecutionRequest, SandboxBackend, Slot, SlotSpec
+from hermes_queue.sandbox.base import LOOPBACK, ExecutionRequest, SandboxBackend, Slot, SlotSpec
 
 COUNT = 160
 AT_ONCE = 8
@@ -31,6 +32,13 @@ async def bare(_: int) -> None:
         "/bin/bash", "-c", "true", stdin=asyncio.subprocess.DEVNULL, stdout=pipe, stderr=pipe
     )
     await process.communicate()
+
+
+async def bare_port(_: int) -> None:
+    """Opened and closed, outside of any slot."""
+    server = await asyncio.get_running_loop().create_server(asyncio.Protocol, LOOPBACK, 0)
+    server.close()
+    await server.wait_closed()
 
 
 async def in_slot(backend: SandboxBackend, slot: Slot, command: str = "true") -> None:
@@ -70,12 +78,20 @@ def cases(scale: float) -> Iterator[Cases]:
             async def ours(number: int) -> None:
                 await in_slot(backend, slots[number])
 
+            async def port(number: int) -> None:
+                await (await backend.listen(slots[number], asyncio.Protocol)).close()
+
             yield {
                 name: {
                     "bare bash": partial(commands, runner, bare, at_once, count),
                     "ours": partial(commands, runner, ours, at_once, count),
                 }
                 for name, at_once in (("in series", 1), (f"{AT_ONCE} at once", AT_ONCE))
+            } | {
+                "a port": {
+                    "bare server": partial(commands, runner, bare_port, 1, count),
+                    "ours": partial(commands, runner, port, 1, count),
+                }
             }
         finally:
             runner.run(backend.stop())

@@ -47,7 +47,7 @@ class Uncounted:
 
 
 @dataclass(slots=True)
-class Budget:
+class AttemptBudget:
     """The limits of one attempt. What was used is counted elsewhere and passed in."""
 
     limits: Limits

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from hermes_queue.agent.budget import STUCK_TURNS, Budget, Cost
+from hermes_queue.agent.budget import STUCK_TURNS, AttemptBudget, Cost
 from hermes_queue.agent.chat import ChatClient, Reply
 from hermes_queue.agent.context import ContextControl
 from hermes_queue.agent.resumption import (
@@ -138,7 +138,7 @@ async def run_agent(
     else:
         context = continues.context
     result.changed()
-    budget = Budget(limits, sampling, deadline, cost_usd)
+    budget = AttemptBudget(limits, sampling, deadline, cost_usd)
     loop = _Loop(chat, toolbox, result, budget, context)
     loop.slot_loss_ends, loop.checkpoints = slot_loss_ends, checkpoints
     if continues is not None:
@@ -159,7 +159,7 @@ class _Loop:
     chat: ChatClient
     toolbox: Toolbox
     result: AgentResult
-    budget: Budget
+    budget: AttemptBudget
     context: ContextControl
     slot_loss_ends: bool = False
     context_caps: bool = False

@@ -57,6 +57,31 @@ class OpenAIParams(AgentParams):
         return cls.model_fields[str(info.field_name)].default if value is None else value
 
 
+class CommandParams(OpenAIParams):
+    """Parameters of the agent `command` (docs/programs.md), with those of the model behind it."""
+
+    program: str | dict[str, Any] = Field(min_length=1)
+    """Name of a bundled program, or the whole definition of one."""
+    history: Literal["sampled", "agent"] | None = None
+    """Where a program sends replies back without their reasoning: `sampled` continues from what the
+    model has said; `agent` shows the model what the program sent. None = `sampled` in token
+    mode."""
+
+    @field_validator("context")
+    @classmethod
+    def _keeps_its_own(cls, value: str) -> str:
+        if value != "error":
+            raise ValueError("a program keeps its own conversation: leave the parameter out")
+        return value
+
+    @field_validator("context_tokens")
+    @classmethod
+    def _is_not_told(cls, value: int | None) -> int | None:
+        if value is not None:
+            raise ValueError("a program learns of the context from the server: leave it out")
+        return value
+
+
 ParamsT = TypeVar("ParamsT", bound=AgentParams)
 
 

@@ -76,8 +76,8 @@ KEYS = (
         "worker may [continue](resume.md) it; bounded, msgpack and zstd", "with its trajectory, or "
         "two hours after the last turn (`HERMES_QUEUE_RESUME_TTL_S`)"),
     Key("group:{id}", "hash", "ledger", "size, policy, members so far", _END, "rw r r -"),
-    Key("item:{sha256}", "string", "ledger", "a row too large for its job, once, zstd", _RUN,
-        "rw - - -"),
+    Key("item:{sha256}", "string", "ledger",
+        "a row too large for its job, or the program of a run, once, zstd", _RUN, "rw - - -"),
     Key("leases", "zset", "ledger", "running trajectories by expiry, on Redis' own clock", "",
         "- - r -"),
     Key("delayed", "zset", "ledger", "jobs whose message has to be published, by due time", "",

@@ -13,8 +13,9 @@ from typing import Any
 from pydantic import Field
 
 from hermes_queue.errors import ConfigurationError, InputError
-from hermes_queue.models import ScoredTrajectory, StopReason, TrajectoryGroup
+from hermes_queue.models import BranchLabel, ScoredTrajectory, StopReason, TrajectoryGroup
 from hermes_queue.sinks.base import SinkOptions
+from hermes_queue.sinks.branches import TRAINED, of_branches
 
 _CAUGHT = ("canary", "cut_short")
 """Reasons in a report which mean that the agent's code interfered with the grading."""
@@ -41,6 +42,12 @@ class Filters(SinkOptions):
         default=(),
         validation_alias="stop_reason",
         description="Write only trajectories with this stop reason; may be repeated.",
+    )
+    branches: tuple[BranchLabel, ...] = Field(
+        default=TRAINED,
+        validation_alias="branch",
+        description="Write only tokens of a program's branches with this label; may be repeated. "
+        "jsonl: default all.",
     )
     max_per_instance: int | None = Field(
         default=None,
@@ -166,7 +173,7 @@ class Selection:
                 self.refused[reason] += 1
                 continue
             self._per_instance[member.instance_id] += 1
-            chosen.append(member)
+            chosen.append(of_branches(member, self.filters.branches))
         return chosen
 
     def _group_refusal(self, group: TrajectoryGroup) -> str:
@@ -187,7 +194,10 @@ class Selection:
             (filters.min_score is not None and not score >= filters.min_score, "score too low"),
             (filters.max_score is not None and not score <= filters.max_score, "score too high"),
             (filters.clean and tampered(member), "tampered"),
-            (filters.tokens and not _has_tokens(member), "no tokens"),
+            (
+                filters.tokens and not _has_tokens(of_branches(member, filters.branches)),
+                "no tokens",
+            ),
             (
                 bool(filters.stop_reasons) and member.stop_reason not in filters.stop_reasons,
                 "stop reason",

@@ -7,7 +7,7 @@ import json
 import textwrap
 from collections.abc import Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Protocol
 
 from chat_endpoint import Answer, ChatEndpoint, completion
 from records import make_job
@@ -20,6 +20,13 @@ from workers.draft import Draft
 from workers.rollout import rollout
 
 ROW = {"question": "How many eggs are two dozen?", "answer": "2*12=<<2*12=24>>24\n#### 24"}
+
+
+class HasUrl(Protocol):
+    """A model server."""
+
+    url: str
+
 
 PRELUDE = '''
 import json, os, socket, subprocess, sys, time, urllib.error, urllib.request
@@ -93,7 +100,7 @@ async def scripted_model(*answers: Answer | Callable[[], Answer]) -> Any:
 
 async def attempted(
     backend: SandboxBackend,
-    endpoint: ChatEndpoint,
+    endpoint: HasUrl,
     definition: Mapping[str, Any],
     *,
     earlier: tuple[AttemptRecord, ...] = (),

@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hermes_queue.agent.capture.calls import Answer, ModelCall
-from hermes_queue.agent.capture.intake import Bounds
-from hermes_queue.agent.capture.server import CallServer
 from hermes_queue.models import FunctionCall, Message, ToolCall, Usage
+
+if TYPE_CHECKING:
+    from hermes_queue.agent.capture.bounds import Bounds
 
 KEY = "hq-" + 32 * "0f"
 
@@ -88,7 +89,9 @@ async def serving(
     session: ScriptedSession, bounds: Bounds | None = None, refusal_status: int = 401
 ) -> AsyncIterator[str]:
     """The URL of the session's server, without `/v1`."""
-    calls = CallServer(session, refusal_status=refusal_status, bounds=bounds)
+    from hermes_queue.agent.capture.opening import open_server
+
+    calls = await open_server(session, refusal_status=refusal_status, bounds=bounds)
     loop = asyncio.get_running_loop()
     listener = await loop.create_server(calls.factory, "127.0.0.1", 0)
     try:

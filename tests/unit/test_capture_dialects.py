@@ -413,7 +413,16 @@ def test_a_trajectory_that_is_over_is_refused_as_the_program_ends_on_it(
 
 def test_arguments_that_are_no_object_reach_a_client_that_expects_one_and_come_back() -> None:
     body = {"messages": [{"role": "user", "content": "x"}]}
-    for text in ("{oops", "[1]", '"x"', '{"a": NaN}'):
+    deep = 200 * '{"a":' + "1" + 200 * "}"
+    for text in (
+        "{oops",
+        "[1]",
+        '"x"',
+        '{"a": NaN}',
+        '{"a": 1e999}',
+        f'{{"a": 1{"0" * 99}}}',
+        deep,
+    ):
         asking = asked(messages.DIALECT, body)
         block = messages.whole(asking, reply(None, arguments=text), "m")["content"][0]
         assert block["input"] == {"invalid_arguments": text}

@@ -11,13 +11,12 @@ from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
-import aiohttp
 import pytest
 from scripted_session import KEY, ScriptedSession, reply, serving
 
+from hermes_queue.agent.capture.bounds import Bounds, Memory
 from hermes_queue.agent.capture.calls import Answer, ModelCall, Refused
-from hermes_queue.agent.capture.intake import Bounds, Memory
-from hermes_queue.agent.capture.server import CallServer
+from hermes_queue.agent.capture.opening import open_server
 
 BEARER = {"Authorization": f"Bearer {KEY}"}
 CHAT = {"messages": [{"role": "user", "content": "x"}]}
@@ -32,8 +31,20 @@ async def ask(
     more.setdefault("headers", BEARER)
     if method == "POST" and "data" not in more:
         more.setdefault("json", BODIES.get(path, CHAT))
+    import aiohttp
+
     async with aiohttp.ClientSession() as client, client.request(method, url + path, **more) as got:
         return got.status, await got.read()
+
+
+@asynccontextmanager
+async def posted(url: str, body: Any) -> AsyncIterator[Any]:
+    """The response to a request with the right key, once its head is there."""
+    import aiohttp
+
+    async with aiohttp.ClientSession(headers=BEARER) as client:
+        async with client.post(url, json=body) as got:
+            yield got
 
 
 @asynccontextmanager
@@ -101,7 +112,7 @@ async def test_other_requests_are_no_calls_and_are_counted(
     session = ScriptedSession()
     async with serving(session) as url:
         assert (await ask(url, path, method=method, headers={}))[0] == status
-    assert session.told == [(method, path.removeprefix("/v1"), status)]
+    assert session.told == [(method, path, status)]
 
 
 @pytest.mark.parametrize(
@@ -120,7 +131,7 @@ async def test_a_wrong_key_is_refused_and_counted(headers: dict[str, str]) -> No
     async with serving(session) as url:
         status, body = await ask(url, headers=headers)
     assert (status, json.loads(body)["error"]["type"]) == (401, "authentication_error")
-    assert (session.calls, session.told) == ([], [("POST", "/chat/completions", 401)])
+    assert (session.calls, session.told) == ([], [("POST", "/v1/chat/completions", 401)])
 
 
 async def test_headers_that_name_a_sub_agent_or_a_repetition_are_hints() -> None:
@@ -183,7 +194,7 @@ async def test_bodies_that_are_not_taken_are_refused_by_their_reason(
     async with serving(session, bounds) as url:
         got, body = await ask(url, **more)
     assert (got, text in json.loads(body)["error"]["message"]) == (status, True)
-    assert (session.calls, session.told) == ([], [("POST", "/chat/completions", status)])
+    assert (session.calls, session.told) == ([], [("POST", "/v1/chat/completions", status)])
 
 
 async def test_a_header_has_a_time_limit_on_every_request_of_a_connection() -> None:
@@ -219,6 +230,14 @@ async def test_only_so_many_calls_are_answered_at_once_and_the_others_wait() -> 
             assert {status for status, _ in await asyncio.gather(*asked)} == {200}
             await reader.readuntil(b"total_tokens")
     assert len(session.calls) == 5
+
+
+async def test_requests_that_bring_no_answer_are_slowed_down_and_calls_are_not() -> None:
+    async with serving(ScriptedSession(), Bounds(requests=2, requests_per_s=0.001)) as url:
+        assert {(await ask(url))[0] for _ in range(5)} == {200}
+        assert {(await ask(url, "/props"))[0] for _ in range(2)} == {404}
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(ask(url, "/props"), 0.1)
 
 
 async def test_bodies_wait_for_memory_in_their_order() -> None:
@@ -257,22 +276,20 @@ async def test_bodies_wait_for_memory_in_their_order() -> None:
 async def test_a_stream_that_waits_shows_signs_of_life(path: str, sign: bytes) -> None:
     gate = asyncio.Event()
     async with serving(ScriptedSession(waiting_for(gate)), QUICK) as url:
-        async with aiohttp.ClientSession(headers=BEARER) as client:
-            async with client.post(url + path, json=BODIES[path] | {"stream": True}) as got:
-                assert await got.content.readexactly(2 * len(sign)) == 2 * sign
-                gate.set()
-                rest = (await got.read()).removeprefix(sign)
+        async with posted(url + path, BODIES[path] | {"stream": True}) as got:
+            assert await got.content.readexactly(2 * len(sign)) == 2 * sign
+            gate.set()
+            rest = (await got.read()).removeprefix(sign)
     assert rest.startswith((b"data: ", b"event: "))
 
 
 async def test_json_that_waits_is_preceded_by_blanks() -> None:
     gate = asyncio.Event()
     async with serving(ScriptedSession(waiting_for(gate)), QUICK) as url:
-        async with aiohttp.ClientSession(headers=BEARER) as client:
-            async with client.post(f"{url}/v1/messages", json=CHAT) as got:
-                assert await got.content.readexactly(2) == b"  "
-                gate.set()
-                assert json.loads(await got.read())["type"] == "message"
+        async with posted(f"{url}/v1/messages", CHAT) as got:
+            assert await got.content.readexactly(2) == b"  "
+            gate.set()
+            assert json.loads(await got.read())["type"] == "message"
 
 
 async def test_a_refusal_before_the_first_sign_has_its_status_and_forbids_a_repetition() -> None:
@@ -280,10 +297,9 @@ async def test_a_refusal_before_the_first_sign_has_its_status_and_forbids_a_repe
         raise Refused("stopped", "trajectory stopped: max_turns")
 
     async with serving(ScriptedSession(script)) as url:
-        async with aiohttp.ClientSession(headers=BEARER) as client:
-            async with client.post(f"{url}/v1/messages", json=CHAT) as got:
-                error = (await got.json())["error"]
-                assert (got.status, got.headers["x-should-retry"]) == (401, "false")
+        async with posted(f"{url}/v1/messages", CHAT) as got:
+            error = (await got.json())["error"]
+            assert (got.status, got.headers["x-should-retry"]) == (401, "false")
     assert error == {
         "type": "authentication_error",
         "message": "trajectory stopped: max_turns",
@@ -384,20 +400,22 @@ async def test_an_answer_that_comes_as_its_client_leaves_is_undelivered() -> Non
 # --- the end ----------------------------------------------------------------------------
 
 
-async def test_a_failure_of_ours_is_told_once_and_ends_all_calls() -> None:
+@pytest.mark.parametrize("kind", [RuntimeError, ConnectionResetError])
+async def test_a_failure_of_ours_is_told_once_and_ends_all_calls(kind: type[Exception]) -> None:
     async def script(call: ModelCall) -> Answer:
-        raise RuntimeError("a bug")
+        raise kind("a bug")
 
     session = ScriptedSession(script)
     async with serving(session) as url:
         assert [(await ask(url))[0] for _ in range(3)] == [500, 401, 401]
-    assert [each for each in session.told if each[0] == "broken"] == [("broken", "a bug")]
+    [broken] = [each for each in session.told if each[0] == "broken"]
+    assert "a bug" in broken[1]
     assert len(session.calls) == 1
 
 
 async def test_closing_cancels_what_is_open_and_leaves_nothing_behind() -> None:
     session = ScriptedSession(waiting_for(asyncio.Event()))
-    server = CallServer(session, bounds=QUICK)
+    server = await open_server(session, bounds=QUICK)
     listener = await asyncio.get_running_loop().create_server(server.factory, "127.0.0.1", 0)
     before = asyncio.all_tasks()
     url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hermes_queue.agent.budget import STUCK_TURNS, Budget
+from hermes_queue.agent.budget import STUCK_TURNS, AttemptBudget
 from hermes_queue.agent.capture import session as sessions
 from hermes_queue.agent.capture.account import MAX_OTHER_REQUESTS
 from hermes_queue.agent.capture.allowance import CALLS_AT_LEAST
@@ -73,7 +73,7 @@ class Attempt:
     ) -> None:
         self.result = AgentResult()
         self.model = model
-        self.budget = Budget(Limits(**limits), sampling or {}, time.monotonic() + time_s)
+        self.budget = AttemptBudget(Limits(**limits), sampling or {}, time.monotonic() + time_s)
         tree = ReplyTree(self.result, TASK, history="sampled")
         self.session = AttemptSession(
             model, tree, self.budget, self.result, model="m", before_turn=before_turn

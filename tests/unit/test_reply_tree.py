@@ -6,73 +6,11 @@ import json
 from typing import Any
 
 import pytest
+from reply_trees import BASH, SYSTEM, TASK, USER, Program, result, say
 
-from hermes_queue.agent.capture.calls import ModelCall
-from hermes_queue.agent.capture.tree import ReplyTree, Unplaceable
+from hermes_queue.agent.capture.tree import Unplaceable
 from hermes_queue.agent.capture.tree import tree as the_tree
-from hermes_queue.agent.chat import Reply
-from hermes_queue.agent.loop import AgentResult
-from hermes_queue.agent.tokens.anchor import Anchor
-from hermes_queue.models import FunctionCall, Message, ToolCall, Turn
-
-TASK = "Fix the bug in src/app.py."
-SYSTEM = Message(role="system", content="You are an agent.")
-USER = Message(role="user", content=f"Please solve this:\n{TASK}")
-BASH = {"type": "function", "function": {"name": "bash", "parameters": {}}}
-
-
-def say(text: str | None = None, *commands: str, reasoning: str | None = None, ids: str = "c"):
-    calls = tuple(
-        ToolCall(
-            id=f"{ids}{i}",
-            function=FunctionCall(name="bash", arguments=json.dumps({"command": command})),
-        )
-        for i, command in enumerate(commands)
-    )
-    return Message(role="assistant", content=text, tool_calls=calls, reasoning=reasoning)
-
-
-def result(text: str, call: str = "c0") -> Message:
-    return Message(role="tool", content=text, tool_call_id=call)
-
-
-class Program:
-    """A program that calls the model, and the tree of its replies."""
-
-    def __init__(self, history: Any = "sampled") -> None:
-        self.result = AgentResult()
-        self.tree = ReplyTree(self.result, TASK, history=history)
-
-    def call(self, *messages: Message, tools=(BASH,), **more: Any) -> ModelCall:
-        path = "/v1/chat/completions"
-        return ModelCall("chat", path, tuple(messages), tools=tuple(tools), **more)
-
-    def place(self, *messages: Message, **more: Any):
-        return self.tree.place(self.call(*messages, **more))
-
-    def ask(self, reply: Message, *messages: Message, deliver: bool = True, **more: Any) -> int:
-        call = self.call(*messages, **more)
-        placement = self.tree.place(call)
-        turn = self.answer(placement, call, reply)
-        if deliver:
-            self.tree.deliver(turn)
-        return turn
-
-    def answer(self, placement, call, reply: Message) -> int:
-        """A reply in token mode: a token per message of the prompt, and one for the reply."""
-        number = len(self.result.turns)
-        held = placement.anchor
-        prompt = (*held.prompt_ids, *held.completion_ids, 7) if held else (number,) * 3
-        sampled = Turn(prompt_ids=prompt, completion_ids=(100 + number,), logprobs=(-0.5,))
-        anchor = Anchor.of(sampled, [*placement.messages, reply], ended_by_token=True)
-        return self.tree.add(placement, call, Reply(reply, sampled, anchor=anchor))
-
-    @property
-    def labels(self) -> list[str]:
-        return [self.result.branches[turn.branch].label for turn in self.result.turns]
-
-    def events(self, kind: str) -> list[dict[str, Any]]:
-        return [event for event in self.result.events if event["event"] == kind]
+from hermes_queue.models import FunctionCall, Message, ToolCall
 
 
 @pytest.fixture
@@ -332,6 +270,13 @@ def test_more_text_than_the_bound_is_refused_and_nothing_is_kept_of_it(program, 
         program.place(Message(role="user", content="x" * 1001))
     program.ask(say("x"), USER)
     assert len(program.result.nodes) == 2
+
+
+def test_more_tokens_than_the_bound_are_refused(program, monkeypatch):
+    monkeypatch.setattr(the_tree, "MAX_TOKEN_IDS", 3)
+    program.ask(say("x"), USER)
+    with pytest.raises(Unplaceable, match="4 tokens"):
+        program.place(SYSTEM, USER)
 
 
 def test_tools_that_are_nested_too_deep_are_refused(program):

@@ -13,6 +13,7 @@ import time
 from collections import Counter
 
 import pytest
+from random_replies import random_replies, random_text
 from records import make_job
 from token_stub import END, TokenStub, template
 
@@ -35,27 +36,6 @@ TOOLS = [load_tool("terminal").schema()]
 SEEDS = [*range(5), *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in range(5, 16))]
 MODES = ["tokens", "messages"]
 SERVERS = ["vllm", "sglang"]
-PIECES = ["ls", "cat a", "é", "\n", " ", '"', "\\", "<", "</tool_call>", "{", "}", "0"]
-PIECES += ["\U0001f9ea"]
-
-
-def random_text(rng):
-    return "".join(rng.choice(PIECES) for _ in range(rng.randrange(0, 8)))
-
-
-def random_call(rng):
-    """A call with blanks of its own, or one that nobody can read."""
-    arguments = rng.choice(
-        ['{"command":"ls"}', '{"command" : "cat a"}', "{ }", '{"command": "\\u00e9"}', "[1]", "{"]
-    )
-    blank = rng.choice(["", "\n", "  "])
-    return f'<tool_call>{blank}{{"name":"terminal","arguments":{arguments}}}{blank}</tool_call>'
-
-
-def random_replies(rng):
-    for _ in range(rng.randrange(2, 7)):
-        parts = [random_text(rng), *(random_call(rng) for _ in range(rng.randrange(0, 3)))]
-        yield "".join(parts) + rng.choice(["", "", "", " and then ..."])
 
 
 def forgetful(messages, tools, reply):

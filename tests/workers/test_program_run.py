@@ -10,10 +10,14 @@ import pytest
 from chat_endpoint import Raw, completion
 from program_bench import attempted, calling, program, scripted_model
 from slot_bench import local_backend
+from token_stub import TokenStub, decode
 
+from hermes_queue.agent.endpoint.connection import close_clients
+from hermes_queue.agent.tokens.invariants import token_violations
 from hermes_queue.errors import ModelConfigError, ModelError
 from hermes_queue.sandbox.local.backend import LocalBackend
-from workers.program import follow
+from hermes_queue.settings import LocalSandboxSettings
+from workers.program import process
 from workers.record import encoded, record_of
 
 BOXED = completion(r"They are \boxed{24}.")
@@ -53,10 +57,43 @@ async def test_an_unchanged_program_is_scored_by_what_its_model_said(slots: Loca
     assert (run.name, run.version, run.exit_code) == ("tiny", "1", 3)
     assert (run.stdout, run.stderr) == ("They are \\boxed{24}.\n404\n", "the key is ***\n")
     assert list(run.kept.values()) == ["mine ***"]
-    assert list(run.other_requests) == ["POST /embeddings 404"]
+    assert list(run.other_requests) == ["POST /v1/embeddings 404"]
     assert "hq-" not in record.model_dump_json().replace("hermes-queue", "")
     [first, _] = model.bodies()
     assert (first["model"], first["tools"][0]["function"]["name"]) == ("policy", "sh")
+
+
+async def test_a_program_that_rewrites_its_replies_continues_the_very_tokens_of_the_model(
+    slots: LocalBackend,
+) -> None:
+    code = """
+    messages = [user(TASK)]
+    for _ in range(3):
+        said = ask(messages)
+        for call in said.get("tool_calls") or ():
+            call["function"]["arguments"] = json.dumps(json.loads(call["function"]["arguments"]),
+                                                       separators=(",", ":"))
+        messages.append(dict(said, provider_specific_fields=dict(refusal=None)))
+        for call in said.get("tool_calls") or ():
+            messages.append(dict(role="tool", tool_call_id=call["id"], content="24", name="sh"))
+    """
+    replies = [
+        '<tool_call>{"name":  "sh", "arguments": {"command" : "echo 12"}}</tool_call>',
+        'So: <tool_call>{"arguments": {"command" :"echo 24"}, "name": "sh"}</tool_call>',
+        "\\boxed{24}",
+    ]
+    tokens = {"mode": "tokens", "server": "vllm"}
+    async with TokenStub(replies) as model:
+        draft, failure = await attempted(slots, model, program(code), params=tokens)
+        await close_clients()
+    assert failure is None
+    record = record_of(draft, owner="o", host="h")
+    assert (record.score, token_violations(record)) == (1.0, [])
+    assert record.sequences is not None
+    [sequence] = record.sequences
+    assert [r for r in replies if r not in decode([*sequence.ids])] == []
+    sampled = [i for i, mask in zip(sequence.ids, sequence.loss_mask, strict=True) if mask]
+    assert len(sampled) == sum(len(turn.completion_ids or ()) for turn in record.turns)
 
 
 async def test_nothing_of_a_program_is_left_for_the_verifier(slots: LocalBackend) -> None:
@@ -81,7 +118,7 @@ async def test_nothing_of_a_program_is_left_for_the_verifier(slots: LocalBackend
 async def test_a_program_that_goes_on_after_a_limit_is_killed_and_scored(
     slots: LocalBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(follow, "LEAVE_S", 0.5)
+    monkeypatch.setattr(process, "LEAVE_S", 0.5)
     code = """
     print("begun", flush=True)
     for number in range(10**6):
@@ -101,14 +138,30 @@ async def test_a_program_that_goes_on_after_a_limit_is_killed_and_scored(
     assert run.refused["stopped"] > 1
 
 
-async def test_time_is_up_for_a_program_that_hangs_after_a_reply(slots: LocalBackend) -> None:
-    code = "ask([user(TASK)]); time.sleep(1000)"
-    limits = {"agent_timeout_s": 2.0}
+async def test_time_is_up_for_a_program_that_goes_on_to_hammer_its_endpoint(
+    slots: LocalBackend,
+) -> None:
+    code = """
+    import threading
+    ask([user(TASK)])
+    def hammer():
+        while True:
+            try:
+                post("/v1/nothing", dict())
+            except Exception:
+                pass
+    for _ in range(4):
+        threading.Thread(target=hammer).start()
+    """
+    limits = {"agent_timeout_s": 6.0}  # by then it has begun, on a busy machine too
     async with scripted_model(BOXED) as model:
         draft, failure = await attempted(slots, model, program(code), limits=limits)
     assert (failure, draft.agent.stop_reason) == (None, "time_limit")
     assert draft.verdict is not None
     assert draft.verdict.score == 1.0
+    run = draft.agent.program
+    assert run is not None
+    assert list(run.other_requests) == ["POST /v1/nothing 404"]
 
 
 @pytest.mark.parametrize(
@@ -118,7 +171,7 @@ async def test_time_is_up_for_a_program_that_hangs_after_a_reply(slots: LocalBac
         ("print('no network'); sys.exit(1)", "ended with exit code 1 without a single model call"),
         (
             "post('/v1/chat/completions', dict(model='m', messages=[user(TASK)]), 'hq-aaa')",
-            "POST /chat/completions 401",
+            "POST /v1/chat/completions 401",
         ),
         ("ask([dict(role='user', content=7)])", "400"),
     ],
@@ -188,6 +241,28 @@ async def test_a_reply_whose_client_hung_up_is_given_to_the_next_equal_call(
     assert (run.exit_code, run.stdout) == (0, "They are \\boxed{24}.\n")
     assert len(model.requests) == 1
     assert [turn.call.status for turn in draft.agent.turns if turn.call] == ["delivered"]
+
+
+async def test_without_isolation_a_program_is_run_and_ended_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(process, "LEAVE_S", 0.1)
+    settings = LocalSandboxSettings(isolation="none")
+    backend = LocalBackend(settings, slots=1)
+    await backend.start()
+    try:
+        code = """
+        ask([user(TASK)])
+        try:
+            ask([user(TASK), dict(role="assistant", content="x"), user("on")])
+        finally:
+            time.sleep(1000)
+        """
+        async with scripted_model(BOXED) as model:
+            draft, failure = await attempted(backend, model, program(code), limits={"max_turns": 1})
+    finally:
+        await backend.stop()
+    assert (failure, draft.agent.stop_reason) == (None, "max_turns")
 
 
 async def test_a_cancelled_attempt_leaves_neither_program_nor_endpoint(

@@ -6,15 +6,14 @@ import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from hermes_queue.agent.budget import Budget
+from hermes_queue.agent.budget import AttemptBudget
 from hermes_queue.agent.capture.opening import open_server
 from hermes_queue.agent.capture.session import AttemptSession
 from hermes_queue.agent.capture.tree import ReplyTree
 from hermes_queue.agent.capture.tree.tree import History
 from hermes_queue.agent.chat import ChatClient
-from hermes_queue.agent.kinds.command import CommandParams
 from hermes_queue.agent.loop import BeforeTurn
-from hermes_queue.agent.parameters import read_params
+from hermes_queue.agent.parameters import CommandParams, read_params
 from hermes_queue.agent.programs.program import Program, Started
 from hermes_queue.cancellation import unbroken
 from hermes_queue.errors import SandboxError, SlotLost
@@ -24,8 +23,8 @@ from hermes_queue.sandbox.context import SlotContext
 from hermes_queue.telemetry.scrubbing import MASK
 from workers.draft import Draft
 from workers.program.files import kept, placed
-from workers.program.follow import Follower
 from workers.program.outcome import Ended, outcome
+from workers.program.process import ProgramProcess
 
 KILLS = 3
 """Tries to kill everything in the slot."""
@@ -59,7 +58,7 @@ async def run_command(
     """
     job, result = draft.job, draft.agent
     params = read_params(CommandParams, job.agent.params, "agent command")
-    budget = Budget(job.limits, job.agent.sampling, deadline, draft.cost_usd)
+    budget = AttemptBudget(job.limits, job.agent.sampling, deadline, draft.cost_usd)
     by_mode: dict[str, History] = {"tokens": "sampled", "messages": "agent"}
     tree = ReplyTree(result, task, history=params.history or by_mode[params.mode])
     session = AttemptSession(
@@ -77,15 +76,15 @@ async def run_command(
                 key=session.key,
                 max_turns=job.limits.max_turns,
             )
-            follower = Follower(backend, slot, env=started.env)
-            await follower.run(started.command, session, budget, listening)
-        files = await _left_behind(started, context, follower)
-        result.program = _facts(program, started, session, follower, files)
+            process = ProgramProcess(backend, slot, env=started.env)
+            await process.run(started.command, session, budget, listening)
+        files = await _left_behind(started, context, process)
+        result.program = _facts(program, started, session, process, files)
     finally:
         result.messages[:] = tree.main_path()
         draft.tools = tree.main_tools() or draft.tools
         result.changed()
-    result.stop_reason = outcome(_ended(session, follower, draft.slot_killed_before))
+    result.stop_reason = outcome(_ended(session, process, draft.slot_killed_before))
     stop = {"turn": len(result.turns), "event": "stop", "reason": result.stop_reason}
     result.events.append(stop)
     result.changed()
@@ -114,16 +113,16 @@ async def _endpoint(
 
 
 async def _left_behind(
-    started: Started, context: SlotContext, follower: Follower
+    started: Started, context: SlotContext, process: ProgramProcess
 ) -> dict[str, str]:
     """Kill everything that still runs in the slot, and read the files to keep."""
-    if isinstance(follower.lost, SlotLost):
+    if isinstance(process.lost, SlotLost):
         return {}
     try:
         await _kill_all(context)
         return await kept(started.keep, context)
     except SandboxError as error:
-        follower.lost = follower.lost or error
+        process.lost = process.lost or error
         return {}
 
 
@@ -143,7 +142,7 @@ def _facts(
     program: Program,
     started: Started,
     session: AttemptSession,
-    follower: Follower,
+    process: ProgramProcess,
     files: dict[str, str],
 ) -> ProgramRun:
     """The record of the run, without the key."""
@@ -152,12 +151,12 @@ def _facts(
         text = text.decode(errors="replace") if isinstance(text, bytes) else text
         return text.replace(session.key, MASK)
 
-    done = follower.result
+    done = process.result
     return ProgramRun(
         name=program.name,
         version=program.version,
         argv=(clean(started.command),),
-        exit_code=done.exit_code if done and follower.ended_by_itself else None,
+        exit_code=done.exit_code if done and process.ended_by_itself else None,
         seconds=round(done.duration_s, 3) if done else 0.0,
         cpu_s=done.cpu_s if done else None,
         stdout=clean(done.stdout) if done else "",
@@ -168,16 +167,16 @@ def _facts(
     )
 
 
-def _ended(session: AttemptSession, follower: Follower, slot_killed_before: bool) -> Ended:
-    done = follower.result
+def _ended(session: AttemptSession, process: ProgramProcess, slot_killed_before: bool) -> Ended:
+    done = process.result
     output = (done.output if done else "").replace(session.key, MASK)
     return Ended(
-        exit_code=done.exit_code if done and follower.ended_by_itself else None,
+        exit_code=done.exit_code if done and process.ended_by_itself else None,
         asked=session.asked,
         delivered=session.delivered_replies,
         stop=session.stop_reason,
         failure=session.failure,
-        lost=follower.lost,
+        lost=process.lost,
         slot_loss_ends=slot_killed_before,
         context_refused=session.context_was_refused,
         refused=session.account.refused,

@@ -1,10 +1,11 @@
-"""What is told of a program's calls beside its conversations: events and refusals, bounded."""
+"""Events and refusals of a program's calls, bounded in number."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from hashlib import blake2b
 from typing import Any
 
 from hermes_queue.agent.capture.calls import RefusalKind, Refused
@@ -24,7 +25,7 @@ class Account:
         self.refused: Counter[str] = Counter()
         """Refused calls by kind."""
         self._result = result
-        self._seen: set[str] = set()
+        self._seen: set[bytes] = set()
 
     def reject(self, method: str, path: str, status: int) -> None:
         """Count a request that was no model call."""
@@ -42,7 +43,8 @@ class Account:
         """Those of a call's events that no earlier call had, as many as the record has room for."""
         found = []
         for event in events:
-            name = json.dumps(event, sort_keys=True, default=str)[:2000]
+            text = json.dumps(event, sort_keys=True, default=str)
+            name = blake2b(text.encode(errors="replace"), digest_size=16).digest()
             if name not in self._seen and len(self._seen) < MAX_EVENTS:
                 self._seen.add(name)
                 found.append(event)

@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from hermes_queue.agent.budget import Budget, Uncounted
+from hermes_queue.agent.budget import AttemptBudget, Uncounted
 from hermes_queue.agent.loop import AgentResult, BeforeTurn
 from hermes_queue.models import StopReason
 
@@ -28,7 +28,7 @@ class Allowance:
     """Counts the calls of one attempt, of which several may be open at once."""
 
     def __init__(
-        self, budget: Budget, result: AgentResult, before_turn: BeforeTurn | None = None
+        self, budget: AttemptBudget, result: AgentResult, before_turn: BeforeTurn | None = None
     ) -> None:
         self.budget = budget
         self._result = result

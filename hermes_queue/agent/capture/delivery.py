@@ -8,8 +8,8 @@ from typing import TypeVar
 
 from aiohttp import web
 
+from hermes_queue.agent.capture.bounds import Bounds
 from hermes_queue.agent.capture.dialects.base import Asked, Dialect, compact_json
-from hermes_queue.agent.capture.intake import Bounds
 
 T = TypeVar("T")
 _JSON = {"Content-Type": "application/json"}
@@ -20,7 +20,7 @@ class Gone(ConnectionError):
     """The client did not take its answer."""
 
 
-class Delivery:
+class CallDelivery:
     """The response to one call."""
 
     def __init__(

@@ -9,16 +9,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from hermes_queue.agent.capture.calls import Answer, ModelCall
+from hermes_queue.agent.capture.calls import Answer
 from hermes_queue.agent.capture.equality import Measure
 from hermes_queue.cancellation import end_tasks
 
 
 @dataclass(slots=True, eq=False)
 class Sampling:
-    """One call, until its reply is delivered."""
+    """One call, until its reply is delivered. It does not hold the call's text."""
 
-    call: ModelCall
     measure: Measure
     task: asyncio.Task[Answer]
 
@@ -37,12 +36,10 @@ class OpenCalls:
         """Those whose client went away, by what equal calls share; oldest first."""
         self._by_turn: dict[int, Sampling] = {}
 
-    def begin(
-        self, call: ModelCall, measure: Measure, work: Coroutine[Any, Any, Answer]
-    ) -> Sampling:
-        """Sample the reply to `call` in a task of its own."""
+    def begin(self, measure: Measure, work: Coroutine[Any, Any, Answer]) -> Sampling:
+        """Do the `work` for a call in a task of its own."""
         task = asyncio.get_running_loop().create_task(work)
-        sampling = Sampling(call, measure, task)
+        sampling = Sampling(measure, task)
         self._running.add(task)
         task.add_done_callback(lambda _: self._ended(sampling))
         return sampling

@@ -15,8 +15,9 @@ from typing import TypeVar
 
 from aiohttp import web
 
+from hermes_queue.agent.capture.bounds import Bounds, Memory, Pace
 from hermes_queue.agent.capture.calls import Answer, Refused, Session
-from hermes_queue.agent.capture.delivery import Delivery, Gone, send_json
+from hermes_queue.agent.capture.delivery import CallDelivery, Gone, send_json
 from hermes_queue.agent.capture.dialects import chat, messages, responses
 from hermes_queue.agent.capture.dialects.base import (
     Asked,
@@ -29,14 +30,7 @@ from hermes_queue.agent.capture.dialects.base import (
 )
 from hermes_queue.agent.capture.dialects.body import read_object, tidy
 from hermes_queue.agent.capture.dialects.outputs import response_id
-from hermes_queue.agent.capture.intake import (
-    Bounds,
-    Connection,
-    Memory,
-    Rejected,
-    read_body,
-    size_of,
-)
+from hermes_queue.agent.capture.intake import CallConnection, RejectedRequest, read_body, size_of
 from hermes_queue.agent.capture.memory import Responses
 
 T = TypeVar("T")
@@ -48,7 +42,8 @@ HINT_MAX_CHARS = 2048
 RETRY_MAX = 1_000
 HINTS = (
     *("x-claude-code-session-id", "x-claude-code-agent-id", "x-claude-code-parent-agent-id"),
-    *("x-session-id", "x-parent-session-id", "x-codex-turn-metadata"),
+    *("x-session-id", "x-parent-session-id", "x-parent-session-affinity"),
+    *("x-codex-turn-metadata", "x-codex-parent-thread-id", "x-openai-subagent"),
 )
 """Headers by which programs name the session or sub-agent that calls."""
 _DIALECTS = {
@@ -80,6 +75,9 @@ class CallServer:
         self._working: set[asyncio.Task[object]] = set()
         self._memory = Memory(max(self._bounds.body_bytes, self._bounds.unannounced_bytes))
         self._places = asyncio.Semaphore(self._bounds.calls)
+        self._pace = Pace(
+            self._bounds.requests, self._bounds.requests_per_s, self._bounds.connections
+        )
         self._stored = Responses()
         self._server = web.Server(self._handle, handler_cancellation=True)
 
@@ -87,11 +85,11 @@ class CallServer:
         """The protocol of a new connection: `SandboxBackend.listen` takes this method."""
         if self._closed or len(self._server.connections) >= self._bounds.connections:
             return _Turned()
-        connection = Connection(
+        connection = CallConnection(
             self._server,
             loop=asyncio.get_running_loop(),
             keepalive_timeout=self._bounds.idle_s,
-            access_log=None,
+            access_log=_quiet,
             logger=_quiet,
             lingering_time=5.0,
             max_field_size=16_384,
@@ -119,9 +117,10 @@ class CallServer:
         path = _path(request)
         with self._counted(request):
             try:
+                await self._pace.turn()
                 return await self._respond(request, path)
-            except Rejected as error:
-                self._session.rejected(request.method, path, error.status)
+            except RejectedRequest as error:
+                self._session.rejected(request.method, _sent(request), error.status)
                 found = Problem(error.status, str(error))
                 return await self._refuse(request, path, found, close=error.close)
             except ConnectionError:
@@ -135,14 +134,14 @@ class CallServer:
         task, connection = asyncio.current_task(), request.protocol
         if task is not None:
             self._working.add(task)
-        if isinstance(connection, Connection):
+        if isinstance(connection, CallConnection):
             connection.request_begins()
         try:
             yield
         finally:
             if task is not None:
                 self._working.discard(task)
-            if isinstance(connection, Connection):
+            if isinstance(connection, CallConnection):
                 connection.request_ends()
 
     async def _fail(
@@ -174,7 +173,7 @@ class CallServer:
             try:
                 asked = await self._read(dialect, body, _head(request))
             except BadCall as error:
-                self._session.rejected(request.method, path, 400)
+                self._session.rejected(request.method, _sent(request), 400)
                 return await self._refuse(request, path, self._problem(error, dialect))
             del body
             if path == _COUNT:
@@ -182,15 +181,15 @@ class CallServer:
             return await self._answer(request, dialect, asked)
 
     def _check(self, request: web.BaseRequest, path: str) -> None:
-        """Raises Rejected: no such path, or a wrong key."""
+        """Raises RejectedRequest: no such path, or a wrong key."""
         if path not in _DIALECTS and path != _MODELS:
-            raise Rejected(404, f"there is no {request.method} {path}")
+            raise RejectedRequest(404, f"there is no {_sent(request)}")
         if request.method != ("GET" if path == _MODELS else "POST"):
-            raise Rejected(405, f"there is no {request.method} {path}")
+            raise RejectedRequest(405, f"{_sent(request)} takes no {request.method}")
         if not self._may(request):
-            raise Rejected(401, "the API key is wrong: use the one of this trajectory", close=True)
+            raise RejectedRequest(401, "the API key is not the one of this trajectory", close=True)
         if self._closed or self._broken:
-            raise Rejected(self._refusal_status, "trajectory stopped", close=True)
+            raise RejectedRequest(self._refusal_status, "trajectory stopped", close=True)
 
     def _may(self, request: web.BaseRequest) -> bool:
         given = [request.headers.get(name, "") for name in ("x-api-key", "api-key")]
@@ -210,12 +209,15 @@ class CallServer:
 
     async def _in_turn(self, work: Callable[[], Awaitable[T]]) -> T:
         async with self._places:
-            return await work()
+            try:
+                return await work()
+            except ConnectionError as error:  # not the client's: it would be taken for its leaving
+                raise RuntimeError(f"the session failed: {error}") from error
 
     async def _answer(
         self, request: web.BaseRequest, dialect: Dialect, asked: Asked
     ) -> web.StreamResponse:
-        delivery = Delivery(request, dialect, asked, self._bounds)
+        delivery = CallDelivery(request, dialect, asked, self._bounds)
         work = asyncio.create_task(self._in_turn(lambda: self._session.answer(asked.call)))
         try:
             answer = await delivery.meanwhile(work)
@@ -231,7 +233,7 @@ class CallServer:
         return await self._deliver(delivery, dialect, asked, answer)
 
     async def _deliver(
-        self, delivery: Delivery, dialect: Dialect, asked: Asked, answer: Answer
+        self, delivery: CallDelivery, dialect: Dialect, asked: Asked, answer: Answer
     ) -> web.StreamResponse:
         taken = False
         try:
@@ -240,6 +242,7 @@ class CallServer:
             else:
                 parts = iter([compact_json(dialect.whole(asked, answer, self._session.model))])
             response = await delivery.send(parts)
+            self._pace.give_back()
             taken = True
             return response
         finally:
@@ -251,7 +254,7 @@ class CallServer:
         request: web.BaseRequest,
         dialect: Dialect,
         asked: Asked,
-        delivery: Delivery,
+        delivery: CallDelivery,
         error: Refused,
     ) -> web.StreamResponse:
         found = self._problem(error, dialect)
@@ -286,12 +289,17 @@ class _Turned(asyncio.Protocol):
             transport.abort()
 
 
+def _sent(request: web.BaseRequest) -> str:
+    """The path as it was sent, or its beginning."""
+    return tidy(request.rel_url.raw_path[:PATH_MAX_CHARS])
+
+
 def _path(request: web.BaseRequest) -> str:
     """The path without `/v1`: clients add it to a base that has it, or has it not."""
-    path = request.rel_url.raw_path[:PATH_MAX_CHARS]
+    path = _sent(request)
     for _ in range(2):
         path = path.removeprefix("/v1") if path.startswith("/v1/") else path
-    return tidy(path.rstrip("/") or "/")
+    return path.rstrip("/") or "/"
 
 
 def _head(request: web.BaseRequest) -> Head:
@@ -299,8 +307,7 @@ def _head(request: web.BaseRequest) -> Head:
     hints = {name: tidy(given[name][:HINT_MAX_CHARS]) for name in HINTS if name in given}
     retries = given.get("x-stainless-retry-count", "")
     count = int(retries) if retries.isascii() and retries.isdigit() and len(retries) < 9 else 0
-    path = tidy(request.rel_url.raw_path[:PATH_MAX_CHARS])
-    return Head(path, hints, min(count, RETRY_MAX), now_s=int(time.time()))
+    return Head(_sent(request), hints, min(count, RETRY_MAX), now_s=int(time.time()))
 
 
 def _models(request: web.BaseRequest, model: str) -> dict[str, object]:
@@ -309,5 +316,5 @@ def _models(request: web.BaseRequest, model: str) -> dict[str, object]:
         created = "2024-01-01T00:00:00Z"
         entry = {"type": "model", "id": model, "display_name": model, "created_at": created}
         return {"data": [entry], "has_more": False, "first_id": model, "last_id": model}
-    entry = {"id": model, "object": "model", "created": 0, "owned_by": "hermes-queue"}
-    return {"object": "list", "data": [entry]}
+    listed = {"id": model, "object": "model", "created": 0, "owned_by": "hermes-queue"}
+    return {"object": "list", "data": [listed]}

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from hermes_queue.agent.budget import STUCK_TURNS, Budget
+from hermes_queue.agent.budget import STUCK_TURNS, AttemptBudget
 from hermes_queue.agent.capture.account import Account
 from hermes_queue.agent.capture.allowance import Allowance, LimitReached
 from hermes_queue.agent.capture.calls import Answer, ModelCall, Refused
@@ -25,7 +24,7 @@ from hermes_queue.models import Message, StopReason
 
 MAX_OPEN_CALLS = 8
 """Calls that are sampled at once, with those whose client went away; further ones wait."""
-CALL_MAX_BYTES = 8 << 20
+CALL_MAX_BYTES = 4 << 20
 """Text of one call. A longer one is refused as too long for any model."""
 KEPT_MAX_BYTES = 32 << 20
 """Text of all conversations of an attempt, each message counted once."""
@@ -44,7 +43,7 @@ class AttemptSession:
         self,
         chat: ChatClient,
         tree: ReplyTree,
-        budget: Budget,
+        budget: AttemptBudget,
         result: AgentResult,
         *,
         model: str,
@@ -65,7 +64,6 @@ class AttemptSession:
         """Set with either of them."""
         self.asked = 0
         """Calls that came with the right key and a valid body."""
-        self.delivered_replies = 0
         self.context_was_refused = False
         """Whether the last call that was decided on was too long."""
         self._chat, self._tree, self._result, self._budget = chat, tree, result, budget
@@ -73,8 +71,10 @@ class AttemptSession:
         self._places = asyncio.Semaphore(MAX_OPEN_CALLS)
         self._open = OpenCalls()
         self._sealed = False
-        self._delivered: Counter[bytes] = Counter()
-        """Delivered replies by their call."""
+        self._delivered: set[bytes] = set()
+        """What was asked by calls whose reply was delivered."""
+        self._tool_calls: dict[int, tuple[int, int]] = {}
+        """By turn that is not delivered: tool calls, and how many of them are valid."""
         self._last_step: tuple[bytes, bytes] | None = None
         self._repeats = 0
         self._context_refusals = 0
@@ -82,6 +82,12 @@ class AttemptSession:
         """A cap of the program's that the model server refused."""
         self._kept_bytes = 0
         self._began = time.monotonic()
+
+    @property
+    def delivered_replies(self) -> int:
+        """Replies that the program has, also those that it only shows to have."""
+        calls = [turn.call for turn in self._result.turns]
+        return sum(call is not None and call.status == "delivered" for call in calls)
 
     @property
     def is_busy(self) -> bool:
@@ -120,15 +126,14 @@ class AttemptSession:
         if sampling is None:
             return
         self._tree.deliver(answer.turn)
-        self.delivered_replies += 1
         digest = sampling.measure.digest
-        self._delivered[digest] += 1
+        self._delivered.add(digest)
         step = digest, reply_digest(answer.message)
         self._repeats = self._repeats + 1 if step == self._last_step else 1
         self._last_step = step
-        calls = answer.message.tool_calls
-        self._result.attempted += len(calls)
-        self._result.schema_valid += sum(fits(each, sampling.call.tools) for each in calls)
+        attempted, valid = self._tool_calls.pop(answer.turn, (0, 0))
+        self._result.attempted += attempted
+        self._result.schema_valid += valid
         self._result.changed()
 
     def undelivered(self, answer: Answer) -> None:
@@ -142,9 +147,7 @@ class AttemptSession:
         count = getattr(self._chat, "count_tokens", None)
         counted: int | None = None
         if count is not None and measure.size_bytes <= CALL_MAX_BYTES:
-            async with self._places:
-                self._require_open()
-                counted = await count(call.messages, call.tools)
+            counted = await count(call.messages, call.tools)
         return max(1, measure.size_bytes // _BYTES_PER_TOKEN) if counted is None else counted
 
     def rejected(self, method: str, path: str, status: int) -> None:
@@ -164,7 +167,9 @@ class AttemptSession:
             self.ended.set()
 
     def fail(self, error: Exception) -> None:
-        """End the attempt: it cannot be measured."""
+        """End the attempt: it cannot be measured. Only a bug overrides a limit that came first."""
+        if self.stop_reason and isinstance(error, TrajectoryFailure):
+            return
         if self.failure is None:
             self.failure = error
             self.stop_reason = None
@@ -194,9 +199,9 @@ class AttemptSession:
         return measure
 
     def _begin(self, call: ModelCall, measure: Measure) -> Sampling:
-        if call.retry_count > 0 and self._delivered[measure.digest]:
+        if call.retry_count > 0 and measure.digest in self._delivered:
             self.account.event(event="retry_after_delivery", retry_count=call.retry_count)
-        return self._open.begin(call, measure, self._sample(call))
+        return self._open.begin(measure, self._sample(call))
 
     async def _sample(self, call: ModelCall) -> Answer:
         try:
@@ -248,6 +253,7 @@ class AttemptSession:
             binds = cap is not None and (own is None or cap < own)
             if not binds or not _refuses_the_request(error):
                 raise
+            self.account.events(error.events)
         reply = await self._completed(call, place, self._budget.capped(own))
         self._refused_cap = cap
         return reply
@@ -277,6 +283,8 @@ class AttemptSession:
         reply = replace(reply, events=self.account.fitting(reply.events))
         turn = self._tree.add(place, call, reply, began_s)
         self._kept_bytes += new_bytes + _text_bytes(reply.message)
+        calls = reply.message.tool_calls
+        self._tool_calls[turn] = len(calls), sum(fits(each, call.tools) for each in calls)
         self._context_refusals, self.context_was_refused = 0, False
         self._result.changed()
         reason = reply.turn.finish_reason or "stop"

@@ -11,6 +11,7 @@ from hermes_queue.sandbox.base import AssetSpec, SlotSpec
 
 _known: dict[str, frozenset[str]] = {}
 _KNOWN_MAX = 64
+_MAX_BYTES = 1 << 20
 
 
 def overlap(conceal: Iterable[str], imports: Collection[str]) -> str | None:
@@ -35,8 +36,10 @@ async def check_conceal(
     if asset.key not in _known:
         while len(_known) >= _KNOWN_MAX:
             _known.pop(next(iter(_known)))
-        text = (await read_asset(asset, TOP_LEVEL)).decode(errors="replace")
-        _known[asset.key] = frozenset(text.split())
+        data = await read_asset(asset, TOP_LEVEL)
+        if len(data) > _MAX_BYTES:
+            raise EnvBug(f"the program {program.name} brings more import names than can be checked")
+        _known[asset.key] = frozenset(data.decode(errors="replace").split())
     if name := overlap(spec.conceal, _known[asset.key]):
         raise EnvBug(
             f"the program {program.name} brings the package {name!r}, which this row is about: its "

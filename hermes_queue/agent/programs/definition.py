@@ -63,7 +63,7 @@ class Definition(BaseModel):
     """Bash command line, run in the workspace."""
     dialect: Literal["chat", "responses", "messages"] = "chat"
     """The API that the program speaks; the endpoint serves all of them."""
-    lock: str = ""
+    lock: str = Field(default="", max_length=MAX_BYTES)
     """A complete lock of its Python packages, each with hashes."""
     archives: tuple[Archive, ...] = Field(default=(), max_length=16)
     pythons: tuple[Annotated[str, StringConstraints(pattern=r"^3\.\d{1,2}$")], ...] = Field(

@@ -15,6 +15,7 @@ from pydantic.fields import FieldInfo
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.results.filters import stream_id
 from hermes_queue.sinks.base import DatasetSink, Format, RowChoice
+from hermes_queue.sinks.branches import ALL
 from hermes_queue.sinks.selection import Decontamination, Filters, Selection
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -98,6 +99,8 @@ def opened(
     if flags["failed"] is None:
         bounded = flags["min_score"] is not None or flags["max_score"] is not None
         flags = {**flags, "failed": kind.keeps_failed and not bounded}
+    if kind.keeps_side and not flags.get("branches"):
+        flags = {**flags, "branches": ALL}
     filters = validated(Filters, flags)
     exclude = Decontamination(flags["exclude"]) if flags["exclude"] else None
     choice = RowChoice(filters.described(), len(exclude) if exclude else None)
@@ -120,7 +123,8 @@ def validated(model: type[M], flags: Mapping[str, Any]) -> M:
     """
     names = model.model_fields.keys() & flags.keys()
     try:
-        return model.model_validate({n: flags[n] for n in names if flags[n] is not None})
+        # An option that may be repeated is () if it was not given.
+        return model.model_validate({n: flags[n] for n in names if flags[n] not in (None, ())})
     except ValidationError as error:
         first = error.errors()[0]
         flag = str(first["loc"][0] if first["loc"] else "").replace("_", "-")
@@ -137,7 +141,8 @@ def _flag(field: str, info: FieldInfo) -> click.Option:
     names = [f"--{info.validation_alias or field}".replace("_", "-"), field]
     text = info.description or ""
     if info.default and not info.is_required():
-        text += f"  [default: {info.default}]"
+        shown = ", ".join(info.default) if isinstance(info.default, tuple) else info.default
+        text += f"  [default: {shown}]"
     annotation: Any = info.annotation
     multiple = get_origin(annotation) is tuple
     if multiple or NoneType in get_args(annotation):

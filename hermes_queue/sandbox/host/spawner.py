@@ -198,7 +198,8 @@ class Spawner:
             raise SlotLost(GONE)
         self._count += 1
         number = self._count
-        answer = self._sockets[number] = self._loop.create_future()
+        answer: asyncio.Future[socket.socket] = self._loop.create_future()
+        self._sockets[number] = answer
         self._send(LISTEN + b"%d" % number)
         try:
             await asyncio.wait([answer], timeout=ANSWER_TIMEOUT_S)
@@ -237,16 +238,15 @@ class Spawner:
             data, descriptors = b"", []
         sockets = [socket.socket(fileno=descriptor) for descriptor in descriptors]
         if len(data) == MESSAGE.size:
-            self._take(*MESSAGE.unpack(data), sockets)
+            self._take(MESSAGE.unpack(data), sockets)
         else:
             self.close()
         for left in sockets:
             left.close()
 
-    def _take(
-        self, kind: int, number: int, value: int, cpu_ns: int, sockets: list[socket.socket]
-    ) -> None:
+    def _take(self, message: tuple[int, ...], sockets: list[socket.socket]) -> None:
         """Take a message; sockets that stay in the list are closed."""
+        kind, number, value, cpu_ns = message
         if number == 0:
             if not self._begun.done():
                 self._begun.set_result(0 if kind == READY else value)

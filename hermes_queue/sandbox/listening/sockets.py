@@ -11,7 +11,7 @@ from typing import cast
 from hermes_queue.cancellation import unbroken
 from hermes_queue.errors import SandboxError
 from hermes_queue.sandbox.base import LOOPBACK, MAX_CONNECTIONS
-from hermes_queue.sandbox.listening.owners import owner_of
+from hermes_queue.sandbox.listening.relay_process import Rate, owner_of
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +40,7 @@ class SocketListening:
         self._loop = asyncio.get_running_loop()
         self.lost: asyncio.Future[SandboxError] = self._loop.create_future()
         self._serving: set[asyncio.Task[None]] = set()
+        self._rate = Rate()
         self._pause: asyncio.TimerHandle | None = None
         self._is_accepting = False
         self._accept_again()
@@ -55,9 +56,16 @@ class SocketListening:
             self._is_accepting = False
             self._loop.remove_reader(self._listener)
 
+    def _accept_later(self, seconds: float) -> None:
+        self._stop_accepting()
+        self._pause = self._loop.call_later(seconds, self._accept_again)
+
     def _accept(self) -> None:
         if len(self._serving) >= MAX_CONNECTIONS:
             self._stop_accepting()
+            return
+        if wait_s := self._rate.wait_s(self._loop.time()):
+            self._accept_later(wait_s)
             return
         try:
             connection, peer = self._listener.accept()
@@ -65,8 +73,7 @@ class SocketListening:
             return
         except OSError as error:
             logger.warning("cannot accept: %s", error, extra={"action": "accept_failed"})
-            self._stop_accepting()
-            self._pause = self._loop.call_later(PAUSE_S, self._accept_again)
+            self._accept_later(PAUSE_S)
             return
         connection.setblocking(False)
         task = self._loop.create_task(self._serve(connection, peer))

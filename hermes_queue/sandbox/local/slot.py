@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -118,14 +119,21 @@ class LocalSlot:
             raise await self._lost("died under a command")
         return result
 
-    async def listen(self, factory: Callable[[], asyncio.BaseProtocol]) -> SocketListening:
-        """See `SandboxBackend`. In the worker's network namespace only the slot's uid connects."""
+    async def open_port(self) -> socket.socket:
+        """A socket that listens on the slot's loopback interface; the caller closes it.
+
+        Raises SlotLost, or SandboxError: it cannot be made.
+        """
         if not self.fence.is_alive():
             raise await self._lost("died")
         try:
-            listener = await self.fence.spawner.listen()
+            return await self.fence.spawner.listen()
         except OSError as error:
             raise SandboxError(f"no port could be opened in the slot: {error}") from error
+
+    async def listen(self, factory: Callable[[], asyncio.BaseProtocol]) -> SocketListening:
+        """See `SandboxBackend`. In the worker's network namespace only the slot's uid connects."""
+        listener = await self.open_port()
         uid = None if self.fence.has_own_network else self.fence.uid
         listening = SocketListening(listener, factory, uid=uid)
         self._listening = [each for each in self._listening if not each.lost.done()]

@@ -10,6 +10,7 @@
     pool.py         sandboxes of one profile
     process.py      one command through the SDK
     profiles.py     descriptions of sandboxes
+    wire.py         the relay of a slot's port as a command
     slot.sh         the script inside the sandbox
 
 The SDK is imported when a backend starts, never with this package.

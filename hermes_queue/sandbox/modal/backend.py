@@ -128,11 +128,14 @@ class ModalBackend(SlotBackend):
         if self._tender is not None:
             await end_tasks(self._tender)
             self._tender = None
+        ended = []
         while self._held:
             slot_id, held = self._held.popitem()
             held.lease.ended = held.box.spent = True
             self._observer.released(slot_id)
             self._capacity.release()
+            ended.append(held.box.end_ports(held.lease, stop=False))
+        await asyncio.gather(*ended)
         pools, self._pools = list(self._pools.values()), {}
         await asyncio.gather(
             *(pool.stop() for pool in pools), self._readers.end_idle(all_of_them=True)
@@ -316,8 +319,12 @@ class ModalBackend(SlotBackend):
 
     async def listen(self, slot: Slot, factory: Callable[[], asyncio.BaseProtocol]) -> Listening:
         """See `SandboxBackend`."""
-        self._leased_slot(slot)
-        raise SandboxError("the modal backend cannot listen")
+        held = self._leased_slot(slot)
+        try:
+            return await held.box.listen(held.lease, factory)
+        except SlotLost:
+            held.box.spent = True
+            raise
 
     def _leased_slot(self, slot: Slot) -> Held:
         if (held := self._held.get(slot.slot_id)) is None:

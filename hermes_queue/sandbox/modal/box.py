@@ -7,8 +7,8 @@ import logging
 import math
 import time
 import uuid
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any
 
@@ -20,9 +20,11 @@ from hermes_queue.sandbox.base import (
     WORKSPACE,
     ExecutionResult,
 )
+from hermes_queue.sandbox.listening.relayed import RelayedListening
 from hermes_queue.sandbox.modal.abilities import Abilities, cannot_hold_slots
 from hermes_queue.sandbox.modal.failures import explained
 from hermes_queue.sandbox.modal.process import BACKSTOP_S, run_process
+from hermes_queue.sandbox.modal.wire import ExecWire, open_wire
 from hermes_queue.settings import ModalSettings
 
 logger = logging.getLogger(__name__)
@@ -50,6 +52,7 @@ class Lease:
     place: str
     """Path for root."""
     ended: bool = False
+    listening: list[RelayedListening] = field(default_factory=list)
 
 
 class ModalSandbox:
@@ -77,6 +80,8 @@ class ModalSandbox:
         self._opened = 0
         self._mounting = asyncio.Lock()
         self._concealed: set[str] = set()
+        self._warned = False
+        """Whether it was logged that slots reach each other's ports."""
         self._seal = uuid.uuid4().hex
         """Commands do not know it, so none can fake its end."""
 
@@ -222,6 +227,7 @@ class ModalSandbox:
         """End a lease and remove every trace of it. Raises SandboxError: something is left."""
         lease.ended = True
         self.leases.pop(lease.slot_id, None)
+        await self.end_ports(lease, stop=not self.spent)
         self.idle_since = time.monotonic()
         if not self.abilities.uids and not self.profile.share_root:
             self.spent = True  # commands were root here
@@ -231,6 +237,54 @@ class ModalSandbox:
         except BaseException:
             self.spent = True
             raise
+
+    async def listen(
+        self, lease: Lease, factory: Callable[[], asyncio.BaseProtocol]
+    ) -> RelayedListening:
+        """See `SandboxBackend.listen`."""
+        if not self.abilities.python:
+            raise SandboxRejected(
+                f"image {self.profile.image} has no python3: ports in its slots need 3.7 or newer"
+            )
+        listening = RelayedListening(
+            lease.slot_id, lambda port: self._open_wire(lease, port), factory
+        )
+        await listening.start()
+        lease.listening.append(listening)
+        if lease.ended:
+            await self.end_ports(lease, stop=not self.spent)
+            raise SlotLost(f"slot {lease.slot_id} was released")
+        listening.lost.add_done_callback(lambda lost: self._note_lost(lease, lost))
+        if self.capacity > 1 and not listening.knows_owners and not self._warned:
+            self._warned = True
+            why, extra = "does not tell who connects", {"action": "ports_not_isolated"}
+            logger.warning(
+                "sandbox %s %s: slots can connect to each other's ports",
+                self.sandbox_id,
+                why,
+                extra=extra,
+            )
+        return listening
+
+    async def _open_wire(self, lease: Lease, port: int) -> ExecWire:
+        if lease.ended:
+            raise SlotLost(f"slot {lease.slot_id} was released")
+        return await open_wire(
+            self.sandbox,
+            uid=lease.uid,
+            port=port,
+            limit_s=self.profile.lifetime_s,
+            kill=lambda command_id: self.script("kill", command_id, "0"),
+        )
+
+    def _note_lost(self, lease: Lease, lost: asyncio.Future[SandboxError]) -> None:
+        if not lost.cancelled() and not lease.ended:
+            self.spent = True  # whatever it was, a new sandbox is more likely to work
+
+    async def end_ports(self, lease: Lease, *, stop: bool) -> None:
+        """End what listens in a slot; `stop`: the sandbox goes on. Never raises."""
+        error = SlotLost(f"slot {lease.slot_id} was released")
+        await asyncio.gather(*(each.lose(error, stop=stop) for each in lease.listening))
 
     async def run(
         self,

@@ -38,7 +38,7 @@ Kill = Callable[[], Awaitable[None]]
 """Kills the command's tree; may be called before the command begins and after it has ended."""
 
 
-class _Output:
+class Output:
     """One stream, read as it arrives, and kept up to its end or the mark `end`."""
 
     def __init__(self, stream: Any, cap: int, end: bytes) -> None:
@@ -109,9 +109,9 @@ async def run_process(
             not arrive.
     """
     began = time.monotonic()
-    process = await _start(sandbox, argv, math.ceil(timeout_s + 2 * BACKSTOP_S))
+    process = await start_process(sandbox, argv, math.ceil(timeout_s + 2 * BACKSTOP_S))
     streams = (process.stdout, process.stderr)
-    outputs = [_Output(stream, max_output_bytes, end) for stream in streams]
+    outputs = [Output(stream, max_output_bytes, end) for stream in streams]
     waiting = asyncio.create_task(process.wait.aio())
     feeding = [asyncio.create_task(_feed(process.stdin, stdin))] if stdin else []
     try:
@@ -138,7 +138,8 @@ async def run_process(
     )
 
 
-async def _start(sandbox: Any, argv: Sequence[str], limit_s: int) -> Any:
+async def start_process(sandbox: Any, argv: Sequence[str], limit_s: int) -> Any:
+    """Start `argv` in a `modal.Sandbox`, for `limit_s` seconds at most. Raises SandboxError."""
     with explained("starting a command", gone=True):
         async with asyncio.timeout(START_S):
             return await sandbox.exec.aio(*argv, timeout=limit_s, text=False)
@@ -183,7 +184,7 @@ async def _feed(writer: Any, data: bytes) -> None:
         del error
 
 
-async def _drain(outputs: Sequence[_Output], quiet_s: float) -> bool:
+async def _drain(outputs: Sequence[Output], quiet_s: float) -> bool:
     """Wait for the rest of the output; a background process may hold the streams open.
 
     Returns whether both streams have ended. Else nothing has arrived for `quiet_s`, or too much,
@@ -203,7 +204,7 @@ async def _drain(outputs: Sequence[_Output], quiet_s: float) -> bool:
     return True
 
 
-def _check_streams(outputs: Sequence[_Output]) -> None:
+def _check_streams(outputs: Sequence[Output]) -> None:
     """Raise if output was lost: it must not look like a command that printed nothing."""
     for output in outputs:
         if output.task.done() and not output.task.cancelled() and (e := output.task.exception()):

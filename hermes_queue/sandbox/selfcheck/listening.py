@@ -121,9 +121,10 @@ class _Echo(asyncio.Protocol):
         self.lost = asyncio.Event()
         self.paused = asyncio.Event()
         self.resumed = asyncio.Event()
+        self.transport: Any = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport: Any = transport
+        self.transport = transport
         if not self._reads:
             self.transport.pause_reading()
 

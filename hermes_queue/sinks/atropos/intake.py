@@ -109,7 +109,11 @@ class PendingDeliveries:
             if group.size != self.group_size:
                 raise GroupRefused("group_size", f"a group of {group.size}, not {self.group_size}")
             posts = await asyncio.to_thread(
-                convert, group, sequences=self._options.sequences, messages=self._options.messages
+                convert,
+                group,
+                sequences=self._options.sequences,
+                messages=self._options.messages,
+                branches=self._options.branches,
             )
         except GroupRefused as refusal:
             await self._reject(whole.deliveries, refusal.reason, str(refusal))

@@ -7,9 +7,11 @@ from dataclasses import dataclass, field, fields
 
 from pydantic import Field
 
+from hermes_queue.models import BranchLabel
 from hermes_queue.sinks.atropos.members import MissingPolicy
 from hermes_queue.sinks.atropos.wire import SequencePolicy
 from hermes_queue.sinks.base import START, SinkOptions
+from hermes_queue.sinks.branches import TRAINED
 
 
 class AtroposOptions(SinkOptions):
@@ -30,6 +32,11 @@ class AtroposOptions(SinkOptions):
     )
     sequences: SequencePolicy = Field(
         default="longest", description="Token sequences to send of a trajectory that has several."
+    )
+    branches: tuple[BranchLabel, ...] = Field(
+        default=TRAINED,
+        validation_alias="branch",
+        description="Send only sequences of a program's branches with this label; may be repeated.",
     )
     on_missing: MissingPolicy = Field(
         default="drop",

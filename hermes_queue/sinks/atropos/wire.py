@@ -11,12 +11,13 @@ from __future__ import annotations
 import gzip
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import compress
 from typing import Any, Literal
 
-from hermes_queue.models import ScoredTrajectory, TokenSequence, TrajectoryGroup
+from hermes_queue.models import BranchLabel, ScoredTrajectory, TokenSequence, TrajectoryGroup
+from hermes_queue.sinks.branches import TRAINED
 
 SequencePolicy = Literal["longest", "all"]
 """Treatment of a trajectory with several sequences: send the longest one (the first of equal ones),
@@ -79,9 +80,13 @@ class Post:
 
 
 def convert(
-    group: TrajectoryGroup, *, sequences: SequencePolicy = "longest", messages: bool = False
+    group: TrajectoryGroup,
+    *,
+    sequences: SequencePolicy = "longest",
+    messages: bool = False,
+    branches: Collection[BranchLabel] = TRAINED,
 ) -> tuple[Post, ...]:
-    """The posts for a group whose members are all measured.
+    """The posts for a group whose members are all measured, of sequences of `branches`.
 
     With `sequences="all"` there are as many as the largest number of sequences of a member. A
     member with fewer fills the later posts with its longest sequence, of which only the last
@@ -93,7 +98,7 @@ def convert(
         GroupRefused: for reason `score`, `no_tokens`, `lengths`, `token_ids`, `logprobs` or
             `nothing_trained`.
     """
-    chosen = [_sequences(member, sequences) for member in group.members]
+    chosen = [_sequences(member, sequences, branches) for member in group.members]
     scores = [_score(member) for member in group.members]
     return tuple(
         _post(group, number, [_Row.of(m, c, number) for m, c in rows], scores, messages)
@@ -159,13 +164,23 @@ class _Row:
                 "rewards": member.rewards,
                 "sequence": self.number,
                 "sequences": self.of_how_many,
+                "branch": self.sequence.branch,
                 "filler": self.filler,
             }
         }
 
 
-def _sequences(member: ScoredTrajectory, policy: SequencePolicy) -> list[tuple[int, TokenSequence]]:
-    found = list(enumerate(member.sequences or ()))
+def _sequences(
+    member: ScoredTrajectory, policy: SequencePolicy, branches: Collection[BranchLabel]
+) -> list[tuple[int, TokenSequence]]:
+    found = [each for each in enumerate(member.sequences or ()) if each[1].branch in branches]
+    if len(found) > 1 and found[0][1].turns:
+        # What a program's conversations share is trained in one of them.
+        found = [pair for pair in found if 1 in pair[1].loss_mask] or found
+    if member.sequences and not found:
+        raise GroupRefused(
+            "no_tokens", f"{member.trajectory_id} has no tokens of {', '.join(sorted(branches))}"
+        )
     if not found:
         raise GroupRefused(
             "no_tokens",

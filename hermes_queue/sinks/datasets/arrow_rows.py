@@ -40,6 +40,8 @@ REPETITIVE = (
 """Columns with few distinct values, which Parquet should dictionary-encode. Trying that on the
 other columns would take longer than writing them."""
 _PRIVATE = {"agent": {"base_url"}, "provenance": {"host", "worker", "sandbox_id", "image"}}
+_PROGRAM = {"name", "version", "exit_code", "seconds", "cpu_s", "other_requests", "refused"}
+"""Of a program's run; its output and files are evidence, and name what they like."""
 
 
 def arrow() -> Any:
@@ -145,8 +147,11 @@ def batch(records: Sequence[ScoredTrajectory]) -> Any:
     columns["events"] = [
         _json(place.tree(r.events)) for place, r in zip(places, records, strict=True)
     ]
-    for name in ("tools", "agent", "report", "provenance"):
+    for name in ("tools", "agent", "report"):
         columns[name] = [_json(getattr(r, name), _PRIVATE.get(name)) for r in records]
+    columns["provenance"] = [
+        _json(_provenance(place, r)) for place, r in zip(places, records, strict=True)
+    ]
     made = [
         _sequences([r.sequences for r in records])
         if field.name == "sequences"
@@ -211,6 +216,19 @@ def _turn(turn: Turn) -> dict[str, Any]:
         "logprobs_mode": turn.logprobs_mode,
         "latency_s": turn.latency_s,
     }
+
+
+def _provenance(place: Anonymous, record: ScoredTrajectory) -> Any:
+    """Where a record comes from; of a program also its run, and the label of each sequence.
+
+    These are no columns, so that a dataset may hold rows of programs and others.
+    """
+    found = record.provenance.model_dump(mode="json", exclude=_PRIVATE["provenance"])
+    if record.program:
+        found["program"] = place.tree(record.program.model_dump(mode="json", include=_PROGRAM))
+    if record.branches:
+        found["branches"] = [each.branch for each in record.sequences or ()]
+    return found
 
 
 def _named(values: Mapping[str, float], column: str) -> list[dict[str, Any]]:

@@ -123,4 +123,5 @@ FORMAT = Format(
     help="Whole records, one JSON object per line of the file OUT.",
     open=lambda out, options, choice: JsonlSink(out),
     keeps_failed=True,
+    keeps_side=True,
 )

@@ -26,11 +26,7 @@ def read_object(body: bytes) -> dict[str, Any]:
     if body.count(b",") + body.count(b"[") + body.count(b"{") > VALUES_MAX:
         raise BadCall("", f"the body has more than {VALUES_MAX:,} values: send a smaller one")
     try:
-        found = json.loads(
-            body.decode(), parse_constant=_refuse, parse_int=_integer, parse_float=_number
-        )
-    except BadCall:
-        raise
+        found = read_json(body.decode())
     except RecursionError:
         raise BadCall("", "the body is nested too deep: make it flatter") from None
     except ValueError as error:  # UnicodeDecodeError is one
@@ -38,6 +34,11 @@ def read_object(body: bytes) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise BadCall("", f"the body is a JSON {_kind(found)}: send an object")
     return found
+
+
+def read_json(text: str) -> Any:
+    """The value, whose numbers every reader can hold. Raises also ValueError and RecursionError."""
+    return json.loads(text, parse_constant=_refuse, parse_int=_integer, parse_float=_number)
 
 
 def _refuse(name: str) -> NoReturn:
@@ -166,18 +167,18 @@ def not_text(place: str, part: Mapping[str, Any]) -> BadCall:
 
 
 def bounded(value: Any, place: str, depth: int = DEPTH_MAX) -> None:
-    """Check what is passed on as it is: its depth, and that its texts are valid."""
-    if isinstance(value, str):
-        if not value.isascii() and clean(value) != value:
-            raise BadCall(place, "has half of a surrogate pair: send whole characters")
-        return
+    """Check the depth of what is passed on as it is."""
     if not isinstance(value, dict | list):
         return
     if not depth:
         raise BadCall(place, f"is nested deeper than {DEPTH_MAX}: make it flatter")
-    if isinstance(value, dict):
-        for key in value:
-            bounded(key, place, depth)
-        value = value.values()
-    for each in value:
-        bounded(each, place, depth - 1)
+    for each in value.values() if isinstance(value, dict) else value:
+        if isinstance(each, dict | list):
+            bounded(each, place, depth - 1)
+
+
+def whole_characters(value: Any, place: str) -> None:
+    """Check that all texts in what is passed on as it is are valid in UTF-8, too."""
+    text = json.dumps(value, ensure_ascii=False)
+    if tidy(text) != text:
+        raise BadCall(place, "has half of a surrogate pair: send whole characters")

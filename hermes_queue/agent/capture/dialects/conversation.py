@@ -11,7 +11,9 @@ from hermes_queue.agent.capture.dialects.body import (
     bounded,
     name_of,
     optional_string,
+    read_json,
     tidy,
+    whole_characters,
     wrong,
 )
 from hermes_queue.models import FunctionCall, Message, ToolCall
@@ -33,19 +35,19 @@ class Conversation:
     def system(self, text: str) -> None:
         """A message of the role system or developer."""
         if text:
-            self.messages.append(Message(role="system", content=text))
+            self._add(Message(role="system", content=text))
 
     def user(self, text: str) -> None:
         """A message of the user."""
-        self.messages.append(Message(role="user", content=text))
+        self._add(Message(role="user", content=text))
 
     def result(self, call_id: str, text: str) -> None:
         """The result of a call."""
-        self.messages.append(Message(role="tool", content=text, tool_call_id=call_id))
+        self._add(Message(role="tool", content=text, tool_call_id=call_id))
 
     def assistant(self, text: str, reasoning: str, calls: Sequence[ToolCall]) -> None:
         """A reply of the model, or what the program says was one."""
-        self.messages.append(
+        self._add(
             Message(
                 role="assistant",
                 content=text or None,
@@ -53,6 +55,11 @@ class Conversation:
                 tool_calls=tuple(calls),
             )
         )
+
+    def _add(self, message: Message) -> None:
+        if len(self.messages) >= MESSAGES_MAX:
+            raise BadCall("", f"the conversation has more than {MESSAGES_MAX:,} messages")
+        self.messages.append(message)
 
     def folded(self, instructions: str = "") -> tuple[Message, ...]:
         """The messages with one system message at most, which is the first.
@@ -99,34 +106,32 @@ def arguments_text(value: Any, place: str) -> str:
         if arguments_object(text) == {UNPARSED: text}:
             return text
     bounded(value, place)
-    return json.dumps(value, ensure_ascii=False)
+    text = json.dumps(value, ensure_ascii=False)
+    return text if tidy(text) == text else json.dumps(value)
 
 
 def arguments_object(text: str) -> dict[str, Any]:
-    """Arguments as the object that clients expect; what is none is wrapped in one."""
+    """Arguments as the object that clients expect; what they could not send back is wrapped."""
     if not text:
         return {}
     try:
-        found = json.loads(text, parse_constant=_refuse)
-    except (ValueError, RecursionError):
+        found = read_json(text)
+        bounded(found, "")
+    except (BadCall, ValueError, RecursionError):
         found = None
     return found if isinstance(found, dict) else {UNPARSED: text}
-
-
-def _refuse(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")
 
 
 def function_tool(place: str, tool: Mapping[str, Any], parameters: Any) -> dict[str, Any]:
     """The OpenAI function schema of a tool; `tool` holds its name, description and strictness."""
     function: dict[str, Any] = {"name": name_of(tool.get("name"), f"{place}.name")}
     if tool.get("description") is not None:
-        bounded(tool["description"], f"{place}.description")
         function["description"] = optional_string(tool["description"], f"{place}.description")
     if parameters is not None:
         if not isinstance(parameters, dict):
             raise wrong(f"{place}.parameters", parameters, "a JSON Schema")
         bounded(parameters, f"{place}.parameters")
+        whole_characters(parameters, f"{place}.parameters")
         function["parameters"] = parameters
     if isinstance(tool.get("strict"), bool):
         function["strict"] = tool["strict"]

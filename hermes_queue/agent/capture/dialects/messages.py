@@ -44,6 +44,7 @@ from hermes_queue.models import Message, ToolCall, Usage
 BILLING = "x-anthropic-billing-header:"
 """Begins a line that Claude Code puts into its system prompt, another one with each call. No two
 prompts of a trajectory would begin alike."""
+_BILLING_LINE = re.compile(rf"^{BILLING}.*\n?", re.MULTILINE)
 SIGNATURE = "unsigned"
 """Of thinking: clients send it back, and nobody checks it."""
 _IGNORED: dict[str, tuple[Any, ...]] = {
@@ -91,13 +92,11 @@ def read(body: Mapping[str, Any], head: Head, previous: Previous) -> Asked:
 
 
 def _without_billing(text: str, events: Events) -> str:
-    if BILLING not in text:
+    kept, removed = _BILLING_LINE.subn("", text)
+    if not removed:
         return text
-    lines = text.split("\n")
-    kept = [line for line in lines if not line.startswith(BILLING)]
-    if len(kept) < len(lines):
-        events.add("billing_header_removed", "system", BILLING)
-    return "\n".join(kept).lstrip("\n")
+    events.add("billing_header_removed", "system", BILLING)
+    return kept.lstrip("\n")
 
 
 def _add(

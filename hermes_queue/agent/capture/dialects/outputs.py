@@ -179,7 +179,7 @@ def _text_events(item: Mapping[str, Any], inside: Mapping[str, Any]) -> Iterator
     at = {**inside, "content_index": 0}
     spoken = item["type"] == "message"
     kind = "response.output_text" if spoken else "response.reasoning_text"
-    logprobs = {"logprobs": []} if spoken else {}
+    logprobs: dict[str, Any] = {"logprobs": []} if spoken else {}
     yield {"type": "response.content_part.added", **at, "part": {**part, "text": ""}}
     for piece in pieces(part["text"]):
         yield {"type": f"{kind}.delta", **at, "delta": piece, **logprobs}

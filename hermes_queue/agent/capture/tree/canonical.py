@@ -69,19 +69,14 @@ def arguments(call: ToolCall) -> Any:
     Numbers are equal if JavaScript takes them for equal, since programs in it write 1.0 as 1.
     """
     try:
-        return json.loads(call.function.arguments or "{}", parse_int=_integer, parse_float=_number)
+        return _DECODER.decode(call.function.arguments or "{}")
     except (ValueError, RecursionError):
         return call.function.arguments
 
 
 def digest(parts: Sequence[str]) -> bytes:
-    """A digest of the parts, each with its length."""
-    made = blake2b(digest_size=16)
-    for part in parts:
-        data = part.encode("utf-8", "surrogatepass")
-        made.update(b"%d:" % len(data))
-        made.update(data)
-    return made.digest()
+    """A digest of the parts in their order."""
+    return blake2b(repr(parts).encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 def _key(message: Message, answers: tuple[int, int] | None) -> bytes:
@@ -121,6 +116,10 @@ def _number(text: str) -> int | float:
 
 def _json(value: Any) -> str:
     try:
-        return json.dumps(value, sort_keys=True, separators=(",", ":"))
+        return _ENCODER.encode(value)
     except (RecursionError, TypeError, ValueError) as error:
         raise Unplaceable(f"a tool or a call cannot be read: {type(error).__name__}") from error
+
+
+_DECODER = json.JSONDecoder(parse_int=_integer, parse_float=_number)
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"))

@@ -37,6 +37,8 @@ from hermes_queue.models import Branch, BranchLabel, Message, Node, TurnCall
 MAX_NODES = 20_000
 MAX_TEXT_CHARS = 64 << 20
 """Text of all messages and tools together, each counted once."""
+MAX_TOKEN_IDS = 64 << 20
+"""Token ids of all turns together, prompts included."""
 _ALIKE = 8
 """Newest of equal replies to one prompt that are followed further."""
 _NAME_CHARS = 256
@@ -87,6 +89,7 @@ class ReplyTree:
         self._by_turn: list[Entry] = []
         self._stories: list[Story] = []
         self._chars = 0
+        self._ids = 0
         self._reasoning_event: dict[str, Any] | None = None
 
     def place(self, call: ModelCall) -> Placement:
@@ -167,6 +170,7 @@ class ReplyTree:
             hints=dict(call.hints),
             began_s=round(began_s, 3),
         )
+        self._ids += len(reply.turn.prompt_ids or ()) + len(reply.turn.completion_ids or ())
         update = {"parent": placement.parent, "branch": branch, "call": made}
         result.turns.append(reply.turn.model_copy(update=update))
         result.events += [
@@ -225,10 +229,12 @@ class ReplyTree:
             found = [entry for above in alike for entry in above.below.get(each.key, ())[-_ALIKE:]]
             if not found:
                 break
-            if each.message.reasoning:
-                exact = [e for e in found if same_reasoning(e.message, each.message)]
-                found = exact or found
-            alike = sorted(found, key=lambda entry: entry.index)[-_ALIKE:]
+            if len(found) > 1:
+                if each.message.reasoning:
+                    exact = [e for e in found if same_reasoning(e.message, each.message)]
+                    found = exact or found
+                found = sorted(found, key=lambda entry: entry.index)[-_ALIKE:]
+            alike = found
         had = [entry for entry in alike if entry.turn is None or self._is_delivered(entry.turn)]
         return (had or alike)[-1]
 
@@ -248,6 +254,8 @@ class ReplyTree:
                 f"the program's conversations have more than {MAX_NODES} messages, or more than "
                 f"{MAX_TEXT_CHARS >> 20} Mi characters"
             )
+        if self._ids > MAX_TOKEN_IDS:
+            raise Unplaceable(f"the program's calls have {self._ids} tokens in all")
 
     def _departures(
         self,

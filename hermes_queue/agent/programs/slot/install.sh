@@ -12,13 +12,11 @@ rm archives.json
 : >top_level.txt
 hq_lock >requirements.lock
 if [ -s requirements.lock ]; then
-	# The interpreter of a slot is the row's. A system's own is in every slot; any other one is brought along.
+	# Below /opt/python every slot has the interpreter of its row, so this one is brought along.
 	python=$(readlink -f "$(command -v python3)")
-	case $python in
-	/usr/bin/* | /usr/local/bin/*) ;;
-	*)
-		cp -a "$(dirname "$(dirname "$python")")" python
-		python=$here/python/bin/$(basename "$python")
+	case $python in /opt/python/*)
+		cp -a /opt/python python
+		python=$here/python${python#/opt/python}
 		;;
 	esac
 	"$python" -I -m venv --without-pip .

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from hermes_queue.agent.budget import Budget
+from hermes_queue.agent.budget import AttemptBudget
 from hermes_queue.agent.capture.session import AttemptSession
 from hermes_queue.errors import SandboxError, SlotKilled, SlotLost
 from hermes_queue.sandbox.base import (
@@ -33,7 +33,7 @@ OUTPUT_MAX_BYTES = 32 << 10
 _Running = asyncio.Future[list[ExecutionResult | SandboxError]]
 
 
-class Follower:
+class ProgramProcess:
     """Runs one command line to its end."""
 
     def __init__(self, backend: SandboxBackend, slot: Slot, *, env: Mapping[str, str]) -> None:
@@ -46,7 +46,7 @@ class Follower:
         self.lost: SandboxError | None = None
 
     async def run(
-        self, command: str, session: AttemptSession, budget: Budget, listening: Listening
+        self, command: str, session: AttemptSession, budget: AttemptBudget, listening: Listening
     ) -> None:
         """Run it until it ends, its session does, or the way to its endpoint is lost.
 
@@ -80,7 +80,7 @@ class Follower:
         running: _Running,
         stopped: asyncio.Future[Any],
         session: AttemptSession,
-        budget: Budget,
+        budget: AttemptBudget,
         listening: Listening,
     ) -> None:
         ends: set[asyncio.Future[Any]] = {running, stopped, listening.lost}
@@ -109,9 +109,13 @@ class Follower:
         await _cancelled(running)
 
     def _take(self, running: _Running) -> None:
+        result: ExecutionResult | SandboxError
         if running.cancelled():
             return
-        [result] = running.result()
+        try:
+            [result] = running.result()
+        except SandboxError as error:
+            result = error
         if not isinstance(result, SandboxError):
             self.result = result
         elif isinstance(result, SlotKilled):
