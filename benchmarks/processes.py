@@ -77,16 +77,17 @@ class Server:
 
 
 @contextmanager
-def redis_server() -> Iterator[Server]:
+def redis_server(*, rewrites: bool = False) -> Iterator[Server]:
     """With AOF, written every second, as in production; gone at the end.
 
-    The file is never rewritten: that would fall into some turns and not into others.
+    Unless `rewrites`, the file is never rewritten: that would fall into some turns and not into
+    others.
     """
     with tempfile.TemporaryDirectory(prefix="hq-bench-") as directory:
         path = f"{directory}/redis.sock"
         command = [find_redis_server(), "--port", "0", "--unixsocket", path, "--dir", directory]
         command += ["--save", "", "--appendonly", "yes", "--appendfsync", "everysec"]
-        command += ["--auto-aof-rewrite-percentage", "0"]
+        command += [] if rewrites else ["--auto-aof-rewrite-percentage", "0"]
         command += COMPACT_HASHES
         with process(command, stdout=QUIET) as server, redis.Redis(unix_socket_path=path) as client:
             until(lambda: answers(client), server)

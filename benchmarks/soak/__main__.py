@@ -89,7 +89,7 @@ def soak(options: argparse.Namespace) -> list[dict[str, float]]:
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hq-soak-")))
         directory.chmod(0o755)
-        server = stack.enter_context(redis_server())
+        server = stack.enter_context(redis_server(rewrites=True))
         # Of hours on a machine that may be busy, no slow answer shall be the end.
         ledger = stack.enter_context(closing(Ledger.connect(url=server.url, timeout_s=PATIENCE_S)))
         paths = {"ARCHIVE_DIRECTORY": "archive", "PATHS_SPOOL": "spool", "PATHS_CACHE": "cache"}
