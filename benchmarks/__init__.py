@@ -4,6 +4,7 @@ __main__.py         the command line
 capped_endpoint.py  a chat endpoint that serves so many calls at once
 faults/             trajectories against a server that fails half of all calls (a proof)
 jobs.py             jobs and records by the thousand
+kills.py            model tokens under kills, with the turn journal and without it
 lag.py              backends that note how late the event loop is
 measuring.py        parts, cases, sides, turns; CPU time by process; rates and ratios
 noop.py             a sandbox without a sandbox

@@ -215,6 +215,13 @@ class RedisFull(HermesQueueError):
     exit_code = EXIT_REDIS
 
 
+class NoSnapshot(HermesQueueError):
+    """A slot's files cannot be copied now, or a copy is not there or not whole.
+
+    Never a failure of a trajectory: it goes on, or starts anew.
+    """
+
+
 class StoreUnavailable(HermesQueueError):
     """The object store of large bodies cannot be reached, or refuses our credentials."""
 

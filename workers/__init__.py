@@ -18,5 +18,6 @@ calls/          permission to call a model
 chaos/          kills everything, proves that nothing is lost
 play/           one trajectory before a person's eyes
 program/        runs a program in the slot as the agent
+resume/         continues trajectories of workers that have ended
 upkeep/         threads and tasks that renew, sweep and report
 """

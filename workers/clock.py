@@ -28,6 +28,8 @@ class Clock:
     on_stage: Callable[[Stage], None] | None = None
     """Called with each stage when it begins."""
     _began: float | None = None
+    _carried_s: float = 0.0
+    """See `carry`."""
     _waited_s: float = 0.0
     """Time that counts towards no deadline: the run was paused, or the endpoint busy or failing."""
     _uncounted: Uncounted = field(default_factory=Uncounted)
@@ -46,7 +48,13 @@ class Clock:
     @property
     def used_s(self) -> float:
         """Seconds of the total deadline that this attempt has used up."""
-        return 0.0 if self._began is None else time.monotonic() - self._began - self._waited_s
+        own_s = 0.0 if self._began is None else time.monotonic() - self._began - self._waited_s
+        return self._carried_s + own_s
+
+    def carry(self, seconds: float) -> None:
+        """Count time of an earlier attempt that this one continues, and that nobody has counted."""
+        self._carried_s += seconds
+        self.deadline -= seconds
 
     @property
     def total_left_s(self) -> float:

@@ -15,6 +15,7 @@ from hermes_queue.ledger import Begun, Spent
 from hermes_queue.ledger.attempts import unpacked
 from hermes_queue.models import AttemptRecord, TrajectoryJob, Usage
 from workers.clock import Clock
+from workers.resume.kept import Kept
 
 
 @dataclass(slots=True)
@@ -43,6 +44,10 @@ class Draft:
     image: str | None = None
     """What the sandbox was made of, as its backend says."""
     verdict: Verdict | None = None
+    kept_agent_s: float = 0.0
+    """Seconds of the agent in turns that it continues; they count towards its limit."""
+    booked: Usage = field(default_factory=Usage)
+    """Tokens of such turns that count in the run's budgets already."""
 
     @classmethod
     def of(
@@ -81,7 +86,31 @@ class Draft:
     @property
     def spent(self) -> Spent:
         """What the attempt has used of the run's budgets so far."""
-        return Spent.of(self.agent.usage, self.cost_usd(self.agent.usage))
+        usage, booked = self.agent.usage, self.booked
+        cost = self.cost_usd(usage)
+        spent = Spent.of(usage, cost)
+        if not booked.prompt_tokens and not booked.completion_tokens:
+            return spent
+        past = Spent.of(booked, self.cost_usd(booked))
+        left_usd = None if cost is None else max(0.0, cost - (past.cost_usd or 0.0))
+        return Spent(max(0, spent.tokens - past.tokens), left_usd)
+
+    def continue_from(self, result: AgentResult, kept: Kept, booked_epoch: int) -> None:
+        """Continue turns of an earlier attempt: their tokens, cost and time count as they did.
+
+        `result`: what the agent had done after them. `booked_epoch`: see `Begun`.
+        """
+        agent, last = self.agent, kept.last
+        for name in ("messages", "turns", "events"):
+            getattr(agent, name).extend(getattr(result, name))
+        for name in ("attempted", "schema_valid", "ok", "error", "waited_s"):
+            setattr(agent, name, getattr(result, name))
+        self.kept_agent_s = last.agent_s
+        self.booked = kept.usage(booked_epoch)
+        self.policy_begun = last.policy_begun
+        known_s = self.job.limits.total_timeout_s - self.clock.total_s
+        self.clock.carry(max(0.0, last.used_s - known_s))
+        agent.changed()
 
     def cost_usd(self, usage: Usage) -> float | None:
         """Cost of `usage` with the job's model, in US dollars; None if the price is unknown."""

@@ -34,6 +34,7 @@ from workers import runtime as runtimes
 from workers.bodies import Bodies
 from workers.calls.fleet_limiter import FleetLimiter
 from workers.calls.shared_probes import SharedProbes
+from workers.resume.unneeded import UnneededSnapshots
 from workers.runtime import Runtime
 from workers.spool import Spool
 from workers.upkeep import metering
@@ -118,6 +119,9 @@ async def _open(opened: AsyncExitStack) -> None:
     reaper = Reaper(backend, ledger, deployment)
     reaper.start()
     opened.push_async_callback(reaper.stop)
+    unneeded = UnneededSnapshots(backend, ledger, runtime.resume)
+    unneeded.start()
+    opened.push_async_callback(unneeded.stop)
     ahead = AheadPreparation(
         runtime, lanes=lambda: INTAKE.open_lanes, is_full=lambda: task_pool.room() <= 0
     )

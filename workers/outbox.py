@@ -7,7 +7,7 @@ import logging
 from functools import partial
 
 from hermes_queue.errors import TrajectoryFailure
-from hermes_queue.ledger import Claim, PublishVerdict, transitions
+from hermes_queue.ledger import Claim, PublishVerdict, Spent, transitions
 from hermes_queue.models import ScoredTrajectory
 from workers.draft import Draft
 from workers.record import final_record
@@ -28,6 +28,7 @@ class Outbox:
         """Its result is the record on disk; None if the disk does not take it."""
         self._final: tuple[ScoredTrajectory, bytes] | None = None
         """The record and its encoding, once it exists."""
+        self._spent: Spent | None = None
 
     async def keep(self, draft: Draft, failure: TrajectoryFailure | None = None) -> None:
         """Make the record and store it durably on disk: from here on it cannot be lost.
@@ -43,6 +44,7 @@ class Outbox:
     def _make(self, draft: Draft, failure: TrajectoryFailure | None) -> tuple[str, bytes]:
         runtime = self._runtime
         cap_bytes = runtime.bodies.max_bytes
+        self._spent = draft.spent
         record, body = self._final = final_record(
             draft, failure, owner=runtime.owner, host=runtime.host, cap_bytes=cap_bytes
         )
@@ -80,6 +82,7 @@ class Outbox:
                 owner=runtime.owner,
                 finished_ttl_s=runtime.results.finished_ttl_s,
                 results=runtime.results,
+                spent=self._spent,
             )
             # With the answer, in the thread that gets it: it counts even if we are cancelled.
             settle = partial(self._settle, record, body, spooled)

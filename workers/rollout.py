@@ -9,17 +9,18 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from envs.base import Environment, load_env, task_of
+from hermes_queue.agent.chat import ChatClient
 from hermes_queue.agent.context import ContextControl
 from hermes_queue.agent.endpoint.limiter import Limiter, Unlimited
 from hermes_queue.agent.loop import BeforeTurn, run_agent
 from hermes_queue.agent.programs.conceal import check_conceal
-from hermes_queue.agent.programs.program import Program
 from hermes_queue.agent.registry import AgentScript, make_chat, warm_up
 from hermes_queue.models import Message, ToolCall
-from hermes_queue.sandbox.base import WORKSPACE, SandboxBackend, Slot
+from hermes_queue.sandbox.base import WORKSPACE, SandboxBackend
 from hermes_queue.sandbox.context import SlotContext
 from hermes_queue.settings import ModelSettings
 from hermes_queue.tools import Toolbox, ToolContext
@@ -28,6 +29,7 @@ from workers.draft import Draft
 from workers.imports import import_named
 from workers.program.choice import program_of, spec_of
 from workers.program.run import run_command
+from workers.resume.journal import TurnJournal
 from workers.verdicts import check, checked_version
 
 AGENT_GRACE_S = 30.0
@@ -48,6 +50,7 @@ async def rollout(
     imports: str = "*",
     prepare_limit_s: float | None = None,
     definition: Mapping[str, Any] | None = None,
+    journal: TurnJournal | None = None,
 ) -> None:
     """Run one attempt and fill `draft`; a trajectory holds at most one slot.
 
@@ -63,11 +66,14 @@ async def rollout(
         imports: modules that the job may name; see `import_named`.
         prepare_limit_s: limit for making the environment, during which no slot is held.
         definition: the agent's program, if the job names it by its hash.
+        journal: knows the turns of an earlier attempt that is continued, and keeps those of this
+            one; None = neither.
 
     Raises:
         TrajectoryFailure: with `stage` set. The slot is released in any case.
     """
     job, limits = draft.job, draft.job.limits
+    before_turn = draft.clock.not_counting(before_turn) if before_turn else None
     async with draft.clock.stage("load"):
         await import_named(job, allowed=imports)
         env = load_env(job.env)
@@ -88,11 +94,20 @@ async def rollout(
     context = SlotContext(backend, slot, deadline=draft.clock.deadline)
     try:
         async with draft.clock.stage("setup", limit_s=limits.setup_timeout_s):
-            await env.setup(item, context)
-        async with draft.clock.stage("agent", limit_s=limits.agent_timeout_s + AGENT_GRACE_S):
-            await _act(
-                draft, env, item, program, backend, context.slot, model, before_turn, limiter
-            )
+            prompt = partial(_prompt, env, item, context)
+            if not (journal and await journal.restored(context, env.tools, prompt)):
+                await env.setup(item, context)
+        agent_s = max(0.0, limits.agent_timeout_s - draft.kept_agent_s)
+        async with draft.clock.stage("agent", limit_s=agent_s + AGENT_GRACE_S):
+            end = time.monotonic() + draft.clock.left_s(agent_s)
+            at_work = SlotContext(backend, context.slot, deadline=end)
+            chat = make_chat(job.agent, _script(env, item, draft, at_work, limiter), model)
+            if program is None:
+                await _act(draft, env, prompt(), chat, at_work, before_turn, journal)
+            else:
+                task = _moved(task_of(env, item), context.workspace)
+                work = (draft, program, task, chat, backend, context.slot)
+                await run_command(*work, deadline=end, before_turn=before_turn)
         if draft.agent.stop_reason == "slot_killed":
             await _replace_slot(draft, env, item, backend, context)
         context.deadline = draft.clock.deadline
@@ -107,43 +122,38 @@ async def rollout(
 async def _act(
     draft: Draft,
     env: Environment[Any],
-    item: Any,
-    program: Program | None,
-    backend: SandboxBackend,
-    slot: Slot,
-    model: ModelSettings,
+    prompt: Sequence[Message],
+    chat: ChatClient,
+    context: SlotContext,
     before_turn: BeforeTurn | None,
-    limiter: Limiter | None,
+    journal: TurnJournal | None,
 ) -> None:
-    """Run the agent with its deadline and transcript: our loop with tools, or a program."""
-    limits = draft.job.limits
-    deadline = time.monotonic() + draft.clock.left_s(limits.agent_timeout_s)
-    context = SlotContext(backend, slot, deadline=deadline)
-    chat = make_chat(draft.job.agent, _script(env, item, draft, context, limiter), model)
-    if before_turn is not None:
-        before_turn = draft.clock.not_counting(before_turn)
-    if program is not None:
-        task = _moved(task_of(env, item), context.workspace)
-        return await run_command(
-            draft, program, task, chat, backend, slot, deadline=deadline, before_turn=before_turn
-        )
+    """Run our own loop with its tools, deadline and transcript."""
+    job, limits = draft.job, draft.job.limits
     toolbox = Toolbox(
         env.tools, ToolContext(context, limits.tool_timeout_s, limits.observation_bytes)
     )
     draft.tools = tuple(toolbox.schemas)
-    await run_agent(
-        chat,
-        toolbox,
-        _with_workspace(env.prompt(item), context.workspace),
-        limits=limits,
-        sampling=draft.job.agent.sampling,
-        deadline=deadline,
-        cost_usd=draft.cost_usd,
-        before_turn=before_turn,
-        context=ContextControl(draft.job.agent.params),
-        into=draft.agent,
-        slot_loss_ends=draft.slot_killed_before,
-    )
+    recorder = journal.recorder(chat, toolbox, prompt, context) if journal else None
+    try:
+        await run_agent(
+            chat,
+            toolbox,
+            prompt,
+            limits=limits,
+            sampling=job.agent.sampling,
+            deadline=context.deadline,
+            cost_usd=draft.cost_usd,
+            before_turn=before_turn,
+            context=ContextControl(job.agent.params),
+            into=draft.agent,
+            slot_loss_ends=draft.slot_killed_before,
+            checkpoints=recorder,
+            continues=journal.continuation if journal else None,
+        )
+    finally:
+        if recorder is not None:
+            await recorder.stop()
 
 
 async def _replace_slot(
@@ -160,6 +170,10 @@ async def _replace_slot(
     context.deadline = draft.clock.deadline
     async with draft.clock.stage("setup", limit_s=draft.job.limits.setup_timeout_s):
         await env.setup(item, context)
+
+
+def _prompt(env: Environment[Any], item: Any, context: SlotContext) -> Sequence[Message]:
+    return _with_workspace(env.prompt(item), context.workspace)
 
 
 def _with_workspace(messages: Sequence[Message], workspace: str) -> Sequence[Message]:

@@ -29,6 +29,7 @@ from hermes_queue.settings import (
     LeaseSettings,
     ModelSettings,
     ResultSettings,
+    ResumeSettings,
     RetrySettings,
     StoreSettings,
     WorkerSettings,
@@ -126,6 +127,7 @@ class Runtime:
     spool: Spool
     lease: LeaseSettings = field(default_factory=LeaseSettings)
     retry: RetrySettings = field(default_factory=RetrySettings)
+    resume: ResumeSettings = field(default_factory=ResumeSettings)
     results: ResultSettings = field(default_factory=ResultSettings)
     model: ModelSettings = field(default_factory=ModelSettings)
     worker: WorkerSettings = field(default_factory=WorkerSettings)
@@ -239,6 +241,16 @@ class Runtime:
         # So that log lines about the answer name the trajectory.
         within = call.within(contextvars.copy_context())
         result: T = await self._patiently(lambda: self._calls.put(within))
+        return result
+
+    async def once(self, call: ScriptCall[T]) -> T:
+        """The result of a ledger call that may be left undone.
+
+        Raises:
+            RedisUnavailable: it may have been made.
+            RedisFull: the same.
+        """
+        result: T = await self._calls.put(call.within(contextvars.copy_context()))
         return result
 
     def _make_calls(self, calls: Sequence[ScriptCall[Any]]) -> list[Any]:

@@ -38,6 +38,7 @@ from workers import runtime as runtimes
 from workers.draft import Draft
 from workers.evidence import attempt_record
 from workers.outbox import Outbox
+from workers.resume.journal import TurnJournal
 from workers.rollout import rollout
 from workers.runtime import AttemptProgress, Runtime
 from workers.upkeep import metering
@@ -157,6 +158,7 @@ class _Attempt:
         self._begun = begun
         self._since = time.monotonic()
         self._draft: Draft | None = None
+        self._journal: TurnJournal | None = None
         self._outbox = Outbox(runtime, claim)
         self._own = asyncio.current_task()
 
@@ -206,6 +208,8 @@ class _Attempt:
             if self._begun.deaths >= self._runtime.retry.max_deaths:
                 raise PoisonJob(f"{self._begun.deaths} workers died while they ran it alone")
             row, definition = await self._row(draft), await self._definition(draft)
+            if self._runtime.resume.enabled:
+                self._journal = TurnJournal(self._runtime, self._claim, self._begun, draft)
             await rollout(
                 draft,
                 row,
@@ -217,6 +221,7 @@ class _Attempt:
                 limiter=self._runtime.model_calls,
                 imports=self._runtime.worker.imports,
                 prepare_limit_s=self._runtime.worker.prepare_timeout_s,
+                journal=self._journal,
             )
         except TrajectoryFailure as failure:
             if type(failure) is EnvBug and failure.__cause__:
@@ -275,7 +280,7 @@ class _Attempt:
             return await self._no_room(draft, failure)
         self._runtime.ended(draft, failure)
         if kept or failure is None:
-            return await self._outbox.publish()
+            return await self._publish()
         left_s = draft.clock.total_left_s
         delay_s = retry_delay_s(failure, draft.earlier, self._runtime.retry, left_s=left_s)
         if failure.consequences.pauses_run:
@@ -287,12 +292,20 @@ class _Attempt:
         logger.warning("%s, retried in %.1f s: %s", where, delay_s, failure, extra=extra)
         evidence = await self._runtime.in_thread(attempt_record, draft, failure, self._runtime)
         await self._give_back(delay_s=delay_s, failed_attempt=evidence)
+        if self._journal:
+            await self._journal.forget()
         return f"retry: {failure.cause}"
 
     async def _end(self, draft: Draft, failure: TrajectoryFailure) -> str:
         """Publish the attempt as failed, unless it already has a record."""
         await self._outbox.keep(draft, failure)
-        return await self._outbox.publish()
+        return await self._publish()
+
+    async def _publish(self) -> str:
+        outcome = await self._outbox.publish()
+        if self._journal:
+            await self._journal.forget()
+        return outcome
 
     async def _no_room(self, draft: Draft, failure: SandboxUnavailable) -> str:
         """Hand the job back, which uses no attempt: the provider has no sandbox now."""
@@ -305,7 +318,7 @@ class _Attempt:
     async def _interrupted(self) -> str:
         """Handle the cancellation by the pool, according to its reason."""
         if await self._outbox.kept():  # a finished record is published whatever the reason
-            return await self._outbox.publish()
+            return await self._publish()
         reason = self._task.cancel_reason
         if reason == "shutdown" or self._draft is None:
             await self._give_back()

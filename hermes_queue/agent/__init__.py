@@ -7,6 +7,7 @@ loop.py        model call, tool calls, observations, until a stop reason applies
 parameters.py  parameters of agents
 prices.py      prices of model calls
 registry.py    agents by name
+resumption.py  continuing after turns that another worker has run
 scripted.py    common parts of agents that need no model
 capture/       model calls of programs in the slot
 endpoint/      calls of model servers

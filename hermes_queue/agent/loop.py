@@ -16,6 +16,13 @@ from typing import Any
 from hermes_queue.agent.budget import STUCK_TURNS, AttemptBudget, Cost
 from hermes_queue.agent.chat import ChatClient, Reply
 from hermes_queue.agent.context import ContextControl
+from hermes_queue.agent.resumption import (
+    CallsOfTurn,
+    Checkpoints,
+    Continuation,
+    LoopState,
+    Resumable,
+)
 from hermes_queue.agent.tokens.anchor import Anchor
 from hermes_queue.errors import (
     ContextLengthExceeded,
@@ -106,6 +113,8 @@ async def run_agent(
     context: ContextControl | None = None,
     into: AgentResult | None = None,
     slot_loss_ends: bool = False,
+    checkpoints: Checkpoints | None = None,
+    continues: Continuation | None = None,
 ) -> AgentResult:
     """Run the agent from `messages` until it stops; `stop_reason` is set on return.
 
@@ -114,24 +123,32 @@ async def run_agent(
     before each model call; it may wait, which moves the deadline, or raise. `context` rewrites the
     conversation before it is sent. `into` is filled while the agent runs, so that it survives an
     exception. With `slot_loss_ends`, a tool call that kills its own slot stops the agent with
-    `slot_killed` instead of raising.
+    `slot_killed` instead of raising. `checkpoints` learns of each turn. `continues` the turns that
+    are in `into` already, with `messages` before them; `context` is then that of the continuation.
 
     Raises:
         SandboxError: a tool could not reach the sandbox.
         ModelError, ModelConfigError: the endpoint failed, or the cost is limited but unknown.
     """
     result = into if into is not None else AgentResult()
-    result.messages.extend(messages)
+    if continues is None:
+        result.messages.extend(messages)
+        context = context or ContextControl()
+        context.begin(messages, toolbox.schemas)
+    else:
+        context = continues.context
     result.changed()
-    context = context or ContextControl()
-    context.begin(messages, toolbox.schemas)
     budget = AttemptBudget(limits, sampling, deadline, cost_usd)
     loop = _Loop(chat, toolbox, result, budget, context)
-    loop.slot_loss_ends = slot_loss_ends
+    loop.slot_loss_ends, loop.checkpoints = slot_loss_ends, checkpoints
+    if continues is not None:
+        loop.continue_from(continues)
     while result.stop_reason is None:
         if before_turn is not None:
             await loop.wait(before_turn)
         result.stop_reason = loop.exhausted() or await loop.turn()
+        if checkpoints is not None and result.stop_reason is None:
+            checkpoints.stepped(loop.state())
     result.events.append({"turn": len(result.turns), "event": "stop", "reason": result.stop_reason})
     result.changed()
     return result
@@ -151,7 +168,21 @@ class _Loop:
     """That of the last reply."""
     format_errors: int = 0
     repeats: int = 0
-    last_step: list[tuple[str, str, str]] = field(default_factory=list)
+    last_step: CallsOfTurn = field(default_factory=list)
+    checkpoints: Checkpoints | None = None
+
+    def state(self) -> LoopState:
+        """What is needed to continue after the last turn."""
+        ended_by_token = self.anchor.ended_by_token if self.anchor else None
+        chat = self.chat.state() if isinstance(self.chat, Resumable) else {}
+        return LoopState(self.format_errors, self.repeats, ended_by_token, chat)
+
+    def continue_from(self, kept: Continuation) -> None:
+        """Continue after the turns in `result`."""
+        self.anchor, self.last_step = kept.anchor, kept.last_step
+        self.format_errors, self.repeats = kept.state.format_errors, kept.state.repeats
+        if isinstance(self.chat, Resumable):
+            self.chat.resume(kept.state.chat, len(self.result.turns))
 
     async def wait(self, before_turn: BeforeTurn) -> None:
         """Await `before_turn`; its time does not count as the agent's."""
@@ -192,6 +223,8 @@ class _Loop:
                 return "no_tool_call"
             bound = self.context_caps or reply.context_bound
             return "context_length" if bound else "max_tokens"
+        if self.checkpoints is not None:
+            await self.wait(self.checkpoints.settled)
         return await self._run_calls(reply.message.tool_calls)
 
     async def _reply(self) -> Reply:
@@ -222,7 +255,7 @@ class _Loop:
         return await (call() if self.anchor is None else call(anchor=self.anchor))
 
     async def _run_calls(self, calls: Sequence[ToolCall]) -> StopReason | None:
-        step: list[tuple[str, str, str]] = []
+        step: CallsOfTurn = []
         any_valid = False
         for done, call in enumerate(calls):
             self.result.attempted += 1
@@ -262,7 +295,7 @@ class _Loop:
             "format_errors" if self.format_errors >= self.budget.limits.max_format_errors else None
         )
 
-    def _stuck(self, step: list[tuple[str, str, str]]) -> StopReason | None:
+    def _stuck(self, step: CallsOfTurn) -> StopReason | None:
         self.repeats = self.repeats + 1 if step == self.last_step else 1
         self.last_step = step
         return "stuck" if self.repeats >= STUCK_TURNS else None

@@ -38,15 +38,37 @@ class Scripted:
         return Reply(message, Turn(server="scripted", finish_reason=finish))
 
 
+class ResumedScript(Scripted):
+    """A script that is the same in another worker, after any turn; see `Resumable`."""
+
+    def state(self) -> dict[str, Any]:
+        """See `Resumable`: the number of turns is all."""
+        return {}
+
+    def resume(self, state: Mapping[str, Any], turns: int) -> None:
+        """See `Resumable`."""
+        write = self._write
+
+        async def rest() -> list[Message]:
+            return (await write())[turns:]
+
+        self._write = rest
+
+
 def scripted(
     write: Callable[[ParamsT, AgentScript], Awaitable[list[Message]]],
     params: type[ParamsT] = AgentParams,  # type: ignore[assignment]
+    *,
+    resumes: bool = True,
 ) -> Agent:
-    """The agent whose messages `write` makes, once per trajectory."""
+    """The agent whose messages `write` makes, once per trajectory.
+
+    `resumes`: they do not depend on the slot, so that another worker may play the rest of them.
+    """
 
     def make(spec: AgentSpec, script: AgentScript, settings: ModelSettings) -> ChatClient:
         given = read_params(params, spec.params, f"agent {spec.kind}")
-        return Scripted(partial(write, given, script))
+        return (ResumedScript if resumes else Scripted)(partial(write, given, script))
 
     return Agent(make, params)
 

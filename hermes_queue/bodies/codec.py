@@ -41,10 +41,10 @@ MAX_DECODED_BYTES = 512 << 20
 
 _INT32, _FLOAT32, _UINT8 = 1, 2, 3
 _TYPECODES: Mapping[int, TypeCode] = {_INT32: "i", _FLOAT32: "f", _UINT8: "B"}
-_TURN_ARRAYS = {"prompt_ids": _INT32, "completion_ids": _INT32, "logprobs": _FLOAT32}
+TURN_ARRAYS = {"prompt_ids": _INT32, "completion_ids": _INT32, "logprobs": _FLOAT32}
 _SEQUENCE_ARRAYS = {"ids": _INT32, "loss_mask": _UINT8, "logprobs": _FLOAT32}
 _IN_SEQUENCES = set(_SEQUENCE_ARRAYS)
-_ARRAYS: dict[str, Any] = {"turns": {"__all__": set(_TURN_ARRAYS)}, "sequences": True}
+_ARRAYS: dict[str, Any] = {"turns": {"__all__": set(TURN_ARRAYS)}, "sequences": True}
 
 _LEVELS_ABOVE = 6
 """At least the lists and objects around the free fields of a record, in a group, too."""
@@ -65,11 +65,11 @@ def encode_record(record: ScoredTrajectory) -> bytes:
     data = record.model_dump(mode="python", exclude_defaults=True, exclude=_ARRAYS)
     data["schema_version"] = record.schema_version
     for turn, dumped in zip(record.turns, data.get("turns", ()), strict=True):
-        dumped.update(_packed(turn, _TURN_ARRAYS))
+        dumped.update(packed_arrays(turn, TURN_ARRAYS))
     if record.sequences is not None:
         data["sequences"] = [
             each.model_dump(exclude_defaults=True, exclude=_IN_SEQUENCES)
-            | _packed(each, _SEQUENCE_ARRAYS)
+            | packed_arrays(each, _SEQUENCE_ARRAYS)
             for each in record.sequences
         ]
     packed: bytes = msgpack.packb(data, use_bin_type=True)
@@ -95,7 +95,7 @@ def decode_record(body: bytes) -> ScoredTrajectory:
     arrays: list[PackedArray[Any]] = []
 
     def unpack(code: int, content: bytes) -> PackedArray[Any]:
-        arrays.append(_array(code, content))
+        arrays.append(unpacked_array(code, content))
         return arrays[-1]
 
     try:
@@ -244,7 +244,7 @@ def _decompressor() -> zstandard.ZstdDecompressor:
     return found
 
 
-def _packed(part: Wire, fields: Mapping[str, int]) -> dict[str, msgpack.ExtType]:
+def packed_arrays(part: Wire, fields: Mapping[str, int]) -> dict[str, msgpack.ExtType]:
     """The arrays of a turn or sequence, as msgpack takes them."""
     return {
         name: msgpack.ExtType(
@@ -255,7 +255,8 @@ def _packed(part: Wire, fields: Mapping[str, int]) -> dict[str, msgpack.ExtType]
     }
 
 
-def _array(code: int, content: bytes) -> PackedArray[Any]:
+def unpacked_array(code: int, content: bytes) -> PackedArray[Any]:
+    """The array of a msgpack extension. Raises ValueError: it holds no array of ours."""
     if code not in _TYPECODES:
         raise ValueError(f"not a record body: extension type {code}")
     typecode = _TYPECODES[code]

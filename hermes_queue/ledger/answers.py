@@ -101,6 +101,10 @@ class Begun:
     any_poison: bool = False
     """Whether any items are known under which workers died; `poison.isolate` checks for this
     one."""
+    has_journal: bool = False
+    """Whether turns of an earlier attempt are kept."""
+    booked_epoch: int = 0
+    """Tokens of kept turns up to this epoch count in the run's budgets already."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,6 +71,8 @@ def _begun(answer: Any) -> Begun:
         begun_at=float(answer.begun_at) if answer.begun_at else None,
         cancel=answer.cancel.decode(),
         any_poison=bool(answer.any_poison),
+        has_journal=bool(answer.journal),
+        booked_epoch=int(answer.booked or 0),
     )
 
 
@@ -124,6 +126,7 @@ def publish(
     owner: str,
     finished_ttl_s: int,
     results: ResultSettings,
+    spent: Spent | None = None,
 ) -> ScriptCall[PublishVerdict]:
     """Make a trajectory final; if that decides its group, close the group.
 
@@ -133,10 +136,12 @@ def publish(
     before. `stale`: a failure of an attempt that is not current. `unstored`: the object that `body`
     claims is not listed (`note_object`), and nothing was published.
 
+    `spent` is what counts in the run's budgets; None = the record's whole usage.
+
     The result is `RedisFull` if too many results wait for readers (`ResultSettings`), or Redis has
     no room; then nothing was published.
     """
-    claim, spent = ClaimCheck.parse(body), Spent.of(record.usage, record.cost_usd)
+    claim, spent = ClaimCheck.parse(body), spent or Spent.of(record.usage, record.cost_usd)
 
     def read(answer: Any) -> PublishVerdict:
         _warn(record.run_id, answer.warning)

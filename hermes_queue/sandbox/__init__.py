@@ -7,6 +7,7 @@ files.py           files of a slot, read and written with bash
 fleet.py           state that a backend shares with the deployment's workers
 offers.py          optional attributes of a backend's module
 profiles.py        for backends with one kind of slot
+snapshots.py       copies of slots' files, which some backends keep
 slot_backend.py    the common part of backends that can run a program in a slot
 builds/            where assets are built
 host/              Linux: namespaces, cgroups, seccomp, processes

@@ -175,6 +175,8 @@ class Capabilities:
     remote: bool = False
     """Sandboxes outlive the worker's host and may bill: the deployment's reaper ends those of dead
     workers. Other backends clean up themselves, each host its own."""
+    snapshot: bool = False
+    """The backend keeps copies of a slot's files, see `hermes_queue.sandbox.snapshots`."""
 
 
 class Listening(Protocol):

@@ -3,6 +3,7 @@
     model.py          model endpoints
     observability.py  metrics and logs
     sandbox.py        sandbox backends, lists of hosts
+    resume.py         continuing trajectories of dead workers
     section.py        what all sections have in common
     store.py          the object store
 
@@ -26,6 +27,7 @@ from hermes_queue import extensions
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.settings.model import LimiterSettings, ModelSettings
 from hermes_queue.settings.observability import LogSettings, MetricsSettings
+from hermes_queue.settings.resume import ResumeSettings
 from hermes_queue.settings.sandbox import LocalSandboxSettings, ModalSettings, SandboxSettings
 from hermes_queue.settings.section import PREFIX, Section
 from hermes_queue.settings.store import StoreSettings
@@ -246,6 +248,7 @@ SECTIONS: tuple[type[BaseSettings], ...] = (
     LeaseSettings,
     WorkerSettings,
     RetrySettings,
+    ResumeSettings,
     BreakerSettings,
     SandboxSettings,
     LocalSandboxSettings,
@@ -278,6 +281,7 @@ __all__ = [
     "ProducerSettings",
     "RedisSettings",
     "ResultSettings",
+    "ResumeSettings",
     "RetrySettings",
     "SandboxSettings",
     "StoreSettings",

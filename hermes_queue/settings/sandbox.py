@@ -49,6 +49,11 @@ class LocalSandboxSettings(Section, env_prefix=PREFIX + "LOCAL_"):
     """First of the host's uids as which slots run if the worker is root; each slot has its own."""
     uids: int = Field(default=65536, ge=0)
     """Number of these uids; a worker takes 256 at a time. 0 = its slots share uid 65534."""
+    snapshot_max_mb: int = Field(default=256, ge=1)
+    """Largest snapshot of a slot's files, from which another worker of this host continues a
+    trajectory. A slot with more has no snapshot."""
+    snapshots_mb: int = Field(default=8192, ge=0)
+    """Disk space of all snapshots of this host, in the cache; 0 = none are made."""
     build_hosts: str = ""
     """Comma-separated `host` or `host:port` that asset builds may reach besides pip's indexes."""
 

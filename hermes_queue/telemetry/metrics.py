@@ -92,6 +92,26 @@ STOPS = _worker(
     "trajectory_stops_total{env,reason}",
     "Records that Redis accepted from this worker, by why the agent stopped: once per trajectory.",
 )
+RESUMPTIONS = _worker(
+    "resumptions_total{env,outcome}",
+    "Attempts of jobs with a turn journal of an ended worker; outcome: resumed, or anew if the "
+    "turns could not be continued here.",
+)
+RESUMED_TOKENS = _worker(
+    "resumed_tokens_total{env,kind}",
+    "Tokens of turns that were continued instead of sampled again; kind: prompt, completion.",
+)
+SNAPSHOTS = _worker(
+    "snapshots_total{outcome}",
+    "Copies of a slot's files for the turn journal; outcome: kept, or none if the slot had files "
+    "or processes of which there can be no copy.",
+)
+SNAPSHOT_SECONDS = _worker(
+    "snapshot_seconds",
+    "Seconds of one such copy.",
+    _CALL_S,
+)
+SNAPSHOT_BYTES = _worker("snapshot_bytes_total", "Bytes of all such copies.")
 FORGOTTEN = _worker(
     "forgotten_total{what}",
     "Trajectories unknown to Redis, by what this worker holds of them: delivery, or record (a "

@@ -205,7 +205,11 @@ class Scrubber:
         changed["events"] = (*changed.get("events", record.events), event)
         return record.model_copy(update=changed)
 
-    def _is_clean(self, record: ScoredTrajectory) -> bool:
+    def finds(self, model: Wire) -> bool:
+        """Whether there is a secret to replace in it."""
+        return not self._is_clean(model) and bool(self._changes(model))
+
+    def _is_clean(self, record: Wire) -> bool:
         """Whether there is surely nothing to replace: one search in all texts, instead of many."""
         texts: list[str] = []
         if not _collect_texts([record], texts, MAX_DEPTH):

@@ -67,6 +67,11 @@ class Toolbox:
         self.schemas: tuple[dict[str, Any], ...] = tuple(map(_schema, self._tools.values()))
         """OpenAI tool schemas, in the order of `names`."""
 
+    @property
+    def uses_slot(self) -> bool:
+        """Whether a call may change the slot."""
+        return any(tool.runs_in == "slot" for tool in self._tools.values())
+
     async def call(self, call: ToolCall) -> ToolOutcome:
         """Run one call. A mistake of the model is answered with text that it can act on.
 

@@ -20,6 +20,7 @@ EVERYWHERE = (
     "test_cancelling.py::test_what_celery_revokes_ends_only_if_it_waits_and_what_it_terminates",
     "test_objects.py::test_objects_of_another_store_stay_listed[",
     "test_snapshots.py::",
+    "test_journals.py::test_a_repeated_call_adds_nothing_twice",
     "test_probes.py::test_the_last_verdict_stands[",
     "test_creations.py::",
     "test_breaker.py::test_a_breaker_is_closed_by_hand[",

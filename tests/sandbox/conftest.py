@@ -39,6 +39,8 @@ class Candidate:
     """What lies in the image is the user's choice, not ours."""
     memory_mb: int = MEMORY_MB
     """What a slot may use."""
+    keeps_snapshots: bool = False
+    """What a slot has written can be brought back: each slot has mounts of its own."""
     named_streams: bool = True
     """A command can open its own output as /dev/stdout and /dev/stderr."""
 
@@ -64,7 +66,7 @@ def modal(slots_per_sandbox: int, **more: bool) -> Candidate:
 
 
 BACKENDS = {
-    "local": local("bwrap"),
+    "local": local("bwrap", keeps_snapshots=True),
     "local-unfenced": local("none", isolated=False),
     # Without root nobody may map a range of uids: commands are then root of a box of their own.
     "modal-slots-1": modal(1, isolated=os.geteuid() == 0),

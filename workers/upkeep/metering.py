@@ -77,6 +77,23 @@ def attempt_ended(meter: Meter, draft: Draft, failure: TrajectoryFailure | None)
             meter.add(metrics.TOOL_CALLS, {"env": env, "outcome": outcome}, count)
 
 
+def resumed(meter: Meter, env: str, kept: Usage | None) -> None:
+    """Count an attempt that continues turns of an earlier one; `None` = it had to begin anew."""
+    meter.add(metrics.RESUMPTIONS, {"env": env, "outcome": "anew" if kept is None else "resumed"})
+    if kept is not None:
+        tokens = {"prompt": kept.prompt_tokens, "completion": kept.completion_tokens}
+        for kind, count in tokens.items():
+            meter.add(metrics.RESUMED_TOKENS, {"env": env, "kind": kind}, count)
+
+
+def snapshot(meter: Meter, size_bytes: int | None, took_s: float) -> None:
+    """Count a copy of a slot's files; `None` = there could be none."""
+    meter.add(metrics.SNAPSHOTS, {"outcome": "none" if size_bytes is None else "kept"})
+    if size_bytes is not None:
+        meter.observe(metrics.SNAPSHOT_SECONDS, {}, took_s)
+        meter.add(metrics.SNAPSHOT_BYTES, {}, size_bytes)
+
+
 def published(meter: Meter, record: ScoredTrajectory, verdict: PublishVerdict) -> None:
     """Count a record by its publication, if Redis accepted it.
 

@@ -87,6 +87,24 @@ class OpenAIChat:
         """The kinds of server that the endpoint may be of."""
         return own_servers()
 
+    def state(self) -> dict[str, Any]:
+        """See `Resumable`."""
+        return {
+            "number": self._next_number,
+            "reasoning_field": self._reasoning_field,
+            "rewritten": sorted(self._rewritten),
+            "versions": sorted(self._other_versions),
+        }
+
+    def resume(self, state: Mapping[str, Any], turns: int) -> None:
+        """See `Resumable`."""
+        self._answered_once = turns > 0
+        number, field = state.get("number"), state.get("reasoning_field")
+        self._next_number = number if isinstance(number, int) else None
+        self._reasoning_field = field if isinstance(field, str) else None
+        self._rewritten.update(map(str, state.get("rewritten") or ()))
+        self._other_versions.update(map(str, state.get("versions") or ()))
+
     async def complete(
         self,
         messages: Sequence[Message],

@@ -54,6 +54,16 @@ class TokenChat(OpenAIChat):
         """The bundled servers, and the one that the job names."""
         return {**own_servers(), params.server: load_server(params.server)}
 
+    def state(self) -> dict[str, Any]:
+        """See `Resumable`."""
+        return {**super().state(), "max_model_tokens": self._max_model_tokens}
+
+    def resume(self, state: Mapping[str, Any], turns: int) -> None:
+        """See `Resumable`."""
+        super().resume(state, turns)
+        most = state.get("max_model_tokens")
+        self._max_model_tokens = most if isinstance(most, int) else None
+
     async def _exchange(self, request: ChatRequest) -> Completion:
         prompt, refused = await self._prompt(request)
         sampling = {k: v for k, v in request.body.items() if k not in _NO_SAMPLING}

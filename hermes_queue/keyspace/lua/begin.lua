@@ -1,4 +1,4 @@
--- @include time, hash, numbers, entries, begin/state, begin/run, begin/hold, begin/lease
+-- @include time, hash, numbers, entries, journal, begin/state, begin/run, begin/hold, begin/lease
 -- Take the lease of one trajectory, or explain why not.
 --
 -- @key traj = traj:{id}, leases, delayed, waiting, run = run:{run_id}, parked = run:{run_id}:parked
@@ -18,6 +18,8 @@
 -- @answer queued_at, begun_at  start of its wait ('' = unknown), and start of this lease
 -- @answer cancel  reason for which it has to end as cancelled, or ''
 -- @answer any_poison  '1' if any item is known to be poison
+-- @answer journal  '1' if turns of an earlier attempt are kept
+-- @answer booked  epoch up to which the tokens of those turns are booked, or ''
 -- held: the circuit breaker of its lane is open; or its group has not begun and too many results wait
 -- for readers; or the rest of the run's budget is reserved for others. The job is delayed and uses no
 -- attempt.
@@ -28,7 +30,7 @@ local refused = refused_number({{'attempt', attempt, 0, EXACT, true}, {'lease, s
   {'most groups', soft_max_groups, 0, EXACT}, {'most bytes', soft_max_bytes, 0, EXACT}})
 if refused then return refused end
 local job = fields_of(traj, 'state', 'attempt', 'job', 'nonce', 'lane', 'epoch', 'cancel', 'quarantine_deaths',
-  'unseen_deaths', 'used', 'attempts', 'queued', 'begun')
+  'unseen_deaths', 'used', 'attempts', 'queued', 'begun', 'journal', 'booked')
 local verdict = unfit(job)
 if verdict then return {verdict, ''} end
 local g = hash(group, 'cancel', 'begun', 'created')
@@ -39,6 +41,7 @@ local warning = ''
 if not is_repeated then
   verdict = turned_away(r, cancel)
   if not verdict and cancel == '' then verdict, warning = held_back(job, g, r) end
+  if verdict == 'cancelled' then drop_journal(prefix, traj, id, job) end
   if verdict then return {verdict, warning} end
 end
 local epoch, begun = lease(is_repeated, job, g, r)
@@ -48,4 +51,5 @@ local deaths = tonumber(job.quarantine_deaths or '0') + math.floor(tonumber(job.
 -- A job that was never handed back has waited since its group was enqueued.
 local queued = job.queued or g.created or ''
 return {'run', warning, epoch, tonumber(job.attempt), deaths, job.job, job.used or '0', job.attempts or '',
-  r and r.policy_version or '', queued, begun, cancel, redis.call('EXISTS', poison) == 1 and '1' or ''}
+  r and r.policy_version or '', queued, begun, cancel, redis.call('EXISTS', poison) == 1 and '1' or '',
+  job.journal or '', job.booked or ''}

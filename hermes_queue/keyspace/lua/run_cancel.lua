@@ -1,4 +1,4 @@
--- @include budget, hash
+-- @include budget, hash, journal
 -- Cancel waiting and running trajectories in these groups of a cancelled run. May be repeated.
 --
 -- @key run = run:{run_id}, parked = run:{run_id}:parked, leases, delayed, waiting
@@ -16,9 +16,11 @@ redis.call('SREM', parked, '')  -- first, so that a full Redis accepts the scrip
 -- Returns whether this call has cancelled it.
 local function cancel(id)
   local traj = prefix .. 'traj:' .. id
-  local state = redis.call('HGET', traj, 'state')
+  local job = hash(traj, 'state', 'journal')
+  local state = job.state
   if state ~= 'queued' and state ~= 'running' then return false end
   redis.call('HDEL', traj, 'job', 'attempts')
+  drop_journal(prefix, traj, id, job)
   redis.call('HSET', traj, 'state', 'cancelled')
   redis.call('EXPIRE', traj, finished_ttl_s)
   redis.call('SREM', parked, id)

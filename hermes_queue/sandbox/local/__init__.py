@@ -6,6 +6,7 @@ slot.py        one slot: its commands and its end
 fence.py       isolation of a slot: namespaces, mounts, limits
 unfenced.py    slots without isolation, for trusted agents
 assets.py      directories built once, then mounted read-only
+snapshots.py   copies of slots' files
 registry.py    the slots of this host, and their processes
 uids.py        a separate user for every slot
 """

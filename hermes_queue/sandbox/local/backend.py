@@ -39,10 +39,12 @@ from hermes_queue.sandbox.local.assets import AssetStore, read_regular_file
 from hermes_queue.sandbox.local.fence import BubblewrapFence, FenceOptions, SlotDirectories, furnish
 from hermes_queue.sandbox.local.registry import HostRegistry, record_slot
 from hermes_queue.sandbox.local.slot import LocalSlot
+from hermes_queue.sandbox.local.snapshots import LocalSnapshots
 from hermes_queue.sandbox.local.uids import SlotUids
 from hermes_queue.sandbox.local.unfenced import InPlaceAssetStore, PlainFence, TreeKiller
 from hermes_queue.sandbox.profiles import refuse_but_default
 from hermes_queue.sandbox.slot_backend import SlotBackend
+from hermes_queue.sandbox.snapshots import Snapshot
 from hermes_queue.settings import LocalSandboxSettings, WorkerSettings
 
 logger = logging.getLogger(__name__)
@@ -68,12 +70,15 @@ class LocalBackend(SlotBackend):
         self.settings = settings or LocalSandboxSettings()
         slots = slots or self.settings.slots or WorkerSettings().concurrency
         super().__init__(slots, labels, cache, fleet)
-        self.capabilities = Capabilities(isolation=self.settings.isolation == "bwrap")
+        fenced = self.settings.isolation == "bwrap"
+        # Without isolation, a slot's paths are those of no other slot.
+        self.capabilities = Capabilities(isolation=fenced, snapshot=fenced)
         self._registry = HostRegistry(self._cache)
         store = AssetStore if self.capabilities.isolation else InPlaceAssetStore
         self._assets = store(self._cache, self._build_asset)
         self._slots: dict[str, LocalSlot] = {}
         count = self.settings.uids if self.capabilities.isolation else 0
+        self._snapshots = LocalSnapshots(self._cache, self.labels["deployment"], self.settings)
         self._uids = SlotUids(self._cache, self.settings.first_uid, count)
         self._spawners = Spawners(confined=self.capabilities.isolation)
         self._killer = TreeKiller()
@@ -299,6 +304,25 @@ class LocalBackend(SlotBackend):
     async def release(self, slot: Slot) -> None:
         """See `SandboxBackend`."""
         await unbroken(self._end_slot(slot.slot_id))
+
+    # --- snapshots: `hermes_queue.sandbox.snapshots.KeepsSnapshots` -----------------------
+
+    async def snapshot(self, slot: Slot) -> Snapshot:
+        """See `KeepsSnapshots`."""
+        return await self._snapshots.take(self._leased_slot(slot), slot.trajectory_id)
+
+    async def restore(self, slot: Slot, snapshot_id: str) -> None:
+        """See `KeepsSnapshots`."""
+        running = self._leased_slot(slot)
+        await self._snapshots.restore(running, slot.trajectory_id, snapshot_id)
+
+    async def snapshots(self) -> list[Snapshot]:
+        """See `KeepsSnapshots`."""
+        return await asyncio.to_thread(self._snapshots.found)
+
+    async def drop_snapshot(self, snapshot_id: str) -> None:
+        """See `KeepsSnapshots`."""
+        await asyncio.to_thread(self._snapshots.drop, snapshot_id)
 
     # --- commands and files -----------------------------------------------------------
 

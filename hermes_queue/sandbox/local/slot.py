@@ -72,8 +72,12 @@ class LocalSlot:
         cwd: str,
         timeout_s: float,
         max_output_bytes: int = MAX_OUTPUT_BYTES,
+        source: int | None = None,
+        output: int | None = None,
     ) -> ExecutionResult:
         """Run `argv`, with `script` as bash's command line, in the slot.
+
+        `source` and `output` are descriptors of files in place of stdin and stdout.
 
         Raises:
             SlotKilled: a process in the slot has ended it, before or during the command.
@@ -90,8 +94,9 @@ class LocalSlot:
         environment[COMMAND_VARIABLE] = command_id
         words, descriptors = _with_script(argv, script)
 
-        def start(*streams: int) -> SpawnedCommand:
-            streams += tuple(descriptors)
+        def start(given: int, taken: int, errors: int) -> SpawnedCommand:
+            own = given if source is None else source, taken if output is None else output
+            streams = (*own, errors, *descriptors)
             return fence.spawner.start(words, env=environment, cwd=cwd, streams=streams)
 
         try:

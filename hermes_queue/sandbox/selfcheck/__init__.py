@@ -10,6 +10,7 @@ listening.py     ports that the worker serves
 isolation.py     files and processes that slots must not reach
 assets.py        built once, complete, read-only
 dead_workers.py  leftovers of dead workers
+snapshots.py     copies of slots' files
 """
 
 from hermes_queue.sandbox.selfcheck import (
@@ -21,6 +22,7 @@ from hermes_queue.sandbox.selfcheck import (
     leases,
     listening,
     processes,
+    snapshots,
 )
 from hermes_queue.sandbox.selfcheck.bench import (
     Check,
@@ -34,7 +36,17 @@ __all__ = ["CHECKS", "Check", "CheckResult", "NotApplicable", "Subject", "outcom
 
 CHECKS: tuple[Check, ...] = tuple(
     value
-    for module in (commands, processes, leases, files, listening, isolation, assets, dead_workers)
+    for module in (
+        commands,
+        processes,
+        leases,
+        files,
+        listening,
+        isolation,
+        assets,
+        dead_workers,
+        snapshots,
+    )
     for value in vars(module).values()
     if isinstance(value, Check)
 )

@@ -1,4 +1,4 @@
--- @include budget, totals
+-- @include budget, totals, journal
 -- Settles ended trajectories, and counts them.
 
 local is_measured = score ~= ''
@@ -7,9 +7,10 @@ local function count(name, by)
   if its_run then redis.call('HINCRBY', run, name, by or 1) end
 end
 
--- Remove a trajectory from everything that would run it, for good. `job`: its state and reservation;
+-- Remove a trajectory from everything that would run it, for good. `job`: its state, reservation and journal;
 -- `spent` as in the budget. Returns a warning about the budget or ''.
 local function settle(key, its_id, job, becomes, spent)
+  drop_journal(prefix, key, its_id, job)
   redis.call('HDEL', key, 'job', 'attempts', 'reserved')
   redis.call('HSET', key, 'state', becomes)
   redis.call('EXPIRE', key, finished_ttl_s)

@@ -1,0 +1,10 @@
+-- The journal of a trajectory: traj:{id} has the field `journal` once there is one, and `snapshot`, the
+-- newest copy of its slot's files.
+local JOURNAL = {'journal', 'snapshot', 'booked'}
+
+-- Delete it. `job`: the field `journal`; nothing is done without.
+local function drop_journal(prefix, key, id, job)
+  if not job.journal then return end
+  redis.call('DEL', prefix .. 'journal:' .. id)
+  redis.call('HDEL', key, unpack(JOURNAL))
+end

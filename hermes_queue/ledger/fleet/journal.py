@@ -1,0 +1,89 @@
+"""Turn journals: what another worker needs to continue a trajectory.
+
+`journal:{id}` is a list of entries (`hermes_queue.bodies.steps`); traj:{id} says whether there is
+one. Only the owner of the lease adds to it, and what ends a trajectory deletes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, cast
+
+from hermes_queue.keyspace.calls import ScriptCall
+from hermes_queue.keyspace.connection import explained
+from hermes_queue.ledger.answers import Claim
+from hermes_queue.ledger.ledger import Ledger
+
+AppendVerdict = Literal["ok", "stale", "gap"]
+
+_AT_ONCE = 16
+"""Entries per round trip, each of some kilobytes."""
+
+
+def append(
+    claim: Claim,
+    entries: Sequence[bytes],
+    *,
+    owner: str,
+    after: int,
+    ttl_s: int,
+    snapshot_id: str = "",
+) -> ScriptCall[AppendVerdict]:
+    """Add entries after the first `after` ones; any others there are dropped. May be repeated.
+
+    `snapshot_id`: a copy of the slot's files that the last entry names.
+
+    The result is `stale` if the lease is another worker's, and `gap` if fewer entries than `after`
+    are there; then nothing was added.
+    """
+
+    def read(answer: Any) -> AppendVerdict:
+        return cast(AppendVerdict, answer.verdict.decode())
+
+    return ScriptCall.of(
+        "journal",
+        read,
+        id=claim.trajectory_id,
+        owner=owner,
+        epoch=claim.epoch,
+        after=after,
+        ttl_s=ttl_s,
+        snapshot=snapshot_id,
+        entries=list(entries),
+    )
+
+
+def read_journal(ledger: Ledger, trajectory_id: str, *, most: int, most_bytes: int) -> list[bytes]:
+    """All entries, oldest first; [] if there are none.
+
+    Raises:
+        ValueError: there are more than `most`, or more bytes, and so somebody else's.
+        RedisUnavailable: repeat the call.
+    """
+    key = ledger.key(f"journal:{trajectory_id}")
+    found: list[bytes] = []
+    size = 0
+    with explained(ledger.url):
+        client: Any = ledger.client
+        if client.llen(key) > most:
+            raise ValueError(f"a journal of more than {most} entries")
+        while entries := client.lrange(key, len(found), len(found) + _AT_ONCE - 1):
+            found += entries
+            size += sum(map(len, entries))
+            if size > most_bytes or len(found) > most:
+                raise ValueError(f"a journal of more than {most_bytes} bytes")
+    return found
+
+
+def needed_snapshots(ledger: Ledger, trajectory_ids: Iterable[str]) -> dict[str, str]:
+    """The newest snapshot that each of these trajectories may continue from; "" = none.
+
+    Raises:
+        RedisUnavailable: repeat the call.
+    """
+    ids = list(trajectory_ids)
+    with explained(ledger.url), ledger.client.pipeline(transaction=False) as pipe:
+        for each in ids:
+            pipe.hget(ledger.key(f"traj:{each}"), "snapshot")
+        found = pipe.execute()
+    return {each: (value or b"").decode() for each, value in zip(ids, found, strict=True)}

@@ -1,0 +1,27 @@
+"""Continuing a trajectory whose worker has died or ended."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from hermes_queue.settings.section import PREFIX, Section
+
+
+class ResumeSettings(Section, env_prefix=PREFIX + "RESUME_"):
+    """The turn journal, with which another worker continues a trajectory; see docs/resume.md."""
+
+    enabled: bool = True
+    """Whether turns are journaled and jobs of dead workers continue from them. Off: they start
+    anew."""
+    snapshot_s: float = Field(default=60.0, gt=0)
+    """Seconds of the agent after which the slot's files are copied, at the end of a turn. Before
+    the first copy nothing is journaled: short trajectories cost nothing."""
+    snapshot_turns: int = Field(default=20, ge=1)
+    """Turns after which they are copied, if that is sooner."""
+    ttl_s: int = Field(default=7200, ge=60)
+    """Age at which a journal that nobody adds to expires, and a snapshot that nobody has needed is
+    deleted."""
+    max_turns: int = Field(default=500, ge=1, le=5000)
+    """Turns of one journal; later ones are lost with their worker."""
+    max_bytes: int = Field(default=4 << 20, ge=1024, le=64 << 20)
+    """Size of one journal in Redis, compressed; turns beyond it are lost with their worker."""

@@ -1,0 +1,116 @@
+"""A trajectory whose worker is killed goes on in another one of the host, where it was."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from counting_model import CountingModel
+from records import make_job
+from worker_process import wait_until
+
+from hermes_queue.agent.tokens.invariants import token_violations
+from hermes_queue.broker.enqueue import enqueue
+from hermes_queue.settings import PathSettings
+
+TURNS = 10
+SUPPORT = str(Path(__file__).parents[1] / "support")
+OFTEN = {
+    "HERMES_QUEUE_RESUME_SNAPSHOT_TURNS": "2",
+    "PYTHONPATH": os.pathsep.join(filter(None, [SUPPORT, os.environ.get("PYTHONPATH")])),
+}
+
+
+@pytest.fixture
+def model() -> Iterator[CountingModel]:
+    """Replies within a third of a second."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    model = CountingModel(TURNS)
+
+    async def slow(path: str) -> None:
+        await asyncio.sleep(0.3 if path == "/v1/completions" else 0.0)
+
+    model.gate = slow
+    asyncio.run_coroutine_threadsafe(model.__aenter__(), loop).result(10)
+    yield model
+    asyncio.run_coroutine_threadsafe(closed(model), loop).result(10)
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
+
+
+async def closed(model: CountingModel) -> None:
+    """End it, and all of its connections."""
+    await model.__aexit__()
+    serving = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in serving:
+        task.cancel()
+    await asyncio.gather(*serving, return_exceptions=True)
+
+
+@pytest.fixture
+def job(ledger, model):
+    job = make_job(env="steps_env:ENV", item={"turns": TURNS}, agent=model.agent)
+    enqueue([job], ledger=ledger)
+    return job
+
+
+def wait_half_way(ledger, job, model) -> None:
+    wait_until(
+        "a snapshot and turns after it",
+        lambda: (
+            ledger.client.hget(f"hq:traj:{job.trajectory_id}", "snapshot")
+            and len(model.sampled) >= TURNS // 2
+        ),
+    )
+
+
+def check(record, ledger, model) -> None:
+    """It is as if nothing had happened, but for one event."""
+    assert token_violations(record) == []
+    assert len(record.sequences) == 1
+    assert (record.score, record.attempt, record.epoch) == (1.0, 1, 2)
+    assert record.report["found"] == ["begin", *map(str, range(TURNS))]
+    [event] = [each for each in record.events if each["event"] == "resumed"]
+    assert event["turns"] >= 2
+    repeated = len(model.sampled) - len(set(model.sampled))
+    assert repeated <= TURNS - event["turns"]
+    assert model.sampled.count(0) == 1, "the first turn was not sampled again"
+    assert not ledger.client.exists(f"hq:journal:{record.trajectory_id}")
+    kept = Path(PathSettings().cache, "snapshots").glob("*.json")
+    assert not [path for path in kept if record.trajectory_id in path.read_text()]
+
+
+@pytest.mark.slow("two workers that load the SDK of a model, and the lease of the first")
+def test_a_killed_workers_trajectory_goes_on_with_exact_tokens(
+    factory, ledger, start_worker, model, job
+):
+    doomed = start_worker(concurrency=2, **OFTEN)
+    wait_half_way(ledger, job, model)
+    doomed.kill9()
+    start_worker(concurrency=2, **OFTEN)
+    [record] = factory.wait_done()
+    check(record, ledger, model)
+
+
+@pytest.mark.exhaustive
+def test_a_trajectory_that_is_handed_back_goes_on_and_its_tokens_are_booked_once(
+    factory, ledger, start_worker, model, job
+):
+    leaving = start_worker(concurrency=2, HERMES_QUEUE_WORKER_SOFT_SHUTDOWN_S="0", **OFTEN)
+    wait_half_way(ledger, job, model)
+    assert leaving.terminate() == 0, leaving.log()
+    start_worker(concurrency=2, **OFTEN)
+    [record] = factory.wait_done()
+    check(record, ledger, model)
+    booked = float(ledger.client.hget("hq:totals", "tokens"))
+    usage = record.usage
+    lost = (len(model.sampled) - len(record.turns)) / len(record.turns)
+    whole = usage.prompt_tokens + usage.completion_tokens
+    assert whole <= booked < whole * (1 + lost) + 1000

@@ -1,0 +1,428 @@
+"""A trajectory whose worker has ended goes on where its slot's files can be had, else anew."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import steps_env
+from counting_model import CountingModel
+from ledger_steps import age_lease, begin, enqueue, swept
+from records import make_job
+
+from hermes_queue.agent.endpoint.connection import close_clients
+from hermes_queue.agent.tokens.invariants import token_violations
+from hermes_queue.bodies.steps import JournalStep, decode_entry, encode_entry
+from hermes_queue.errors import NoSnapshot, SandboxError
+from hermes_queue.ledger import Claim, Ledger
+from hermes_queue.ledger.fleet.journal import append, read_journal
+from hermes_queue.models import ScoredTrajectory, TrajectoryJob
+from hermes_queue.sandbox.base import (
+    Capabilities,
+    ExecutionRequest,
+    ExecutionResult,
+    Slot,
+    SlotSpec,
+)
+from hermes_queue.sandbox.snapshots import Snapshot
+from hermes_queue.settings import ModelSettings, ResumeSettings
+from workers.draft import Draft
+from workers.record import record_of
+from workers.resume.journal import TurnJournal
+from workers.resume.unneeded import delete_unneeded
+from workers.rollout import rollout
+from workers.runtime import Runtime
+from workers.spool import Spool
+
+pytestmark = pytest.mark.xdist_group("openai")
+TURNS = 6
+
+
+class Died(BaseException):
+    """The worker is gone."""
+
+
+class Shelf:
+    """A host: slots with one file, copies of it, and workers that die at a command of their own."""
+
+    capabilities = Capabilities(isolation=True, snapshot=True)
+
+    def __init__(self) -> None:
+        self.files: dict[str, list[str]] = {}
+        self.kept: dict[str, tuple[str, list[str]]] = {}
+        self.dies_at = ""
+        self.refuses = ""
+        """Why there can be no copy."""
+        self.count = 0
+
+    async def prepare(self, spec: SlotSpec) -> None: ...
+
+    async def acquire(self, trajectory_id: str, spec: SlotSpec) -> Slot:
+        self.count += 1
+        slot = Slot(f"s{self.count}", trajectory_id, "box", "/workspace", spec)
+        self.files[slot.slot_id] = []
+        return slot
+
+    async def renew(self, slot: Slot) -> Slot:
+        return await self.acquire(slot.trajectory_id, slot.spec)
+
+    async def release(self, slot: Slot) -> None:
+        self.files.pop(slot.slot_id, None)
+
+    async def execute_batch(
+        self, requests: Sequence[ExecutionRequest]
+    ) -> list[ExecutionResult | SandboxError]:
+        return [self._run(each) for each in requests]
+
+    def _run(self, request: ExecutionRequest) -> ExecutionResult:
+        lines = self.files[request.slot.slot_id]
+        if self.dies_at and self.dies_at in request.command:
+            raise Died
+        if request.command.startswith("echo "):
+            lines.append(request.command.split()[1])
+        text = "\n".join(lines) if request.command == "cat log" else ""
+        return ExecutionResult(0, text.encode(), b"", 0.0)
+
+    async def snapshot(self, slot: Slot) -> Snapshot:
+        if self.refuses:
+            raise NoSnapshot(self.refuses)
+        self.count += 1
+        snapshot_id = f"copy{self.count}"
+        self.kept[snapshot_id] = (slot.trajectory_id, list(self.files[slot.slot_id]))
+        return Snapshot(snapshot_id, slot.trajectory_id, 10)
+
+    async def restore(self, slot: Slot, snapshot_id: str) -> None:
+        if snapshot_id not in self.kept:
+            raise NoSnapshot("this host does not have the snapshot")
+        self.files[slot.slot_id] = list(self.kept[snapshot_id][1])
+
+    async def snapshots(self) -> list[Snapshot]:
+        return [Snapshot(name, kept[0], 10, 500.0) for name, kept in self.kept.items()]
+
+    async def drop_snapshot(self, snapshot_id: str) -> None:
+        self.kept.pop(snapshot_id, None)
+
+
+class Host:
+    """Runs attempts of one job, one after the other, each as another worker."""
+
+    def __init__(self, ledger: Ledger, directory: Path) -> None:
+        self.ledger = ledger
+        self.shelf = Shelf()
+        self.directory = directory
+        self.settings = ResumeSettings(snapshot_turns=2)
+        self.workers = 0
+        self.take_back = swept(ledger)
+
+    def runtime(self) -> Runtime:
+        self.workers += 1
+        owner = f"w{self.workers}"
+        spool = Spool(self.directory, "d", owner)
+        backend = cast(Any, self.shelf)
+        made = Runtime(owner=owner, ledger=self.ledger, backend=backend, spool=spool)
+        made.resume = self.settings
+        return made
+
+    async def attempt(self, job: TrajectoryJob, dies_at: str = "") -> Draft:
+        """Run it; with `dies_at` the worker dies at that command, and its job is taken back."""
+        runtime = self.runtime()
+        begun = begin(self.ledger, job, owner=runtime.owner)
+        claim = Claim(job.trajectory_id, begun.epoch)
+        draft = Draft.of(job, begun)
+        self.shelf.dies_at = dies_at
+
+        journal = TurnJournal(runtime, claim, begun, draft)
+
+        async def measured() -> None: ...
+
+        async def journaled() -> None:
+            """A scripted agent is faster than any journal; models are not."""
+            if journal._recorder and journal._recorder._task:
+                await asyncio.wait([journal._recorder._task])
+
+        with suppress(Died):
+            await rollout(
+                draft,
+                job.item or {},
+                backend=runtime.backend,
+                model=ModelSettings(trusted_urls=job.agent.base_url or ""),
+                on_measured=measured,
+                before_turn=journaled,
+                journal=journal,
+            )
+        runtime.executor.shutdown()
+        if dies_at:
+            age_lease(self.ledger, job)
+            assert self.take_back() == [job.trajectory_id]
+        return draft
+
+    def entries(self, job: TrajectoryJob) -> list[Any]:
+        found = read_journal(self.ledger, job.trajectory_id, most=1000, most_bytes=1 << 20)
+        return list(map(decode_entry, found))
+
+
+@pytest.fixture
+def host(ledger: Ledger, tmp_path: Path) -> Host:
+    return Host(ledger, tmp_path)
+
+
+@pytest.fixture
+async def model() -> AsyncIterator[CountingModel]:
+    async with CountingModel(TURNS) as model:
+        yield model
+        await close_clients()
+
+
+def job_of(ledger: Ledger, agent: dict[str, Any], env: str = "ENV", **more: Any) -> TrajectoryJob:
+    job = make_job(env=f"steps_env:{env}", item={"turns": TURNS}, agent=agent, **more)
+    enqueue(ledger, job)
+    return job
+
+
+def record(draft: Draft) -> ScoredTrajectory:
+    return record_of(draft, owner="w", host="h")
+
+
+def events(draft: Draft, kind: str) -> list[dict[str, Any]]:
+    return [event for event in draft.agent.events if event["event"] == kind]
+
+
+async def test_tokens_are_exact_over_two_deaths_and_no_kept_turn_is_sampled_again(
+    host: Host, ledger: Ledger, model: CountingModel
+) -> None:
+    job = job_of(ledger, model.agent)
+    await host.attempt(job, dies_at="echo 3")
+    await host.attempt(job, dies_at="echo 5")
+    draft = await host.attempt(job)
+    found = record(draft)
+    assert token_violations(found) == []
+    assert len(found.sequences or ()) == 1
+    assert (found.score, found.stop_reason, len(found.turns)) == (1.0, "no_tool_call", TURNS + 1)
+    assert model.sampled == [0, 1, 2, 3, 2, 3, 4, 5, 4, 5, 6]
+    assert [(each["turn"], each["epoch"]) for each in events(draft, "resumed")] == [(2, 2), (4, 3)]
+    assert found.report["found"] == ["begin", *map(str, range(TURNS))]
+    whole = record(await host.attempt(job_of(ledger, model.agent, instance="undisturbed")))
+    assert found.sequences == whole.sequences
+    assert found.messages == whole.messages
+    assert found.usage == whole.usage
+
+
+async def test_what_was_used_before_counts_towards_every_limit(host: Host, ledger: Ledger) -> None:
+    job = job_of(ledger, steps_env.played(TURNS), limits={"max_turns": 5})
+    first = await host.attempt(job, dies_at="echo 4")
+    assert first.agent.attempted == 5
+    draft = await host.attempt(job)
+    assert (draft.agent.stop_reason, len(draft.agent.turns)) == ("max_turns", 5)
+    assert draft.agent.tool_calls.ok == 5
+    [event] = events(draft, "resumed")
+    assert draft.kept_agent_s == pytest.approx(event["agent_s"], abs=0.001)
+    assert draft.clock.used_s > draft.kept_agent_s > 0
+
+
+async def test_tokens_that_a_hand_back_has_booked_are_not_booked_again(
+    host: Host, ledger: Ledger, model: CountingModel
+) -> None:
+    job = job_of(ledger, model.agent)
+    first = await host.attempt(job, dies_at="echo 4")
+    ledger.client.hset(f"hq:traj:{job.trajectory_id}", "booked", 1)
+    draft = await host.attempt(job)
+    kept = draft.agent.turns[:4]
+    assert draft.agent.turns[:4] == first.agent.turns[:4]
+    tokens = sum(turn.usage.prompt_tokens + turn.usage.completion_tokens for turn in kept)
+    whole = draft.agent.usage
+    assert draft.spent.tokens == whole.prompt_tokens + whole.completion_tokens - tokens
+
+
+async def test_an_agent_that_does_not_touch_its_slot_continues_on_any_host(
+    host: Host, ledger: Ledger
+) -> None:
+    job = job_of(ledger, steps_env.calculated(TURNS), env="CALCULATING")
+
+    def die(*_: Any) -> None:
+        raise Died
+
+    host.shelf.capabilities = Capabilities(isolation=True)
+    started = asyncio.ensure_future(host.attempt(job))
+    while len(host.entries(job)) < 3:
+        await asyncio.sleep(0)
+        assert not started.done()
+    started.cancel()
+    await asyncio.wait([started])
+    age_lease(ledger, job)
+    assert host.take_back() == [job.trajectory_id]
+    draft = await host.attempt(job)
+    [event] = events(draft, "resumed")
+    assert event["turns"] >= 3
+    assert len(draft.agent.turns) == TURNS + 1
+
+
+# --- where it cannot be continued ---------------------------------------------------------
+
+
+def without_the_copy(host: Host, job: TrajectoryJob) -> None:
+    host.shelf.kept.clear()
+
+
+def damaged(host: Host, job: TrajectoryJob) -> None:
+    host.ledger.client.lset(f"hq:journal:{job.trajectory_id}", 1, b"\x28\xb5\x2f\xfd?")
+
+
+def foreign(host: Host, job: TrajectoryJob) -> None:
+    step = host.entries(job)[1].model_copy(update={"basis": "0" * 64})
+    host.ledger.client.lset(f"hq:journal:{job.trajectory_id}", 1, encode_entry(step))
+
+
+def oversized(host: Host, job: TrajectoryJob) -> None:
+    host.ledger.client.rpush(f"hq:journal:{job.trajectory_id}", bytes(10 << 20))
+
+
+def endless(host: Host, job: TrajectoryJob) -> None:
+    host.ledger.client.rpush(f"hq:journal:{job.trajectory_id}", *[b"x"] * 2000)
+
+
+def of_the_future(host: Host, job: TrajectoryJob) -> None:
+    step = host.entries(job)[-1].model_copy(update={"epoch": 7})
+    host.ledger.client.rpush(f"hq:journal:{job.trajectory_id}", encode_entry(step))
+
+
+def with_a_forged_reply(host: Host, job: TrajectoryJob) -> None:
+    step = host.entries(job)[1]
+    forged = step.model_copy(update={"messages": step.messages[1:]})
+    host.ledger.client.lset(f"hq:journal:{job.trajectory_id}", 1, encode_entry(forged))
+
+
+def with_another_rewrite(host: Host, job: TrajectoryJob) -> None:
+    event = {"turn": 1, "event": "context_rewrite", "policy": "error", "reason": "refused"}
+    step = host.entries(job)[1].model_copy(update={"events": (event,)})
+    host.ledger.client.lset(f"hq:journal:{job.trajectory_id}", 1, encode_entry(step))
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        without_the_copy,
+        damaged,
+        foreign,
+        oversized,
+        endless,
+        of_the_future,
+        with_a_forged_reply,
+        with_another_rewrite,
+    ],
+)
+async def test_a_job_begins_anew_with_a_journal(host: Host, ledger: Ledger, spoil: Any) -> None:
+    job = job_of(ledger, steps_env.played(TURNS))
+    await host.attempt(job, dies_at="echo 4")
+    spoil(host, job)
+    draft = await host.attempt(job)
+    assert draft.verdict is not None
+    assert draft.verdict.score == 1.0
+    assert not events(draft, "resumed")
+    [event] = events(draft, "not_resumed")
+    assert event["reason"]
+
+
+async def test_a_job_under_which_a_worker_died_that_ran_it_alone_begins_anew(
+    host: Host, ledger: Ledger
+) -> None:
+    job = job_of(ledger, steps_env.played(TURNS))
+    await host.attempt(job, dies_at="echo 4")
+    ledger.client.hset(f"hq:traj:{job.trajectory_id}", "quarantine_deaths", 1)
+    assert not events(await host.attempt(job), "resumed")
+
+
+async def test_a_slot_with_processes_in_the_background_is_not_continued(
+    host: Host, ledger: Ledger
+) -> None:
+    host.shelf.refuses = "processes run in the background"
+    job = job_of(ledger, steps_env.played(TURNS))
+    await host.attempt(job, dies_at="echo 4")
+    assert host.entries(job) == []
+    draft = await host.attempt(job)
+    assert draft.verdict is not None
+    assert (draft.verdict.score, events(draft, "resumed")) == (1.0, [])
+
+
+# --- what it costs, and what is left --------------------------------------------------------
+
+
+async def test_a_short_trajectory_costs_nothing(host: Host, ledger: Ledger) -> None:
+    host.settings = ResumeSettings()
+    job = job_of(ledger, steps_env.played(TURNS))
+    draft = await host.attempt(job)
+    assert draft.verdict is not None
+    assert host.shelf.kept == {}
+    assert not ledger.client.exists(f"hq:journal:{job.trajectory_id}")
+
+
+async def test_a_worker_that_has_lost_its_lease_adds_nothing_and_takes_nothing_away(
+    host: Host, ledger: Ledger
+) -> None:
+    job = job_of(ledger, steps_env.played(TURNS))
+    await host.attempt(job, dies_at="echo 4")
+    before, copies = host.entries(job), dict(host.shelf.kept)
+    claim = Claim(job.trajectory_id, 1)
+    late = append(claim, [b"late"], owner="w1", after=0, ttl_s=60, snapshot_id="other")
+    assert ledger.make(late) == "stale"
+    assert host.entries(job) == before
+    assert host.shelf.kept == copies
+    assert events(await host.attempt(job), "resumed")
+
+
+async def test_a_turn_takes_few_bytes_however_long_the_conversation_is(
+    host: Host, ledger: Ledger, model: CountingModel
+) -> None:
+    job = job_of(ledger, model.agent)
+    await host.attempt(job, dies_at="echo 5")
+    steps = [each for each in host.entries(job) if isinstance(each, JournalStep)]
+    prompts = [len(step.record.prompt_ids or ()) for step in steps[1:]]
+    assert max(prompts) - min(prompts) <= 2
+
+
+async def test_a_secret_is_not_journaled(host: Host, ledger: Ledger) -> None:
+    agent = steps_env.played(TURNS)
+    agent["params"]["messages"][2]["content"] = "hf_" + "a1" * 20  # type: ignore[index]
+    job = job_of(ledger, agent)
+    await host.attempt(job, dies_at="echo 5")
+    assert len([each for each in host.entries(job) if isinstance(each, JournalStep)]) == 2
+    assert [each["turn"] for each in events(await host.attempt(job), "resumed")] == [2]
+
+
+async def test_no_more_turns_are_kept_than_allowed(host: Host, ledger: Ledger) -> None:
+    host.settings = ResumeSettings(snapshot_turns=2, max_turns=3)
+    job = job_of(ledger, steps_env.played(TURNS))
+    await host.attempt(job, dies_at="echo 5")
+    assert [each["turn"] for each in events(await host.attempt(job), "resumed")] == [2]
+
+
+async def test_a_journal_that_has_expired_is_written_again(host: Host, ledger: Ledger) -> None:
+    job = job_of(ledger, steps_env.played(TURNS))
+    await host.attempt(job, dies_at="echo 3")
+    run = host.shelf._run
+
+    def forgetting(request: ExecutionRequest) -> ExecutionResult:
+        if "echo 2" in request.command:
+            ledger.client.delete(f"hq:journal:{job.trajectory_id}")
+        return run(request)
+
+    host.shelf._run = forgetting  # type: ignore[method-assign]
+    await host.attempt(job, dies_at="echo 5")
+    draft = await host.attempt(job)
+    assert draft.verdict is not None
+    assert draft.verdict.score == 1.0
+    assert [each["turn"] for each in events(draft, "resumed")][-1] > 2
+
+
+async def test_snapshots_that_no_journal_names_are_deleted(host: Host, ledger: Ledger) -> None:
+    job = job_of(ledger, steps_env.played(TURNS))
+    await host.attempt(job, dies_at="echo 4")
+    [needed] = host.shelf.kept
+    host.shelf.kept["orphan"] = ("nobody", [])
+    backend = cast(Any, host.shelf)
+    assert await delete_unneeded(backend, ledger, ttl_s=600) == 1
+    assert list(host.shelf.kept) == [needed]
+    assert await delete_unneeded(backend, ledger, ttl_s=100) == 1

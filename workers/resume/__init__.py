@@ -1,0 +1,7 @@
+"""Continues trajectories of workers that have died or ended.
+
+journal.py   one attempt's turn journal: whether it continues one, and what it adds
+kept.py      the turns that are continued
+recorder.py  adds turns to the journal while the agent runs
+unneeded.py  deletes snapshots of trajectories that have ended elsewhere
+"""

@@ -1,0 +1,177 @@
+"""The turn journal of one attempt: whether it continues one, and what it adds."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from hermes_queue.agent.chat import ChatClient
+from hermes_queue.agent.loop import MAX_CALLS_PER_TURN
+from hermes_queue.agent.resumption import Continuation, Resumable
+from hermes_queue.errors import NoSnapshot
+from hermes_queue.ledger import Begun, Claim
+from hermes_queue.ledger.fleet.journal import read_journal
+from hermes_queue.ledger.poison import item_hash
+from hermes_queue.models import Message
+from hermes_queue.sandbox.context import SlotContext
+from hermes_queue.sandbox.snapshots import KeepsSnapshots
+from hermes_queue.tools.toolbox import Toolbox, load_tool
+from workers.draft import Draft
+from workers.resume.kept import Kept
+from workers.resume.recorder import Recorder
+from workers.runtime import Runtime
+from workers.upkeep import metering
+
+logger = logging.getLogger(__name__)
+
+
+class TurnJournal:
+    """One attempt's side of `journal:{id}`."""
+
+    def __init__(self, runtime: Runtime, claim: Claim, begun: Begun, draft: Draft) -> None:
+        self._runtime = runtime
+        self._claim = claim
+        self._begun = begun
+        self._draft = draft
+        self._kept: Kept | None = None
+        self.continuation: Continuation | None = None
+        """The state of the agent that is continued; None = it begins."""
+        self._recorder: Recorder | None = None
+
+    async def restored(
+        self,
+        context: SlotContext,
+        tools: Sequence[str],
+        make_prompt: Callable[[], Sequence[Message]],
+    ) -> bool:
+        """Continue the turns of an earlier attempt if that is possible; the draft then has them.
+
+        Returns whether the slot has the files as they were after these turns. If not, its env has
+        to set it up.
+
+        Raises:
+            SandboxError: the sandbox could not answer.
+        """
+        # A job under which a worker died that ran it alone begins anew: its turns may be why.
+        if not self._begun.has_journal or self._begun.deaths:
+            return False
+        try:
+            kept = await self._read(tools)
+            if kept is None:
+                return False
+            prompt, schemas = make_prompt(), [load_tool(name).schema() for name in tools]
+            result = kept.result(prompt)
+            if kept.last.basis != _basis(self._draft, schemas, prompt):
+                raise ValueError("prompt, tools or env have changed")
+            params = self._draft.job.agent.params
+            continuation = Continuation.of(
+                result, len(prompt), schemas, params, kept.state, MAX_CALLS_PER_TURN
+            )
+            if kept.snapshot_id:
+                await self._restore(kept.snapshot_id, context)
+        except (ValueError, NoSnapshot) as error:
+            self._begin_anew(error)
+            return False
+        self._kept, self.continuation = kept, continuation
+        self._draft.continue_from(result, kept, self._begun.booked_epoch)
+        self._note_continuation(kept)
+        return bool(kept.snapshot_id)
+
+    async def _read(self, tools: Sequence[str]) -> Kept | None:
+        runtime, bounds = self._runtime, self._runtime.resume
+        call = partial(
+            read_journal,
+            runtime.ledger,
+            self._claim.trajectory_id,
+            most=3 * bounds.max_turns,  # a turn has a step and a mark at most
+            most_bytes=2 * bounds.max_bytes,
+        )
+        entries = await runtime.until_redis_answers(call)
+        files = any(load_tool(name).runs_in == "slot" for name in tools)
+        read = partial(Kept.of, epoch=self._claim.epoch, needs_files=files)
+        return await runtime.in_thread(read, entries)
+
+    async def _restore(self, snapshot_id: str, context: SlotContext) -> None:
+        backend = self._runtime.backend
+        if not isinstance(backend, KeepsSnapshots) or not backend.capabilities.snapshot:
+            raise NoSnapshot("this backend keeps no snapshots")
+        try:
+            await backend.restore(context.slot, snapshot_id)
+        except NoSnapshot:
+            await context.renew()
+            raise
+
+    def _begin_anew(self, error: Exception) -> None:
+        name, extra = self._claim.trajectory_id, {"action": "not_resumed"}
+        logger.warning("%s begins anew: %s", name, error, extra=extra)
+        event = {"turn": 0, "event": "not_resumed", "reason": str(error)[:300]}
+        self._draft.agent.events.append(event)
+        metering.resumed(self._runtime.meter, self._draft.job.env, None)
+
+    def _note_continuation(self, kept: Kept) -> None:
+        draft, usage = self._draft, kept.usage()
+        draft.agent.events.append(
+            {
+                "turn": len(kept.turns),
+                "event": "resumed",
+                "attempt": draft.attempt,
+                "epoch": draft.epoch,
+                "turns": len(kept.turns),
+                "lost_turns": kept.lost_turns,
+                "agent_s": round(kept.last.agent_s, 3),
+                "from_host": kept.last.host,
+                "host": self._runtime.host,
+            }
+        )
+        message = "%s continues after %d turns with %d tokens; %d later turns are lost"
+        extra = {"action": "resumed"}
+        tokens = usage.completion_tokens
+        name, lost = self._claim.trajectory_id, kept.lost_turns
+        logger.info(message, name, len(kept.turns), tokens, lost, extra=extra)
+        metering.resumed(self._runtime.meter, draft.job.env, usage)
+
+    def recorder(
+        self, chat: ChatClient, toolbox: Toolbox, prompt: Sequence[Message], context: SlotContext
+    ) -> Recorder | None:
+        """What adds the agent's turns to the journal, until it is stopped; None if it has none."""
+        backend, files = self._runtime.backend, toolbox.uses_slot
+        keeps = isinstance(backend, KeepsSnapshots) and backend.capabilities.snapshot
+        if not isinstance(chat, Resumable) or (files and not keeps):
+            return None
+        self._recorder = Recorder(
+            self._runtime,
+            self._claim,
+            self._draft,
+            basis=partial(_basis, self._draft, toolbox.schemas, prompt),
+            slot=(lambda: context.slot) if files else None,
+            prompt=len(prompt),
+            kept=self._kept,
+        )
+        return self._recorder
+
+    async def forget(self) -> None:
+        """Delete the newest snapshot: the trajectory has ended, or begins anew. Never raises."""
+        backend, recorder = self._runtime.backend, self._recorder
+        snapshot_id = recorder.snapshot_id if recorder else ""
+        if self._kept and not recorder:
+            snapshot_id = self._kept.snapshot_id
+        if snapshot_id and isinstance(backend, KeepsSnapshots):
+            await backend.drop_snapshot(snapshot_id)
+
+
+def _basis(draft: Draft, schemas: Sequence[Mapping[str, Any]], prompt: Sequence[Message]) -> str:
+    """Hash of what the agent's turns depend on beside each other."""
+    job = draft.job
+    facts: dict[str, Any] = {
+        "env": [job.env, draft.env_version],
+        "item": item_hash(job),
+        "agent": job.agent.model_dump(mode="json"),
+        "prompt": [message.model_dump(mode="json") for message in prompt],
+        "tools": list(schemas),
+    }
+    text = json.dumps(facts, sort_keys=True, default=repr).encode(errors="surrogatepass")
+    return hashlib.sha256(text).hexdigest()

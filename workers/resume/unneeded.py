@@ -1,0 +1,80 @@
+"""Deletes snapshots that nobody needs: of trajectories that have ended elsewhere, or long ago.
+
+A worker deletes its own when the trajectory ends. What is left are those of dead workers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from hermes_queue.cancellation import end_tasks
+from hermes_queue.errors import HermesQueueError
+from hermes_queue.ledger import Ledger
+from hermes_queue.ledger.fleet.journal import needed_snapshots
+from hermes_queue.sandbox.base import SandboxBackend
+from hermes_queue.sandbox.snapshots import KeepsSnapshots
+from hermes_queue.settings import ResumeSettings
+
+logger = logging.getLogger(__name__)
+
+INTERVAL_S = 30.0
+GRACE_S = 120.0
+"""Younger ones may not be in Redis yet."""
+
+
+class UnneededSnapshots:
+    """The periodic search; runs on the pool's event loop."""
+
+    def __init__(self, backend: SandboxBackend, ledger: Ledger, settings: ResumeSettings) -> None:
+        self._backend = backend
+        self._ledger = ledger
+        self._ttl_s = settings.ttl_s
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin, if the backend can keep snapshots."""
+        if isinstance(self._backend, KeepsSnapshots):
+            self._task = asyncio.create_task(self._loop(self._backend))
+
+    async def stop(self) -> None:
+        """End. Idempotent."""
+        task, self._task = self._task, None
+        if task:
+            await end_tasks(task)
+
+    async def _loop(self, backend: KeepsSnapshots) -> None:
+        while True:
+            try:
+                await delete_unneeded(backend, self._ledger, ttl_s=self._ttl_s)
+            except (HermesQueueError, OSError) as error:
+                extra = {"action": "snapshots_left"}
+                logger.warning("cannot look for unneeded snapshots: %s", error, extra=extra)
+            except Exception:  # of a foreign backend; the next round tries again
+                extra = {"action": "snapshots_left"}
+                logger.exception("cannot look for unneeded snapshots", extra=extra)
+            await asyncio.sleep(INTERVAL_S)
+
+
+async def delete_unneeded(
+    backend: KeepsSnapshots, ledger: Ledger, *, ttl_s: float, grace_s: float = GRACE_S
+) -> int:
+    """Delete snapshots that no journal names, or that are older than `ttl_s`; returns how many.
+
+    Raises:
+        RedisUnavailable: repeat the call.
+    """
+    old = [each for each in await backend.snapshots() if each.age_s > grace_s]
+    if not old:
+        return 0
+    ids = {each.trajectory_id for each in old}
+    needed = await asyncio.to_thread(needed_snapshots, ledger, ids)
+    count = 0
+    for each in old:
+        if needed[each.trajectory_id] != each.snapshot_id or each.age_s > ttl_s:
+            await backend.drop_snapshot(each.snapshot_id)
+            count += 1
+    if count:
+        extra = {"action": "snapshots_deleted"}
+        logger.info("deleted %d snapshots that nobody needs", count, extra=extra)
+    return count
