@@ -279,6 +279,20 @@ def test_more_tokens_than_the_bound_are_refused(program, monkeypatch):
         program.place(SYSTEM, USER)
 
 
+@pytest.mark.parametrize("depth", [100, 300, 450, 600, 900, 950, 990, 2000, 100_000])
+def test_arguments_of_any_depth_are_placed_and_compared(program, depth):
+    def nested(end):
+        arguments = '{"a":' * depth + end + "}" * depth
+        call = ToolCall(id="c0", function=FunctionCall(name="bash", arguments=arguments))
+        return Message(role="assistant", tool_calls=(call,))
+
+    program.ask(nested("1"), USER)
+    assert program.place(USER, nested("1"), result("x")).anchor is not None
+    assert program.place(USER, nested("2"), result("x")).anchor is None
+    tool = {"function": {"name": "x", "parameters": json.loads('{"a":' * 90 + "1" + "}" * 90)}}
+    program.ask(nested("3"), USER, tools=(tool,))
+
+
 def test_tools_that_are_nested_too_deep_are_refused(program):
     tool: Any = {}
     for _ in range(5000):

@@ -53,9 +53,18 @@ def meant(messages: Sequence[Message]) -> Iterator[Meant]:
         yield Meant(message, _key(message, answers), calls, answers)
 
 
-def tools_key(tools: Sequence[Mapping[str, Any]]) -> bytes:
-    """A key of the tools that a call offers. Raises Unplaceable."""
-    return digest([_json(tool) for tool in tools])
+def tools_key(tools: Sequence[Mapping[str, Any]]) -> tuple[bytes, int]:
+    """A key of the tools that a call offers, and their characters as JSON. Raises Unplaceable."""
+    texts = [_json(tool) for tool in tools]
+    return digest(texts), sum(map(len, texts))
+
+
+def same_value(one: Any, other: Any) -> bool:
+    """Whether two JSON values are equal; False if they are nested too deep to be compared."""
+    try:
+        return bool(one == other)
+    except RecursionError:
+        return False
 
 
 def same_reasoning(one: Message, other: Message) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hermes_queue.agent.capture.tree.canonical import arguments
+from hermes_queue.agent.capture.tree.canonical import arguments, same_value
 from hermes_queue.models import Message, ToolCall
 
 _KEY_CHARS = 64
@@ -35,18 +35,18 @@ def first_changed_tool(
     """The place in the tools' JSON where they first differ."""
     pairs = enumerate(zip(before, now, strict=False))
     same = min(len(before), len(now))
-    return f"tools[{next((at for at, (one, other) in pairs if one != other), same)}]"
+    return f"tools[{next((at for at, (one, other) in pairs if not same_value(one, other)), same)}]"
 
 
 def _in_call(said: ToolCall, sent: ToolCall) -> str:
     if said.function.name != sent.function.name:
         return "name"
     one, other = arguments(said), arguments(sent)
-    if one == other:
+    if same_value(one, other):
         return ""
     if isinstance(one, dict) and isinstance(other, dict):
         names = [*one, *(name for name in other if name not in one)]
         for name in names:
-            if name not in one or name not in other or one[name] != other[name]:
+            if name not in one or name not in other or not same_value(one[name], other[name]):
                 return f"arguments.{name[:_KEY_CHARS]}"
     return "arguments"

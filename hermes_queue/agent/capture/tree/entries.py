@@ -29,6 +29,8 @@ class TreeEntry:
     """By the key of the message; the newest one last."""
     newest: TreeEntry | None = None
     tools: tuple[Mapping[str, Any], ...] = ()
+    """Of a beginning: what is offered there."""
+    tools_chars: int = 0
 
     def path(self) -> list[TreeEntry]:
         """The entries from the first message to this one."""

@@ -99,8 +99,7 @@ class ReplyTree:
             Unplaceable: it is nested too deep, or the tree would grow too large.
         """
         said = tuple(meant(call.messages))
-        tools = tools_key(call.tools)
-        root = self._roots.get(tools) or TreeEntry(None, Message(role="system"), tools=call.tools)
+        tools, root = self._root(call)
         at = self._deepest(root, said)
         path, rest = at.path(), said[at.depth :]
         self._require_room(root, rest)
@@ -248,7 +247,7 @@ class ReplyTree:
     def _require_room(self, root: TreeEntry, rest: Sequence[Meant]) -> None:
         total = self._chars + sum(chars(each.message) for each in rest)
         if not root.below:
-            total += sum(len(str(tool)) for tool in root.tools)
+            total += root.tools_chars
         if len(self._result.nodes) + len(rest) >= MAX_NODES or total > MAX_TEXT_CHARS:
             raise Unplaceable(
                 f"the program's conversations have more than {MAX_NODES} messages, or more than "
@@ -292,14 +291,23 @@ class ReplyTree:
         )
         return "the program wrote a reply itself", f"messages[{written}]"
 
+    def _root(self, call: ModelCall) -> tuple[bytes, TreeEntry]:
+        """The key of the call's tools, and the beginning of conversations with them."""
+        key, size = tools_key(call.tools)
+        found = self._roots.get(key)
+        if found is None:
+            system = Message(role="system")
+            found = TreeEntry(None, system, tools=call.tools, tools_chars=size)
+        return key, found
+
     def _begun(self, call: ModelCall) -> TreeEntry:
-        """The beginning of conversations with the call's tools."""
-        key = tools_key(call.tools)
+        """The beginning of conversations with the call's tools, which is kept from now on."""
+        key, root = self._root(call)
         if key not in self._roots:
-            self._roots[key] = TreeEntry(None, Message(role="system"), tools=call.tools)
-            self._chars += sum(len(str(tool)) for tool in call.tools)
-        self._last_root = self._roots[key]
-        return self._last_root
+            self._roots[key] = root
+            self._chars += root.tools_chars
+        self._last_root = root
+        return root
 
     def _grown(
         self, above: TreeEntry, key: bytes, message: Message, turn: int | None = None
