@@ -74,6 +74,7 @@ def send(run, server, program, count, temperature, *, max_turns):
 def trail_program(tmp_path_factory) -> str:
     """The program in `trail_program.py`, which needs no installation."""
     source = (HERE / "trail_program.py").read_text()
+    literal = re.sub(r"{([a-z_]+)}", r"{{\1}}", source)
     tool = json.dumps(load_tool("terminal").schema())
     file = tmp_path_factory.mktemp("programs") / "trail.toml"
     lines = [
@@ -84,7 +85,7 @@ def trail_program(tmp_path_factory) -> str:
         "TRAIL_KEY = '{key}'",
         f"TRAIL_TOOL = {json.dumps(tool)}",
         "[programs.trail.files]",
-        f"'{{home}}/trail.py' = {json.dumps(re.sub(r'{([a-z_]+)}', r'{{\1}}', source))}",
+        f"'{{home}}/trail.py' = {json.dumps(literal)}",
     ]
     file.write_text("\n".join(lines))
     return str(file)
