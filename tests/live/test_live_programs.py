@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from live_server import LiveServer
@@ -14,7 +16,9 @@ from trail_env import row
 from hermes_queue.agent.programs.catalogue import find_program, pack
 from hermes_queue.agent.tokens.invariants import token_violations
 from hermes_queue.broker.enqueue import enqueue
+from hermes_queue.tools import load_tool
 
+HERE = Path(__file__).parent
 CONTEXT_TOKENS = 16384
 """Programs begin with a prompt of several thousand tokens."""
 
@@ -41,7 +45,7 @@ def programs(tmp_path_factory) -> dict[str, str]:
     return {"mini-swe-agent": "mini-swe-agent", "hermes-agent": str(file)}
 
 
-def send(run, server, program, count, temperature):
+def send(run, server, program, count, temperature, *, max_turns):
     packed = pack(find_program(program))
     agent = {
         "kind": "command",
@@ -55,7 +59,7 @@ def send(run, server, program, count, temperature):
         },
         "sampling": {"max_tokens": 64, "temperature": temperature},
     }
-    limits = {"max_turns": 6, "agent_timeout_s": 600}
+    limits = {"max_turns": max_turns, "agent_timeout_s": 600}
     rows = [row(number) for number in range(count)]
     jobs = [
         make_job(
@@ -66,22 +70,34 @@ def send(run, server, program, count, temperature):
     enqueue(jobs, ledger=run.ledger, items=packed.items)
 
 
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize("temperature", [1.0, 1.4])
-@pytest.mark.parametrize("program", ["mini-swe-agent", "hermes-agent"])
-def test_programs_get_one_sequence_per_path_and_score_the_same_when_asked_again(
-    roomy_server, run, start_worker, rescored, programs, capsys, episodes, program, temperature
-):
-    start_worker()
-    send(run, roomy_server, programs[program], episodes, temperature)
-    records = run.records("r")
-    assert [record.failure for record in records] == [None] * episodes
+@pytest.fixture(scope="module")
+def trail_program(tmp_path_factory) -> str:
+    """The program in `trail_program.py`, which needs no installation."""
+    source = (HERE / "trail_program.py").read_text()
+    literal = re.sub(r"{([a-z_]+)}", r"{{\1}}", source)
+    tool = json.dumps(load_tool("terminal").schema())
+    file = tmp_path_factory.mktemp("programs") / "trail.toml"
+    lines = [
+        "[programs.trail]",
+        "run = 'python3 {home}/trail.py {task}'",
+        "[programs.trail.env]",
+        "TRAIL_URL = '{url}'",
+        "TRAIL_KEY = '{key}'",
+        f"TRAIL_TOOL = {json.dumps(tool)}",
+        "[programs.trail.files]",
+        f"'{{home}}/trail.py' = {json.dumps(literal)}",
+    ]
+    file.write_text("\n".join(lines))
+    return str(file)
+
+
+def shown(records, result, capsys, **more):
+    """Print what was measured; returns the events by kind."""
     events = Counter(event["event"] for record in records for event in record.events)
-    result = rescored(records)
     figures = {
-        "program": program,
-        "temperature": temperature,
+        **more,
         "trajectories": len(records),
+        "solved": sum(record.score == 1.0 for record in records),
         "turns": sum(len(record.turns) for record in records),
         "sampled": sum(len(t.completion_ids) for record in records for t in record.turns),
         "sequences": sum(len(record.sequences) for record in records),
@@ -92,8 +108,43 @@ def test_programs_get_one_sequence_per_path_and_score_the_same_when_asked_again(
     }
     with capsys.disabled():
         print(f"\n{json.dumps(figures)}", flush=True)
+    return events
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("temperature", [1.0, 1.4])
+def test_turns_of_a_program_are_one_sequence_although_it_rewrites_its_history(
+    server, run, start_worker, rescored, trail_program, capsys, episodes, temperature
+):
+    start_worker()
+    send(run, server, trail_program, episodes, temperature, max_turns=12)
+    records = run.records("r")
+    assert [record.failure for record in records] == [None] * episodes
+    result = rescored(records)
+    events = shown(records, result, capsys, program="trail", temperature=temperature)
     assert [v for record in records for v in token_violations(record)] == []
-    assert events["sequence_break"] == 0
-    if program == "mini-swe-agent":  # which answers a reply without a call, and asks again
-        assert sum(len(record.turns) > 1 for record in records) > episodes / 2
+    assert [len(record.sequences) for record in records] == [1] * episodes
+    assert (events["sequence_break"], events["rerendered"]) == (0, 0)
+    assert sum(len(record.turns) >= 3 for record in records) > episodes / 2
+    if temperature == 1.0:
+        assert sum(record.score == 1.0 for record in records) > episodes / 2
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("temperature", [1.0, 1.4])
+@pytest.mark.parametrize("program", ["mini-swe-agent", "hermes-agent"])
+def test_calls_of_large_programs_have_exact_tokens(
+    roomy_server, run, start_worker, rescored, programs, capsys, episodes, program, temperature
+):
+    """The tiny model knows none of their prompts: most replies are of no use to them."""
+    start_worker()
+    send(run, roomy_server, programs[program], episodes, temperature, max_turns=6)
+    records = run.records("r")
+    assert [record.failure for record in records] == [None] * episodes
+    result = rescored(records)
+    shown(records, result, capsys, program=program, temperature=temperature)
+    assert [v for record in records for v in token_violations(record)] == []
+    # mini-swe-agent leaves out replies that it cannot use: its own rewriting, and no break of ours.
+    assert all(len(record.sequences) <= len(record.turns) for record in records)
     assert result.returncode == 0, result.stdout + result.stderr

@@ -365,14 +365,14 @@ async def test_output_that_does_not_come_in_time_is_marked_as_cut(start, faults,
 
 def hold_streams_open(monkeypatch):
     """As a service does for a background process; the server here ends them with the command."""
-    read = process._Output._read
+    read = process.Output._read
 
     async def held(stream):
         async for chunk in stream:
             yield chunk
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(process._Output, "_read", lambda self, stream: read(self, held(stream)))
+    monkeypatch.setattr(process.Output, "_read", lambda self, stream: read(self, held(stream)))
 
 
 async def test_a_background_process_that_holds_the_streams_cuts_nothing(start, monkeypatch):
@@ -387,7 +387,7 @@ async def test_a_background_process_that_holds_the_streams_cuts_nothing(start, m
 
 async def test_a_stream_whose_end_swallows_the_cancellation_holds_no_command_up(start, monkeypatch):
     """As the SDK's bridge does when a stream ends in the moment of the cancellation."""
-    read = process._Output._read
+    read = process.Output._read
 
     async def swallowing(stream):
         async for chunk in stream:
@@ -399,7 +399,7 @@ async def test_a_stream_whose_end_swallows_the_cancellation_holds_no_command_up(
     backend = await start()
     slot = await backend.acquire("t", SlotSpec())
     monkeypatch.setattr(
-        process._Output, "_read", lambda self, stream: read(self, swallowing(stream))
+        process.Output, "_read", lambda self, stream: read(self, swallowing(stream))
     )
     async with asyncio.timeout(30):
         result = await answer(backend, slot, "echo here")
