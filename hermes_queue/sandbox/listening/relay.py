@@ -44,7 +44,7 @@ FRAMES_AT_ONCE = 256
 """Received frames after which other tasks have their turn."""
 
 
-class Wire(Protocol):
+class RelayWire(Protocol):
     """The running program in a sandbox."""
 
     def read(self) -> AsyncGenerator[bytes, None]:
@@ -73,7 +73,7 @@ def program() -> str:
 class Relay:
     """One run of the program."""
 
-    def __init__(self, wire: Wire, factory: Callable[[], asyncio.BaseProtocol]) -> None:
+    def __init__(self, wire: RelayWire, factory: Callable[[], asyncio.BaseProtocol]) -> None:
         self._wire = wire
         self._factory = factory
         self._loop = asyncio.get_running_loop()
