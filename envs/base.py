@@ -119,7 +119,7 @@ class PreparesAhead(Protocol):
 
 
 def task_of(env: Environment[Any], item: Any) -> str:
-    """The task as a program is told it: `task`, else what the prompt says before any reply."""
+    """The task as a program is given it: `task`, else what the prompt says before any reply."""
     if isinstance(env, DescribesTask):
         return env.task(item)
     texts = []

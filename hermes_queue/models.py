@@ -31,7 +31,7 @@ from hermes_queue.wire.turns import TurnCall as TurnCall
 from hermes_queue.wire.turns import Usage as Usage
 
 SCHEMA_VERSION = 1
-RECORD_VERSION = 2
+RECORD_VERSION: Literal[2] = 2
 """The newest version of records. 2: with the conversations of a program, see `_SINCE_2`."""
 
 StopReason = Literal[

@@ -16,7 +16,8 @@ trajectory.py   the Celery task; whether and when a failed attempt is repeated
 verdicts.py     validates what an env returns
 calls/          permission to call a model
 chaos/          kills everything, proves that nothing is lost
-program/        the agent stage of a program in the slot
+play/           one trajectory before a person's eyes
+program/        runs a program in the slot as the agent
 resume/         continues trajectories of workers that have ended
 upkeep/         threads and tasks that renew, sweep and report
 """

@@ -1,6 +1,7 @@
 """The parts of the benchmarks; each module has a `PART`, and its docstring says what it compares.
 
 atropos.py   consume -> Atropos's API server
+capture.py   model calls of programs, through the endpoint
 codec.py     records to bytes and back
 commands.py  a command in a local sandbox
 enqueue.py   real rows into the queue

@@ -9,11 +9,11 @@ prices.py      prices of model calls
 registry.py    agents by name
 resumption.py  continuing after turns that another worker has run
 scripted.py    common parts of agents that need no model
-capture/       the endpoint of programs in slots: their calls and conversations
+capture/       model calls of programs in the slot
 endpoint/      calls of model servers
 kinds/         the agents
 parsers/       parsers for tool calls that a server left as text
-programs/      programs that run in the slot
+programs/      unmodified programs as agents
 tokens/        exact token ids and logprobs
 """
 

@@ -32,57 +32,54 @@ class EnqueueReport:
     """Claimed by an earlier call with the same run id, hence skipped."""
 
 
-class _Items:
-    """Takes the rows that are too large for their jobs out of these."""
+def _without_large_items(
+    jobs: Iterable[TrajectoryJob], packed: Mapping[str, bytes], settings: ProducerSettings
+) -> tuple[list[TrajectoryJob], dict[str, bytes]]:
+    """The jobs as they are enqueued, and the compressed rows that have to be stored before.
 
-    def __init__(self, packed: Mapping[str, bytes], settings: ProducerSettings) -> None:
-        self._packed = packed
-        self._settings = settings
+    `packed` are rows that jobs name by their hash.
 
-    def take_out(
-        self, jobs: Iterable[TrajectoryJob]
-    ) -> tuple[list[TrajectoryJob], dict[str, bytes]]:
-        """The jobs as they are enqueued, and the compressed rows that have to be stored before.
+    Raises:
+        PayloadTooLarge: a row exceeds `item_max_bytes`.
+    """
+    light: list[TrajectoryJob] = []
+    rows: dict[str, bytes] = {}
+    given = kept = None
+    for job in jobs:
+        if given and kept and _share_item(job, given):
+            update = {"item": kept.item, "item_sha256": kept.item_sha256}
+            light.append(job.model_copy(update=update))
+        elif job.item is not None:
+            given, kept = job, _with_item_apart(job, job.item, rows, settings)
+            light.append(kept)
+        else:
+            name = str(job.item_sha256)
+            if name in packed:
+                rows[name] = packed[name]
+            light.append(job)
+        program = program_sha256(job.agent.params)
+        if program and program in packed:
+            rows[program] = packed[program]
+    return light, rows
 
-        Raises:
-            PayloadTooLarge: a row exceeds `item_max_bytes`.
-        """
-        light: list[TrajectoryJob] = []
-        rows: dict[str, bytes] = {}
-        given = kept = None
-        for job in jobs:
-            if given and kept and _share_item(job, given):
-                update = {"item": kept.item, "item_sha256": kept.item_sha256}
-                light.append(job.model_copy(update=update))
-            elif job.item is not None:
-                given, kept = job, self._separated(job, job.item, rows)
-                light.append(kept)
-            else:
-                name = str(job.item_sha256)
-                if name in self._packed:
-                    rows[name] = self._packed[name]
-                light.append(job)
-            program = program_sha256(job.agent.params)
-            if program and program in self._packed:
-                rows[program] = self._packed[program]
-        return light, rows
 
-    def _separated(
-        self, job: TrajectoryJob, item: Mapping[str, Any], rows: dict[str, bytes]
-    ) -> TrajectoryJob:
-        data = codec.encode_item(item)
-        most = self._settings.item_max_bytes
-        if len(data) > most:
-            raise PayloadTooLarge(
-                f"row {job.instance_id!r} has {len(data)} bytes, the cap is {most}; "
-                "drop unneeded columns or raise HERMES_QUEUE_PRODUCER_ITEM_MAX_BYTES"
-            )
-        if len(data) <= self._settings.item_inline_bytes:
-            return job
-        name = hashlib.sha256(data).hexdigest()
-        if name not in rows:
-            rows[name] = codec.compress_item(data)
-        return job.model_copy(update={"item": None, "item_sha256": name})
+def _with_item_apart(
+    job: TrajectoryJob, item: Mapping[str, Any], rows: dict[str, bytes], settings: ProducerSettings
+) -> TrajectoryJob:
+    """The job with the hash of `item` in place of it, if it is large; it is then in `rows`."""
+    data = codec.encode_item(item)
+    most = settings.item_max_bytes
+    if len(data) > most:
+        raise PayloadTooLarge(
+            f"row {job.instance_id!r} has {len(data)} bytes, the cap is {most}; "
+            "drop unneeded columns or raise HERMES_QUEUE_PRODUCER_ITEM_MAX_BYTES"
+        )
+    if len(data) <= settings.item_inline_bytes:
+        return job
+    name = hashlib.sha256(data).hexdigest()
+    if name not in rows:
+        rows[name] = codec.compress_item(data)
+    return job.model_copy(update={"item": None, "item_sha256": name})
 
 
 def _share_item(job: TrajectoryJob, given: TrajectoryJob) -> bool:
@@ -124,11 +121,10 @@ def enqueue(
     section = settings or ProducerSettings()
     ledger.refuse_eviction()
     enqueued = already = 0
-    of_call = _Items(items or {}, section)
     remaining = iter(jobs)
     while batch := list(islice(remaining, section.batch)):
         _wait_for_room(ledger, section.backlog_max, on_full)
-        light, rows = of_call.take_out(batch)
+        light, rows = _without_large_items(batch, items or {}, section)
         # Before the claim: a worker may take a claimed job at once, and one without its item fails.
         # In every batch that names it: a Redis that crashes may lose its last second, in which an
         # earlier batch has stored it, and go on with this one.

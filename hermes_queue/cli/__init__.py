@@ -9,6 +9,7 @@
     limits.py      permits of model endpoints
     localmodal.py  the Modal-compatible server
     overview.py    the whole deployment at a glance
+    play.py        one trajectory in this terminal
     plugins.py     extensions by name
     rescore.py     recompute recorded logprobs
     run.py         runs: show, pause, cancel, purge
@@ -38,6 +39,7 @@ COMMANDS = {
     "lanes": ("lanes", "Show which lanes are paused, and why; pause and resume them."),
     "limits": ("limits", "Show the call limits of model endpoints, and how many calls wait."),
     "localmodal": ("localmodal", "Serve the Modal protocol on 127.0.0.1."),
+    "play": ("play", "Play one trajectory by hand, or watch an agent; no Redis needed."),
     "plugins": (
         "plugins",
         "List envs, tools, agents, sinks and other extensions, including those of plugins.",

@@ -37,7 +37,7 @@ from hermes_queue.telemetry.endpoint import MetricsEndpoint
 from hermes_queue.telemetry.meter import PrometheusMeter, Values
 from hermes_queue.telemetry.metrics import Metric
 
-Answer = tuple[Metric, Values]
+MetricValues = tuple[Metric, Values]
 
 _BINDING = "_kombu.binding."
 _LIMIT_PARTS = (":leases", ":waiting", ":seen")
@@ -75,7 +75,7 @@ class Exporter:
         self._queues: set[str] = set()
         self._limits: list[str] = []
 
-    def values(self) -> Iterator[Answer]:
+    def values(self) -> Iterator[MetricValues]:
         """All metrics as of now; only `redis_up` 0 while Redis does not answer."""
         try:
             with explained(self.ledger.url):
@@ -99,7 +99,7 @@ class Exporter:
         ]
         return json.dumps(found).encode(), "application/json"
 
-    def _read(self) -> Iterator[Answer]:
+    def _read(self) -> Iterator[MetricValues]:
         seconds, micros = self._client.time()
         now = seconds + micros / 1e6
         self._scan()
@@ -141,14 +141,14 @@ class Exporter:
         served = {str(lane) for worker in workers for lane in worker.get("lanes", ())}
         return {*self.lanes, *served, *of_queues}
 
-    def _read_slots(self, workers: Iterable[dict[str, Any]]) -> Iterator[Answer]:
+    def _read_slots(self, workers: Iterable[dict[str, Any]]) -> Iterator[MetricValues]:
         leased = self._client.zcard(self.ledger.key("leases"))
         slots = sum(int(worker.get("slots", 0)) for worker in workers)
         yield metrics.SLOTS, {("leased",): leased, ("free",): max(0, slots - leased)}
 
     def _read_lanes(
         self, names: Sequence[str], workers: Sequence[Mapping[str, Any]], now: float
-    ) -> Iterator[Answer]:
+    ) -> Iterator[MetricValues]:
         lanes = [lane_now(self.ledger, name, workers, now) for name in names]
         depth: dict[tuple[str, ...], float] = {}
         for lane in lanes:
@@ -159,7 +159,7 @@ class Exporter:
         yield metrics.LANE_BREAKER, {(i.name,): float(i.breaker.state != "closed") for i in lanes}
         yield metrics.DELAYED, {(): self._client.zcard(self.ledger.key("delayed"))}
 
-    def _read_runs(self) -> Iterator[Answer]:
+    def _read_runs(self) -> Iterator[MetricValues]:
         found = self._client.zrevrange(self.ledger.key("runs"), 0, _MOST_RUNS - 1)
         with self._client.pipeline(transaction=False) as pipe:
             for run_id in found:
@@ -173,7 +173,7 @@ class Exporter:
             states["done" if done else state.decode()] += 1
         yield metrics.RUNS, {(state,): count for state, count in states.items()}
 
-    def _read_sandboxes(self, now: float) -> Iterator[Answer]:
+    def _read_sandboxes(self, now: float) -> Iterator[MetricValues]:
         counts: Counter[tuple[str, ...]] = Counter()
         for record in Sandboxes(self.ledger).all():
             counts[record.backend, "running" if record.lease_s > 0 else "leaked"] += 1
@@ -184,7 +184,7 @@ class Exporter:
             counts[backend, "leaked"] += 0
         yield metrics.SANDBOXES, counts
 
-    def _read_limits(self) -> Iterator[Answer]:
+    def _read_limits(self) -> Iterator[MetricValues]:
         limits = EndpointLimits(self.ledger)
         calls: dict[tuple[str, ...], float] = {}
         pauses: dict[tuple[str, ...], float] = {}
@@ -203,7 +203,7 @@ class Exporter:
         yield metrics.LIMIT_PAUSE, pauses
         yield metrics.LIMIT_ANSWERS, answers
 
-    def _read_consumers(self, now: float) -> Iterator[Answer]:
+    def _read_consumers(self, now: float) -> Iterator[MetricValues]:
         stream = self.ledger.key(STREAM)
         yield metrics.STREAM_GROUPS, {(): self._client.xlen(stream)}
         size = self._client.get(self.ledger.key(f"{STREAM}:bytes"))
@@ -223,7 +223,7 @@ class Exporter:
         yield metrics.CONSUMER_AGE_SECONDS, ages
 
 
-def _counted(found: Totals) -> Iterator[Answer]:
+def _counted(found: Totals) -> Iterator[MetricValues]:
     """The ledger's totals. A counter that appeared with its first increment would have no rate."""
     values: dict[Metric, dict[tuple[str, ...], float]] = {m: {} for m in _TOTALS.values()}
     for cause in WIDE_CAUSES:

@@ -26,8 +26,8 @@ class PackedArray(Sequence[N]):
 
     It is made without a look at its elements, since any bits are a number of its type.
     `numpy.asarray()` gives a read-only view of it, without a copy. Libraries that look for lists
-    and tuples (`json`, pyarrow, pandas' `to_json`) need a `list()` of it; models that contain one
-    are dumped as if it were a tuple.
+    and tuples (`json`, pyarrow) need a `list()` of it, pandas' `to_json` a `default_handler=list`;
+    models that contain one are dumped as if it were a tuple.
     """
 
     __slots__ = ("_view",)

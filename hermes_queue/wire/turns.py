@@ -10,7 +10,7 @@ from hermes_queue.wire.arrays import Logprobs, LossMask, TokenIds
 from hermes_queue.wire.branches import BranchLabel
 from hermes_queue.wire.conversation import Wire
 
-CallStatus = Literal["delivered", "undelivered"]
+DeliveryStatus = Literal["delivered", "undelivered"]
 """undelivered: the program never got the reply, so it is no part of what it did."""
 
 
@@ -22,7 +22,7 @@ class TurnCall(Wire):
     path: str
     requested_model: str | None = None
     streamed: bool = False
-    status: CallStatus = "undelivered"
+    status: DeliveryStatus = "undelivered"
     hints: dict[str, str] = Field(default_factory=dict)
     """Headers by which programs name the session or sub-agent that calls."""
     began_s: float = 0.0

@@ -11,4 +11,5 @@ progress.py         progress and the table of results
 report.py           the report at the end
 sandbox_options.py  options of the sandbox
 selection.py        read and validate rows
+single.py           one job without a run
 """

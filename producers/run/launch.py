@@ -51,6 +51,8 @@ def run(producer: Producer, options: ProducerOptions) -> int:
         IsolationUnavailable: the embedded worker cannot isolate slots.
     """
     options.sandbox.worker_settings()
+    if options.agent.kind == "human":
+        raise ConfigurationError("--agent human: a run has no terminal; use `hermes-queue play`")
     env = load_env(options.run.env)
     plan = make_plan(producer, env, options)
     rows = options.rows

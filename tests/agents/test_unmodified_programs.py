@@ -140,7 +140,7 @@ def test_a_program_that_spends_all_tokens_is_ended_and_scored(run, model, start_
 def test_a_program_that_works_for_too_long_is_ended_and_scored(run, model, start_worker):
     start_worker()
     model.play = script("hermes-agent", "sleep 1000", last=ANSWER)
-    run.enqueue("hermes-agent", agent_timeout_s=30)
+    run.enqueue("hermes-agent", agent_timeout_s=90)
     record = run.record()
     assert (record.stop_reason, record.score, len(record.turns)) == ("time_limit", 0.0, 1)
 

@@ -156,6 +156,7 @@ def published(ledger: Ledger) -> dict[str, ScoredTrajectory]:
 def check(records: dict[str, ScoredTrajectory], folder: Path) -> None:
     """What the files hold is what the ledger says, record by record."""
     import datasets
+    import pandas
     import pyarrow.parquet as pq
 
     rows = pq.read_table(folder / "parquet").to_pylist()
@@ -170,3 +171,6 @@ def check(records: dict[str, ScoredTrajectory], folder: Path) -> None:
     text = {"train": str(folder / "rows.jsonl")}
     loaded = datasets.load_dataset("json", data_files=text, cache_dir=str(folder / "cache"))
     assert loaded["train"].num_rows == len(records)
+    ids = [sequence.ids for record in records.values() for sequence in record.sequences or ()]
+    written = pandas.DataFrame({"ids": ids}).to_json(orient="values", default_handler=list)
+    assert [row for (row,) in json.loads(written)] == [list(each) for each in ids]

@@ -9,6 +9,8 @@ import pytest
 from celery_worker import CeleryWorker, eventually, running_worker
 from redis_server import RedisServer
 
+from hermes_queue.broker.pool.task_pool import STACKS_SHOWN
+
 pytestmark = pytest.mark.redis
 
 
@@ -85,16 +87,19 @@ def test_a_second_signal_during_the_drain_ends_the_worker(
         assert worker.marked("cancelled", task_id, "shutdown")
 
 
-def test_a_stubborn_job_does_not_keep_the_worker_from_ending(
+def test_stubborn_jobs_keep_the_worker_neither_from_ending_nor_its_log_readable(
     redis_server: RedisServer, tmp_path: Path
 ) -> None:
     setting = {"HERMES_QUEUE_WORKER_SOFT_SHUTDOWN_S": "0.1"}
-    with running_worker(redis_server, tmp_path / "worker", **setting) as worker:
-        task_id = worker.send("stubborn", 2)
-        eventually(lambda: worker.marked("start", task_id))
+    with running_worker(redis_server, tmp_path / "worker", 17, **setting) as worker:
+        task_ids = [worker.send("stubborn", 2) for _ in range(17)]
+        for task_id in task_ids:
+            eventually(lambda one=task_id: worker.marked("start", one))
         worker.signal(signal.SIGTERM)
         worker.wait()
-        assert f"Job {task_id} swallowed two cancellations (shutdown)" in worker.log
+        shown = [each for each in task_ids if f"Job {each} swallowed two canc" in worker.log]
+        assert len(shown) == STACKS_SHOWN
+        assert worker.log.count("16 jobs have swallowed two cancellations (shutdown)") == 1
 
 
 def test_a_failing_start_hook_ends_the_worker_with_its_reason_and_exit_code(

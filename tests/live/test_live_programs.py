@@ -94,5 +94,6 @@ def test_programs_get_one_sequence_per_path_and_score_the_same_when_asked_again(
         print(f"\n{json.dumps(figures)}", flush=True)
     assert [v for record in records for v in token_violations(record)] == []
     assert events["sequence_break"] == 0
-    assert sum(len(record.turns) > 1 for record in records) > episodes / 2
+    if program == "mini-swe-agent":  # which answers a reply without a call, and asks again
+        assert sum(len(record.turns) > 1 for record in records) > episodes / 2
     assert result.returncode == 0, result.stdout + result.stderr

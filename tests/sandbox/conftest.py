@@ -89,6 +89,24 @@ WANTED = set(os.environ.get("BACKENDS", "").split()) or BACKENDS.keys() - REPEAT
 TRIED = {name: candidate for name, candidate in BACKENDS.items() if name in WANTED}
 
 
+DEAR_ON_MODAL = {
+    "a_program_in_the_slot_talks_to_the_worker",
+    "connections_are_bounded_and_slow_readers_wait",
+}
+"""Megabytes and hundreds of connections through two implementations of a protocol; test_relay.py
+tries the relay without them."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave the dearest pairs of a check and a backend to `make test-exhaustive`."""
+    for item in items:
+        callspec = getattr(item, "callspec", None)
+        params = callspec.params if callspec else {}
+        check, backend = params.get("check"), str(params.get("backend_name", ""))
+        if getattr(check, "name", "") in DEAR_ON_MODAL and backend.startswith("modal"):
+            item.add_marker(pytest.mark.exhaustive)
+
+
 class Bench(selfcheck.SlotBench):
     """A started backend with one-line access to commands."""
 

@@ -20,7 +20,7 @@ ALIKE = frozenset(
     fifty_commands_run_at_once a_timeout_is_reported_with_the_output_so_far
     cancellation_kills_the_whole_tree acquire_waits_for_a_free_slot
     a_cancelled_acquire_takes_no_slot resize_changes_how_many_slots_may_be_leased
-    connections_and_their_memory_are_bounded a_port_ends_with_its_owner_and_with_the_slot
+    connections_are_bounded_and_slow_readers_wait a_port_ends_with_its_owner_and_with_the_slot
     releasing_twice_frees_one_slot a_released_slot_is_lost_in_place
     a_profile_nobody_described_is_refused_with_those_there_are a_file_over_the_limit_is_refused
     an_asset_is_built_once_by_five_at_once a_build_is_strict_and_starts_in_its_mount

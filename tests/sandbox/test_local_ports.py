@@ -82,8 +82,8 @@ async def test_a_slot_whose_spawner_is_gone_loses_its_ports(any_local):
 
 
 async def test_a_stopped_spawner_is_not_waited_for_without_a_limit(local, monkeypatch):
-    monkeypatch.setattr(spawner, "ANSWER_TIMEOUT_S", 0.3)
     slot = await local.slot()
+    monkeypatch.setattr(spawner, "ANSWER_TIMEOUT_S", 0.3)
     server = local.backend._spawners._server.pid
     [process] = Path(f"/proc/{server}/task/{server}/children").read_text().split()
     os.kill(int(process), signal.SIGSTOP)

@@ -13,7 +13,7 @@ import pytest
 
 from hermes_queue.errors import SandboxError, SlotLost
 from hermes_queue.sandbox.base import ExecutionResult
-from hermes_queue.sandbox.host.processes import kill_tree
+from hermes_queue.sandbox.host.processes import kill_trees
 
 TRACER = """
 import ctypes, os, time
@@ -176,12 +176,12 @@ async def test_spawners_end_with_their_slots_and_the_server_with_its_backend(loc
 
 
 async def test_a_command_killed_with_its_slot_has_no_result(make_bench, monkeypatch):
-    def kill_and_linger(*tree: object) -> bool:
-        done = kill_tree(*tree)
+    def kill_and_linger(trees) -> bool:
+        done = kill_trees(trees)
         time.sleep(0.2)
         return done
 
-    monkeypatch.setattr("hermes_queue.sandbox.local.unfenced.kill_tree", kill_and_linger)
+    monkeypatch.setattr("hermes_queue.sandbox.local.unfenced.kill_trees", kill_and_linger)
     bench = await make_bench("local-unfenced", slots=1)
     slot = await bench.slot()
     running = asyncio.create_task(bench.answer(slot, "touch begun; sleep 4242"))
@@ -189,6 +189,30 @@ async def test_a_command_killed_with_its_slot_has_no_result(make_bench, monkeypa
         await asyncio.sleep(0.01)
     await bench.backend.release(slot)
     assert type(await running) is SlotLost
+
+
+async def test_commands_that_are_cancelled_together_share_few_readings_of_proc(
+    make_bench, monkeypatch
+):
+    sizes: list[int] = []
+
+    def counted(trees) -> bool:
+        sizes.append(len(trees))
+        return kill_trees(trees)
+
+    monkeypatch.setattr("hermes_queue.sandbox.local.unfenced.kill_trees", counted)
+    bench = await make_bench("local-unfenced", slots=1)
+    slot = await bench.slot()
+    command = "touch begun.$$; sleep 4242"
+    running = [asyncio.create_task(bench.answer(slot, command)) for _ in range(20)]
+    while len(list(Path(slot.workspace).glob("begun.*"))) < len(running):
+        await asyncio.sleep(0.01)
+    for each in running:
+        each.cancel()
+    await asyncio.wait(running)
+    assert sum(sizes) == len(running)
+    assert len(sizes) <= 4
+    assert all(each.cancelled() for each in running)
 
 
 async def test_a_command_whose_death_a_tracer_hides_is_ended(local):

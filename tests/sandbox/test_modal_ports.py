@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 from modal_slots import answer, out
@@ -12,6 +13,8 @@ from hermes_queue.errors import SandboxRejected, SlotLost
 from hermes_queue.sandbox.base import SlotSpec
 from hermes_queue.sandbox.listening import relay
 from hermes_queue.sandbox.modal import process, wire
+from hermes_queue.sandbox.modal.box import Lease, ModalSandbox
+from hermes_queue.settings import ModalSettings
 
 RELAYS = "[R]elayServer"
 """Pattern of the relay's command line, which has its text."""
@@ -74,6 +77,7 @@ async def test_a_slot_cannot_signal_its_relay_and_none_is_left_after_its_release
     assert await as_root(backend, other, "pgrep", "-f", RELAYS) == ""
 
 
+@pytest.mark.exhaustive
 async def test_a_service_that_is_away_for_a_moment_loses_no_connection(start, localmodal):
     backend = await start()
     slot = await backend.acquire("t", SlotSpec())
@@ -84,6 +88,7 @@ async def test_a_service_that_is_away_for_a_moment_loses_no_connection(start, lo
     assert not listening.lost.done()
 
 
+@pytest.mark.exhaustive
 async def test_a_machine_that_dies_is_a_lost_slot(start, localmodal, monkeypatch):
     monkeypatch.setattr(process, "START_S", 0.5)
     monkeypatch.setattr(relay, "BEAT_S", 0.1)
@@ -96,15 +101,13 @@ async def test_a_machine_that_dies_is_a_lost_slot(start, localmodal, monkeypatch
     assert isinstance(await why(listening), SlotLost)
 
 
-async def test_an_image_without_python_is_refused_with_what_it_lacks(start):
-    backend = await start()
-    slot = await backend.acquire("t", SlotSpec())
-    box = backend._held[slot.slot_id].box
-    box.abilities = type(box.abilities)(uids=box.abilities.uids, python="")
-    with pytest.raises(SandboxRejected, match="has no python3"):
-        await backend.listen(slot, Greeter)
+async def test_an_image_without_python_is_refused_with_what_it_lacks():
+    box = ModalSandbox(SimpleNamespace(object_id="sb-1"), ModalSettings(image="alpine"))
+    with pytest.raises(SandboxRejected, match="image alpine has no python3"):
+        await box.listen(Lease("slot", 20_000, "/workspace", "/workspace"), Greeter)
 
 
+@pytest.mark.exhaustive
 async def test_a_cancelled_start_leaves_no_relay(start):
     backend = await start()
     slot = await backend.acquire("t", SlotSpec())

@@ -207,6 +207,24 @@ async def test_a_protocol_that_raises_ends_its_own_connection_only(connected):
     assert [type(each["exception"]) for each in reported] == [ZeroDivisionError]
 
 
+async def test_connections_come_and_go_and_their_number_is_bounded(start):
+    served = []
+    listening = RelayedListening("slot", start, lambda: served.append(Quiet()) or served[-1])
+    await listening.start()
+    crowd = [await connect(listening.port) for _ in range(MAX_CONNECTIONS + 3)]
+    await until(lambda: len(served) == MAX_CONNECTIONS)
+    for writer in crowd:
+        writer.close()
+        await writer.wait_closed()
+    for number in range(len(crowd)):
+        await until(lambda number=number: len(served) > number and "eof" in served[number].seen)
+        assert len(served) <= number + MAX_CONNECTIONS
+        served[number].transport.close()
+        await served[number].lost.wait()
+    assert listening._relay._connections == {}
+    await listening.close()
+
+
 # --- a stream that is lost ----------------------------------------------------------------
 
 

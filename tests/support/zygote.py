@@ -24,6 +24,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import termios
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,7 +40,9 @@ OURS = (
     "hermes_queue.sandbox.local.backend",
     "openai",
     "producers.base",
+    "producers.run.single",
     "workers.lifecycle",
+    "workers.play.session",
     "workers.trajectory",
 )
 """Modules that our workers and commands import."""
@@ -175,6 +178,7 @@ class Zygote:
         log: IO[bytes],
         directory: Path | None = None,
         error: IO[bytes] | None = None,
+        typed: IO[bytes] | None = None,
     ) -> ForkedProcess:
         """Run `python -m module *arguments` in a fork.
 
@@ -185,6 +189,7 @@ class Zygote:
             log: takes its output.
             directory: where it runs; None = here.
             error: takes its standard error; None = `log` does.
+            typed: its standard input, which becomes its terminal if it is one; None = empty.
         """
         request = {
             "argv": [module, *arguments],
@@ -192,7 +197,7 @@ class Zygote:
             "cwd": str(directory or Path.cwd()),
         }
         with self._lock:
-            streams = [log.fileno(), (error or log).fileno()]
+            streams = [stream.fileno() for stream in (log, error or log, typed) if stream]
             socket.send_fds(self._socket, [json.dumps(request).encode()], streams)
             while True:
                 for message in self._messages(None):
@@ -277,7 +282,7 @@ class _Server:
             if self._listener in ready:
                 self._links.add(self._listener.accept()[0])
             for link in self._links.intersection(ready):
-                data, descriptors, _, _ = socket.recv_fds(link, MAX_REQUEST_BYTES, 2)
+                data, descriptors, _, _ = socket.recv_fds(link, MAX_REQUEST_BYTES, 3)
                 if data:
                     if not self._fork(link, descriptors):
                         return {**json.loads(data), "streams": descriptors}
@@ -333,11 +338,16 @@ class _Server:
 
 def _become(request: dict[str, Any]) -> None:
     """Be what the request asks for, as far as a new process would be."""
-    for number, descriptor in zip((1, 2), request["streams"], strict=True):
-        os.dup2(descriptor, number)
-        os.close(descriptor)
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)
+    for number, descriptor in zip((1, 2, 0), request["streams"], strict=False):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    if len(request["streams"]) == 3:  # Python's own objects believe in what was there before
+        sys.stdin, sys.stdout = open(0, closefd=False), open(1, "w", closefd=False)
+    if os.isatty(0):
+        os.setsid()
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     os.environ.clear()
     os.environ.update(request["environment"])
     os.chdir(request["cwd"])

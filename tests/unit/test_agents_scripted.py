@@ -263,7 +263,7 @@ def test_replay_needs_one_source(params: dict[str, Any], expected: str) -> None:
 
 
 def test_an_unknown_agent_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(ConfigurationError, match="known: garbage, nop, openai, oracle"):
+    with pytest.raises(ConfigurationError, match="known: garbage, human, nop, openai"):
         make_chat(AgentSpec(kind="orcale"), script(), ModelSettings())
 
 
@@ -276,5 +276,5 @@ def test_an_agent_of_ones_own_is_named_by_module_and_factory() -> None:
 
 
 def test_the_scripted_agents_are_all_known() -> None:
-    expected = {"oracle", "nop", "replay", "garbage", "tamper", "slow", "openai"}
+    expected = {"oracle", "nop", "replay", "garbage", "tamper", "slow", "openai", "human"}
     assert set(extensions.own("agent")) == expected

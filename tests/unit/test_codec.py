@@ -11,12 +11,19 @@ from array import array
 import msgpack
 import pytest
 import zstandard
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 from records import make_job, make_record
 
 from hermes_queue.bodies import codec
 from hermes_queue.errors import PayloadTooLarge, SchemaTooNew
-from hermes_queue.models import TokenSequence, Turn, Wire
+from hermes_queue.models import (
+    AttemptRecord,
+    Failure,
+    ScoredTrajectory,
+    TokenSequence,
+    Turn,
+    Wire,
+)
 
 
 def test_a_record_comes_back_bit_for_bit():
@@ -149,6 +156,44 @@ def test_a_writer_that_packs_no_arrays_is_read():
 def test_an_array_of_a_wrong_type_length_or_place_is_refused(changes, reason):
     with pytest.raises(ValueError, match=reason):
         codec.decode_record(body_of(**changes))
+
+
+def nested(levels, value=1):
+    for _ in range(levels):
+        value = {"a": value}
+    return value
+
+
+@pytest.mark.parametrize("field", ["report", "events", "tools", "attempts"])
+@pytest.mark.parametrize(
+    "value",
+    [nested(300), nested(2000), {"at": msgpack.Timestamp(1)}, {"raw": b"\xff"}, {"s": {1}}, {1: 2}],
+    ids=["deep", "bottomless", "time", "bytes", "set", "key"],
+)
+def test_what_json_cannot_hold_is_refused_before_it_is_stored(field, value):
+    failure = Failure(cause="sandbox", stage="setup", type="SandboxError", message="gone")
+    attempt = AttemptRecord(attempt=1, epoch=1, failure=failure)
+    update = {
+        "report": value,
+        "events": (value,),
+        "tools": (value,),
+        "attempts": (attempt.model_copy(update={"events": (value,)}),),
+    }
+    record = make_record(make_job()).model_copy(update={field: update[field]})
+    with pytest.raises((ValueError, TypeError)):
+        codec.encode_record(record)
+
+
+@pytest.mark.parametrize("levels", range(244, 257))
+def test_whatever_is_stored_can_be_written_as_json(levels):
+    record = make_record(make_job()).model_copy(update={"events": (nested(levels),)})
+    try:
+        body = codec.encode_record(record)
+    except ValueError:
+        assert levels > 244
+        return
+    assert levels < 256
+    TypeAdapter(list[list[ScoredTrajectory]]).dump_json([[codec.decode_record(body)]])
 
 
 def test_a_map_with_a_list_as_key_is_no_record():

@@ -45,6 +45,8 @@ FOREIGN = {
 
 FOREIGN_FLAGS = {
     "--no-deps": "pip",
+    "--hash": "pip",
+    "--generate-hashes": "uv",
     "--pool": "celery worker",
     "--max": "Flower's --max_tasks, up to the underscore",
     "--chat-template": "vLLM and SGLang",

@@ -19,7 +19,7 @@ from hermes_queue.agent.tokens.merge import merge_with_breaks
 from hermes_queue.errors import ContextLengthExceeded, ModelConfigError, ModelError
 from hermes_queue.models import AgentSpec, FunctionCall, Message, ToolCall
 from hermes_queue.settings import ModelSettings
-from hermes_queue.tools import load_tool
+from hermes_queue.tools import load_tool, make_call
 
 pytestmark = pytest.mark.xdist_group("openai")
 """One process imports the OpenAI SDK."""
@@ -222,6 +222,18 @@ async def test_arguments_that_are_not_a_json_object_are_rewritten_for_the_server
     assert json.loads(sent) == {"invalid_arguments": "{broken"}
     assert first.events == ({"event": "arguments_rewritten", "call": "b"},)
     assert second.events == ()
+
+
+async def test_calls_that_lack_ids_get_different_ones_in_calls_at_the_same_time(
+    endpoint: Endpoint,
+) -> None:
+    call = {"function": {"name": "terminal", "arguments": "{}"}}
+    endpoint.answers = [ok(None, message={"tool_calls": [call, call]})]
+    client = chat(endpoint)
+    earlier = Message(role="assistant", tool_calls=(make_call("call_6_0", "terminal"),))
+    replies = await asyncio.gather(*(ask(client, USER, earlier) for _ in range(3)))
+    ids = [call.id for reply in replies for call in reply.message.tool_calls]
+    assert sorted(ids) == [f"call_{number}_{i}" for number in (7, 8, 9) for i in (0, 1)]
 
 
 async def test_a_name_that_servers_refuse_is_rewritten_for_the_server_and_kept_on_the_record(

@@ -55,7 +55,7 @@ def test_a_wrong_flag_is_a_usage_error(
         (["--env", "nope"], "env 'nope' is unknown; known: gsm8k"),
         (["--env", "sums_env:NOPE"], "env 'sums_env:NOPE' cannot be loaded"),
         (["--env", "sums_env:WRONG_TOOL"], "tool 'teleport' is unknown"),
-        (["--agent", "nope"], "agent 'nope' is unknown; known: garbage"),
+        (["--agent", "nope"], "agent 'nope' is unknown; known: command, garbage"),
         (["--agent", "openai"], "--model"),
         (["--agent", "openai", "--agent-param", "token_id=true"], "context_tokens, logprobs_mode"),
         (["--agent", "openai", "--agent-param", "mode=token"], "mode: Input should be 'messages'"),

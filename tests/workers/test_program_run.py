@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+import os
+import signal
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 from chat_endpoint import Raw, completion
@@ -14,7 +16,15 @@ from token_stub import TokenStub, decode
 
 from hermes_queue.agent.endpoint.connection import close_clients
 from hermes_queue.agent.tokens.invariants import token_violations
-from hermes_queue.errors import ModelConfigError, ModelError
+from hermes_queue.errors import (
+    ModelConfigError,
+    ModelError,
+    SandboxError,
+    SlotKilled,
+    SlotLost,
+)
+from hermes_queue.models import AttemptRecord, Failure
+from hermes_queue.sandbox.base import ExecutionRequest, ExecutionResult
 from hermes_queue.sandbox.local.backend import LocalBackend
 from hermes_queue.settings import LocalSandboxSettings
 from workers.program import process
@@ -149,7 +159,7 @@ async def test_time_is_up_for_a_program_that_goes_on_to_hammer_its_endpoint(
             try:
                 post("/v1/nothing", dict())
             except Exception:
-                pass
+                time.sleep(0.03)
     for _ in range(4):
         threading.Thread(target=hammer).start()
     """
@@ -241,6 +251,46 @@ async def test_a_reply_whose_client_hung_up_is_given_to_the_next_equal_call(
     assert (run.exit_code, run.stdout) == (0, "They are \\boxed{24}.\n")
     assert len(model.requests) == 1
     assert [turn.call.status for turn in draft.agent.turns if turn.call] == ["delivered"]
+
+
+async def test_a_slot_that_dies_under_a_program_is_a_failure_of_the_sandbox(
+    slots: LocalBackend,
+) -> None:
+    def end_slot() -> Raw:
+        [slot] = slots._slots.values()
+        os.kill(slot.fence.init_pid, signal.SIGKILL)
+        return Raw(hang=True)
+
+    async with scripted_model(end_slot) as model:
+        draft, failure = await attempted(slots, model, program("work()"))
+    assert (type(failure), draft.verdict) == (SlotLost, None)
+    assert slots.free_slots == 1
+
+
+class SlotsThatProgramsEnd(LocalBackend):
+    """Each program, once it has ended, has killed its slot."""
+
+    async def execute_batch(
+        self, requests: Sequence[ExecutionRequest]
+    ) -> list[ExecutionResult | SandboxError]:
+        results = await super().execute_batch(requests)
+        killed = [isinstance(each.env.get("KEY"), str) for each in requests]
+        return [SlotKilled("x") if k else r for k, r in zip(killed, results, strict=True)]
+
+
+@pytest.mark.parametrize("again", [False, True])
+async def test_a_program_that_kills_its_slot_again_is_measured_on_an_untouched_one(
+    again: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("slot_bench.LocalBackend", SlotsThatProgramsEnd)
+    gone = Failure(cause="sandbox", stage="agent", type="SlotKilled", message="gone")
+    earlier = (AttemptRecord(attempt=1, epoch=1, failure=gone),) if again else ()
+    async with local_backend() as backend, scripted_model(BOXED) as model:
+        draft, failure = await attempted(backend, model, program("work()"), earlier=earlier)
+    assert type(failure) is (type(None) if again else SlotKilled)
+    assert draft.agent.stop_reason == ("slot_killed" if again else None)
+    assert (draft.verdict is not None) is again
+    assert len(draft.agent.messages) == 3
 
 
 async def test_without_isolation_a_program_is_run_and_ended_all_the_same(

@@ -25,7 +25,7 @@ class Bounds:
     body_bytes: int = 64 * MIB
     """Of one body, and of the bodies of all calls that are open."""
     unannounced_bytes: int = 8 * MIB
-    """Of a body without a Content-Length: so much is set aside for it."""
+    """Of a body without a Content-Length, for which this is set aside."""
     header_s: float = 10.0
     """From the first byte of a request's header to its last one."""
     idle_s: float = 75.0
@@ -48,7 +48,7 @@ class Memory:
 
     @asynccontextmanager
     async def held(self, size: int) -> AsyncIterator[None]:
-        """Hold so many bytes, which must not be more than there are, inside the block."""
+        """Hold this number of bytes, which must not be more than there are, inside the block."""
         await self._take(size)
         try:
             yield
@@ -81,7 +81,7 @@ class Memory:
 
 
 class Pace:
-    """Slows down what comes too often: a burst at any speed, then so many per second."""
+    """Slows down what comes too often: a burst at any speed, then a number per second."""
 
     def __init__(self, burst: int, per_s: float, most_waiting: int) -> None:
         """`most_waiting`: as many can wait at once; who gives up waiting must not delay others."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from hermes_queue.agent.capture.calls import Session
@@ -21,6 +20,11 @@ async def open_server(
     `refusal_status` answers calls of a trajectory that is over: a program should end on it.
     The first call imports the HTTP library in a thread, as a busy machine takes seconds for it.
     """
-    server = await asyncio.to_thread(import_module, "hermes_queue.agent.capture.server")
-    opened: CallServer = server.CallServer(session, refusal_status=refusal_status, bounds=bounds)
-    return opened
+    server = await asyncio.to_thread(_imported)
+    return server(session, refusal_status=refusal_status, bounds=bounds)
+
+
+def _imported() -> type[CallServer]:
+    from hermes_queue.agent.capture.server import CallServer
+
+    return CallServer

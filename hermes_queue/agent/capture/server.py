@@ -228,8 +228,8 @@ class CallServer:
                 self._session.undelivered(work.result())
             raise
         if asked.continued is not None:
-            told = (*asked.continued, answer.message)
-            self._stored.keep(response_id(answer.turn), told)
+            conversation = (*asked.continued, answer.message)
+            self._stored.keep(response_id(answer.turn), conversation)
         return await self._deliver(delivery, dialect, asked, answer)
 
     async def _deliver(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
@@ -161,6 +162,7 @@ def read_definition(data: Mapping[str, Any]) -> Definition:
         raise ValueError(f"{place}: {message}{shown}" if place else message) from error
 
 
+@lru_cache(maxsize=16)
 def checked_lock(lock: str) -> str:
     """Return `lock`. Raises ValueError: names the line that is not a pin with hashes."""
     for number, line in _logical_lines(lock):

@@ -6,7 +6,7 @@ import hashlib
 import json
 import shlex
 import sys
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 
 from hermes_queue.agent.programs.definition import Definition
@@ -32,10 +32,16 @@ def make_asset(definition: Definition) -> AssetSpec | None:
     if definition.lock and _OWN_PYTHON not in definition.pythons:
         python = definition.pythons[0]
     archives = [each.model_dump(mode="json") for each in definition.archives]
-    self_test = fill(definition.self_test, {"agent": MOUNT})
+    packed = json.dumps(archives, sort_keys=True) if archives else ""
+    return _asset(definition.lock, packed, fill(definition.self_test, {"agent": MOUNT}), python)
+
+
+@lru_cache(maxsize=16)
+def _asset(lock: str, archives: str, self_test: str, python: str | None) -> AssetSpec:
+    """Cached, since every attempt of a run asks for it."""
     parts = {
-        "hq_lock": definition.lock,
-        "hq_archives": json.dumps(archives, sort_keys=True) if archives else "",
+        "hq_lock": lock,
+        "hq_archives": archives,
         "hq_unpack_py": _slot_file("unpack.py"),
         "hq_top_level_py": _slot_file("top_level.py"),
     }

@@ -1,4 +1,4 @@
-"""A program: how it is installed, started and told where the model is."""
+"""A program: how it is installed and started, and where it finds the model."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 PLACEHOLDERS = ("task", "model", "url", "key", "home", "workspace", "max_turns", "agent")
 NEEDED = ("task", "url", "key")
-"""A program that is not told these cannot work."""
+"""A program without these cannot work."""
 
 _PLACE = re.compile(r"\{\{([a-z_]+)\}\}|(?<!\$)\{([a-z_]+)\}")
 

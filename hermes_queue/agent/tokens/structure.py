@@ -22,8 +22,8 @@ def is_delivered(turn: Turn) -> bool:
 def tree_violations(record: ScoredTrajectory) -> list[str]:
     """Contradictions between the turns, branches and nodes of a program; [] if there are none."""
     if record.schema_version == 1:
-        told = [i for i, turn in enumerate(record.turns) if turn.branch is not None]
-        return [f"version 1, but the turns {told} name branches"] if told else []
+        named = [i for i, turn in enumerate(record.turns) if turn.branch is not None]
+        return [f"version 1, but the turns {named} name branches"] if named else []
     return list(_of_turns(record)) or [*_of_branches(record), *_of_nodes(record)]
 
 

@@ -34,6 +34,8 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 DRAIN_POLL_S = 0.02
+STACKS_SHOWN = 8
+"""Jobs given up at a time that are logged with their stacks; of further ones only the number."""
 REFILL_DELAY_S = 0.01
 """Time from the end of a job until new ones are taken, for all slots that become free in it."""
 
@@ -313,14 +315,23 @@ class TaskPool(BasePool):  # type: ignore[misc]
             run.timers.append(again)
             return
         self._abandoned += 1
-        logger.error(
-            "Job %s swallowed two cancellations (%s) and is given up. It waits here:\n%s",
-            run.call.task_id,
-            run.running_task.cancel_reason,
-            suspended_stack(run.body),
-            extra={"action": "job_abandoned", "task_id": run.call.task_id},
-        )
+        self._log_abandoned(run)
         self._end(run, None, Terminated(run.running_task.cancel_reason))
+
+    def _log_abandoned(self, run: Run) -> None:
+        count, reason = self._abandoned, run.running_task.cancel_reason
+        extra = {"action": "job_abandoned", "task_id": run.call.task_id}
+        if count <= STACKS_SHOWN:
+            logger.error(
+                "Job %s swallowed two cancellations (%s) and is given up. It waits here:\n%s",
+                run.call.task_id,
+                reason,
+                suspended_stack(run.body),
+                extra=extra,
+            )
+        elif count.bit_count() == 1:  # 16, 32, ...: a thousand of them are seven lines
+            text = "%d jobs have swallowed two cancellations (%s) and are given up by now"
+            logger.error(text, count, reason, extra=extra)
 
     def _on_done(self, run: Run, task: asyncio.Task[Any]) -> None:
         error = None if task.cancelled() else task.exception()

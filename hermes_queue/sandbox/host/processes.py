@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import time
+from collections.abc import Container, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -99,6 +100,10 @@ def kill_process(pid: int, started: int) -> None:
         os.close(descriptor)
 
 
+MarkedTree = tuple[str | None, int | None]
+"""A mark and a root, see `kill_tree`."""
+
+
 def kill_tree(marker: str | None, root: int | None, pid_namespace: str | None = None) -> bool:
     """Kill `root`, its descendants and session, and all processes with the mark `marker`, if any.
 
@@ -114,10 +119,15 @@ def kill_tree(marker: str | None, root: int | None, pid_namespace: str | None = 
         Whether nothing was left at the end. False means that processes fork faster than they can
             be stopped, and the whole slot must be ended.
     """
+    return kill_trees([(marker, root)], pid_namespace)
+
+
+def kill_trees(trees: Sequence[MarkedTree], pid_namespace: str | None = None) -> bool:
+    """As `kill_tree` for all `trees`: /proc is read as often as for one of them."""
     found: dict[int, int] = {}
     caught_all = False
     for _ in range(MAX_ROUNDS):
-        victims = _victims(marker, root, pid_namespace, found)
+        victims = _victims(trees, pid_namespace, found)
         fresh = [stat for stat in victims if stat.pid not in found]
         caught_all = not fresh
         if caught_all:
@@ -153,7 +163,7 @@ def _kill_tracers(pids: list[int], pid_namespace: str | None) -> None:
 
 def tree_cpu_s(root: int) -> float:
     """Processor seconds of `root`, its descendants and session so far. Blocking."""
-    tree = _victims(None, root, None, {})
+    tree = _victims([(None, root)], None, {})
     return sum(stat.cpu_ticks for stat in tree) / os.sysconf("SC_CLK_TCK")
 
 
@@ -172,22 +182,24 @@ def kill_mentioning(path: str) -> None:
 
 
 def _victims(
-    marker: str | None, root: int | None, pid_namespace: str | None, known: dict[int, int]
+    trees: Sequence[MarkedTree], pid_namespace: str | None, known: Container[int]
 ) -> list[ProcessStat]:
     stats = {}
     for name in os.listdir("/proc"):
         if name.isdigit() and (stat := read_stat(int(name))) and stat.is_alive:
             stats[stat.pid] = stat
     stats.pop(os.getpid(), None)
+    markers = {marker for marker, _ in trees if marker is not None}
+    roots = {root for _, root in trees if root}  # not 0, the session of the kernel's threads
     tree = {
         pid
         for pid, stat in stats.items()
-        if pid == root
+        if pid in roots
         or pid in known
-        or (root and stat.session == root)  # not 0, the session of the kernel's threads
-        or (marker is not None and _is_marked(pid, marker))
+        or stat.session in roots
+        or (markers and _is_marked(pid, markers))
     }
-    if root and root not in stats:  # Dead: a tracer keeps it from its parent, which waits for it.
+    for root in roots - stats.keys():  # Dead: a tracer keeps it from its parent, which waits.
         tree |= _tracers(root) & stats.keys()
     grown = True
     while grown:
@@ -217,13 +229,19 @@ def _status(pid: int) -> dict[str, str]:
     return dict(line.partition(":\t")[::2] for line in text.splitlines())
 
 
-def _is_marked(pid: int, marker: str) -> bool:
+def _is_marked(pid: int, markers: Set[str]) -> bool:
     try:
         environment = Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
         return False
-    entry = f"{COMMAND_VARIABLE}={marker}".encode()
-    return any(each == entry or each.startswith(entry + b".") for each in environment.split(b"\0"))
+    name = f"{COMMAND_VARIABLE}=".encode()
+    values = [each.removeprefix(name) for each in environment.split(b"\0") if each.startswith(name)]
+    # By their few lengths: there may be a thousand marks, and a value of megabytes.
+    return any(
+        value[:length].decode(errors="replace") in markers and value[length : length + 1] in b"."
+        for length in {len(marker.encode()) for marker in markers}
+        for value in values
+    )
 
 
 def _namespace(pid: int) -> str | None:

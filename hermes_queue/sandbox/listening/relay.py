@@ -7,7 +7,8 @@ a violation ends the run.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import contextlib
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -43,10 +44,10 @@ FRAMES_AT_ONCE = 256
 """Received frames after which other tasks have their turn."""
 
 
-class Wire(Protocol):
+class RelayWire(Protocol):
     """The running program in a sandbox."""
 
-    def read(self) -> AsyncIterator[bytes]:
+    def read(self) -> AsyncGenerator[bytes, None]:
         """Its output, until it ends. Raises SandboxError."""
         ...
 
@@ -72,7 +73,7 @@ def program() -> str:
 class Relay:
     """One run of the program."""
 
-    def __init__(self, wire: Wire, factory: Callable[[], asyncio.BaseProtocol]) -> None:
+    def __init__(self, wire: RelayWire, factory: Callable[[], asyncio.BaseProtocol]) -> None:
         self._wire = wire
         self._factory = factory
         self._loop = asyncio.get_running_loop()
@@ -145,13 +146,14 @@ class Relay:
 
     async def _receive(self) -> None:
         frames, count = Frames(), 0
-        async for chunk in self._wire.read():
-            self._heard_at = self._loop.time()
-            for number, kind, payload in frames.feed(chunk):
-                self._take(number, kind, payload)
-                count += 1
-                if count % FRAMES_AT_ONCE == 0:
-                    await asyncio.sleep(0)
+        async with contextlib.aclosing(self._wire.read()) as chunks:
+            async for chunk in chunks:
+                self._heard_at = self._loop.time()
+                for number, kind, payload in frames.feed(chunk):
+                    self._take(number, kind, payload)
+                    count += 1
+                    if count % FRAMES_AT_ONCE == 0:
+                        await asyncio.sleep(0)
         self._is_dead = True
 
     def _take(self, number: int, kind: int, payload: bytes) -> None:

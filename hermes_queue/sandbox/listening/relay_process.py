@@ -51,8 +51,8 @@ MAX_BURST, MAX_PER_S = 256, 200.0
 """Connections that may come at once, and then per second: each costs time of the worker's loop."""
 TABLES = (("/proc/net/tcp", False), ("/proc/net/tcp6", True))
 """Lists of connections, and whether they have IPv4 addresses in the form of IPv6."""
-LOCAL, REMOTE, UID = 1, 2, 7
-"""Columns of them."""
+UID = 7
+"""Column of them; the connection's two addresses stand before it, with one blank between them."""
 
 
 def frame(number: int, kind: int, payload: bytes = b"") -> bytes:
@@ -108,14 +108,13 @@ def owner_of(peer: tuple[str, int], own: tuple[str, int]) -> int | None:
     connections. A socket that its process has closed has no owner, or seems to be root's.
     """
     for table, mapped in TABLES:
-        wanted = [_shown(peer, mapped=mapped), _shown(own, mapped=mapped)]
+        wanted = f" {_shown(peer, mapped=mapped)} {_shown(own, mapped=mapped)} "
         try:
             with open(table, encoding="ascii", errors="replace") as lines:
                 for line in lines:
-                    words = line.split(None, UID + 1)
-                    if len(words) > UID and [words[LOCAL], words[REMOTE]] == wanted:
-                        return int(words[UID])
-        except (OSError, ValueError):
+                    if wanted in line:
+                        return int(line.split()[UID])
+        except (OSError, ValueError, IndexError):
             continue
     return None
 

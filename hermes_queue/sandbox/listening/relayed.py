@@ -10,11 +10,11 @@ from collections.abc import Awaitable, Callable
 from hermes_queue.cancellation import end_tasks, unbroken
 from hermes_queue.errors import SandboxError, SlotLost
 from hermes_queue.sandbox.base import LOOPBACK
-from hermes_queue.sandbox.listening.relay import Relay, Wire
+from hermes_queue.sandbox.listening.relay import Relay, RelayWire
 
 logger = logging.getLogger(__name__)
 
-OpenWire = Callable[[int], Awaitable[Wire]]
+OpenWire = Callable[[int], Awaitable[RelayWire]]
 """Starts the program (`relay.program`) with this port, 0 = any. Raises SandboxError."""
 
 

@@ -80,7 +80,7 @@ class RelayedTransport(asyncio.Transport):
         self._deliver()
 
     def credited(self, count: int) -> None:
-        """The program's kernel has taken so many bytes. Raises ValueError: never sent."""
+        """The program's kernel has taken this number of bytes. Raises ValueError: never sent."""
         if count > self._under_way:
             raise ValueError("a credit for more than was sent")
         self._under_way -= count

@@ -41,7 +41,7 @@ from hermes_queue.sandbox.local.registry import HostRegistry, record_slot
 from hermes_queue.sandbox.local.slot import LocalSlot
 from hermes_queue.sandbox.local.snapshots import LocalSnapshots
 from hermes_queue.sandbox.local.uids import SlotUids
-from hermes_queue.sandbox.local.unfenced import InPlaceAssetStore, PlainFence
+from hermes_queue.sandbox.local.unfenced import InPlaceAssetStore, PlainFence, TreeKiller
 from hermes_queue.sandbox.profiles import refuse_but_default
 from hermes_queue.sandbox.slot_backend import SlotBackend
 from hermes_queue.sandbox.snapshots import Snapshot
@@ -81,6 +81,7 @@ class LocalBackend(SlotBackend):
         self._snapshots = LocalSnapshots(self._cache, self.labels["deployment"], self.settings)
         self._uids = SlotUids(self._cache, self.settings.first_uid, count)
         self._spawners = Spawners(confined=self.capabilities.isolation)
+        self._killer = TreeKiller()
         self._tools: FencePrograms | None = None
         self._sandbox: Path | None = None
         self._reaper: asyncio.Task[None] | None = None
@@ -143,8 +144,7 @@ class LocalBackend(SlotBackend):
         reaper, self._reaper = self._reaper, None
         if reaper:
             await end_tasks(reaper)
-        for slot_id in list(self._slots):
-            await self._end_slot(slot_id)
+        await asyncio.gather(*map(self._end_slot, list(self._slots)))
         await self._spawners.close()
         self._uids.close()
         if self._sandbox is not None:
@@ -273,7 +273,7 @@ class LocalBackend(SlotBackend):
         self, slot_id: str, directories: SlotDirectories, options: FenceOptions
     ) -> BubblewrapFence | PlainFence:
         if not self.capabilities.isolation:
-            return PlainFence(slot_id, directories, options, self._spawners)
+            return PlainFence(slot_id, directories, options, self._spawners, self._killer)
         assert self._tools is not None  # noqa: S101 - found by start()
         return BubblewrapFence(slot_id, self._tools, directories, options, self._spawners)
 
@@ -349,8 +349,7 @@ class LocalBackend(SlotBackend):
     async def terminate(self, sandbox_id: str) -> None:
         """See `SandboxBackend`."""
         if self._sandbox is not None and self._sandbox.name == sandbox_id:
-            for slot in list(self._slots.values()):
-                await slot.fence.kill()
+            await asyncio.gather(*(slot.fence.kill() for slot in self._slots.values()))
             self._sandbox = None
             self._observer.gone(sandbox_id)
         try:

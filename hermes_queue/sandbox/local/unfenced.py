@@ -7,21 +7,63 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from hermes_queue.disk.locks import hold
 from hermes_queue.errors import IsolationUnavailable
 from hermes_queue.sandbox.base import SLOT_ENVIRONMENT, AssetSpec
+from hermes_queue.sandbox.host.cgroups import ControlGroups
 from hermes_queue.sandbox.host.paths import remove_tree
-from hermes_queue.sandbox.host.processes import MAX_ROUNDS, kill_tree
+from hermes_queue.sandbox.host.processes import MAX_ROUNDS, MarkedTree, kill_trees
 from hermes_queue.sandbox.host.spawner import Confinement, Spawner, Spawners
 from hermes_queue.sandbox.local import assets as asset_store
 from hermes_queue.sandbox.local.assets import AssetStore, Build
 from hermes_queue.sandbox.local.fence import FenceOptions, SlotDirectories
 
 UNFINISHED = "unfinished"
+
+
+class TreeKiller:
+    """Kills trees of processes for all slots of a backend, see `processes.kill_tree`.
+
+    A thousand commands that are cancelled at once would otherwise read all of /proc a thousand
+    times, a few at a time. Those that come while it is read share the next reading.
+    """
+
+    def __init__(self) -> None:
+        self._due: list[tuple[MarkedTree, asyncio.Future[None]]] = []
+        self._working: asyncio.Task[None] | None = None
+
+    async def kill(self, marker: str, root: int | None = None) -> None:
+        """Kill one tree."""
+        done = asyncio.get_running_loop().create_future()
+        self._due.append(((marker, root), done))
+        if self._working is None:
+            self._working = asyncio.create_task(self._work())
+        await done
+
+    async def _work(self) -> None:
+        try:
+            while self._due:
+                due, self._due = self._due, []
+                try:
+                    await asyncio.to_thread(kill_trees, [tree for tree, _ in due])
+                except Exception as error:  # noqa: BLE001 - raised to all who wait for it
+                    _settle(due, error)
+                else:
+                    _settle(due)
+        finally:
+            self._working = None
+
+
+def _settle(
+    due: Sequence[tuple[MarkedTree, asyncio.Future[None]]], error: Exception | None = None
+) -> None:
+    for _, done in due:
+        if not done.done():
+            done.set_exception(error) if error else done.set_result(None)
 
 
 class PlainFence:
@@ -33,6 +75,7 @@ class PlainFence:
         directories: SlotDirectories,
         options: FenceOptions,
         spawners: Spawners,
+        killer: TreeKiller,
     ) -> None:
         self.slot_id = slot_id
         self.workspace = str(directories.workspace)
@@ -41,6 +84,7 @@ class PlainFence:
         self.directories = directories
         self.options = options
         self._spawners = spawners
+        self._killer = killer
         self._spawner: Spawner | None = None
         self._killed = False
 
@@ -88,28 +132,28 @@ class PlainFence:
 
     async def kill_tree(self, marker: str, pid: int) -> None:
         """See `Bubblewrap`."""
-        await asyncio.to_thread(kill_tree, marker, pid)
+        await self._killer.kill(marker, pid)
 
     async def kill(self) -> None:
         """See `Bubblewrap`."""
         self._killed = True  # Before its commands end: what we kill has no result.
-        await asyncio.to_thread(self._kill)
+        await self._killer.kill(self.slot_id)
+        if self.options.groups is not None:
+            await asyncio.to_thread(_kill_members, self.options.groups)
         if self._spawner is not None:
             self._spawner.close()
 
-    def _kill(self) -> None:
-        kill_tree(self.slot_id, None)
-        if self.options.groups is None:
+
+def _kill_members(groups: ControlGroups) -> None:
+    """Kill processes that cleared their environment and left their session."""
+    for _ in range(MAX_ROUNDS):
+        members = groups.members()
+        if not members:
             return
-        # Finds processes that cleared their environment and left their session.
-        for _ in range(MAX_ROUNDS):
-            members = self.options.groups.members()
-            if not members:
-                return
-            for pid in members:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            time.sleep(0.01)
+        for pid in members:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.01)
 
 
 class InPlaceAssetStore(AssetStore):

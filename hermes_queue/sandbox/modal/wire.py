@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import math
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any
 
 from hermes_queue.cancellation import end_tasks, unbroken
@@ -16,56 +16,60 @@ from hermes_queue.sandbox.modal.failures import explained
 from hermes_queue.sandbox.modal.process import Output, start_process
 
 LAUNCH = (
-    'python=$(command -v python3) && env -i "HQ_COMMAND_ID=$2" '
-    '${LD_LIBRARY_PATH:+"LD_LIBRARY_PATH=$LD_LIBRARY_PATH"} "$python" -I -S -c "$1" "$3" "$4"'
+    'python=$(command -v python3) || exit; env -i "HQ_COMMAND_ID=$2" '
+    '${LD_LIBRARY_PATH:+"LD_LIBRARY_PATH=$LD_LIBRARY_PATH"} '
+    '"$python" -I -S -c "$1" "$3" "$4"; exit $?'
 )
 """Run by the image's root, so that no slot with a uid can signal or trace it. Of the image's
-variables, which may be secret, it has only what some builds of Python need. The shell stays:
-`slot.sh kill` stops what it kills, and the outermost process of a command must not be stopped."""
+variables, which may be secret, it has only what some builds of Python need. The shell stays,
+which it does only if it has a last word: `slot.sh kill` stops what it kills, and the outermost
+process of a command must not be stopped."""
 COMPLAINT_BYTES = 2000
 COMPLAINT_S = 2.0
 EOF_S = 5.0
 
-Kill = Callable[[str], Awaitable[object]]
+KillCommand = Callable[[str], Awaitable[object]]
 """Kills the command with this id. Raises SandboxError."""
 
 
 class ExecWire:
-    """See `relay.Wire`."""
+    """See `relay.RelayWire`."""
 
     def __init__(self, process: Any, kill: Callable[[], Awaitable[object]]) -> None:
         self._process = process
         self._kill = kill
         self._errors = Output(process.stderr, COMPLAINT_BYTES, b"")
 
-    async def read(self) -> AsyncIterator[bytes]:
-        """See `relay.Wire`."""
+    async def read(self) -> AsyncGenerator[bytes, None]:
+        """See `relay.RelayWire`."""
         with explained("reading from the relay of a slot", gone=True):
             async for chunk in self._process.stdout:
                 yield chunk
 
     async def write(self, data: bytes) -> None:
-        """See `relay.Wire`."""
+        """See `relay.RelayWire`."""
         with explained("writing to the relay of a slot", gone=True):
             self._process.stdin.write(data)
             await self._process.stdin.drain.aio()
 
     async def kill(self) -> None:
-        """See `relay.Wire`."""
+        """See `relay.RelayWire`."""
         await _end_input(self._process)
         await self._kill()
 
     async def close(self) -> None:
-        """See `relay.Wire`."""
+        """See `relay.RelayWire`."""
         await end_tasks(self._errors.task)
 
     async def complaint(self) -> str:
-        """See `relay.Wire`."""
+        """See `relay.RelayWire`."""
         await asyncio.wait([self._errors.task], timeout=COMPLAINT_S)
         return self._errors.kept.content().decode("utf-8", "replace").strip()
 
 
-async def open_wire(sandbox: Any, *, uid: int, port: int, limit_s: float, kill: Kill) -> ExecWire:
+async def open_wire(
+    sandbox: Any, *, uid: int, port: int, limit_s: float, kill: KillCommand
+) -> ExecWire:
     """Start the relay in a `modal.Sandbox`, for `limit_s` seconds at most. Raises SandboxError.
 
     `uid` is the only one that may connect, 0 = everybody may; `port` 0 = any.

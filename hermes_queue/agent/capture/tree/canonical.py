@@ -81,7 +81,7 @@ def digest(parts: Sequence[str]) -> bytes:
 
 def _key(message: Message, answers: tuple[int, int] | None) -> bytes:
     content = message.content or ""
-    parts = [message.role]
+    parts: list[str] = [message.role]
     if message.role == "assistant":
         # Templates and programs trim the blanks around a reply.
         parts.append(content.strip())

@@ -11,10 +11,10 @@ from hermes_queue.models import Message
 
 
 @dataclass(slots=True, eq=False)
-class Entry:
+class TreeEntry:
     """A message in the tree, or the beginning of conversations with the same tools."""
 
-    above: Entry | None
+    above: TreeEntry | None
     message: Message
     index: int = -1
     """In `AgentResult.nodes`."""
@@ -25,14 +25,14 @@ class Entry:
     """With `history=agent`: digest of the conversation as the program sent it."""
     reasoning_missing: bool = False
     """Whether the program has sent it back without its reasoning."""
-    below: dict[bytes, list[Entry]] = field(default_factory=dict)
+    below: dict[bytes, list[TreeEntry]] = field(default_factory=dict)
     """By the key of the message; the newest one last."""
-    newest: Entry | None = None
+    newest: TreeEntry | None = None
     tools: tuple[Mapping[str, Any], ...] = ()
 
-    def path(self) -> list[Entry]:
+    def path(self) -> list[TreeEntry]:
         """The entries from the first message to this one."""
-        entries: list[Entry] = []
+        entries: list[TreeEntry] = []
         entry = self
         while entry.above is not None:
             entries.append(entry)
@@ -40,7 +40,7 @@ class Entry:
         return entries[::-1]
 
 
-def with_our_ids(path: Sequence[Entry], rest: Sequence[Meant]) -> tuple[Meant, ...]:
+def with_our_ids(path: Sequence[TreeEntry], rest: Sequence[Meant]) -> tuple[Meant, ...]:
     """New messages with the ids that our replies gave to the calls which they answer."""
     replies = [entry.message for entry in path if entry.message.role == "assistant"]
     ours = {
@@ -70,7 +70,7 @@ def digests_as_sent(said: Sequence[Meant]) -> tuple[bytes, ...]:
     return tuple(digests)
 
 
-def is_as_sent(reply: Entry, said: Sequence[Meant], sent: Sequence[bytes]) -> bool:
+def is_as_sent(reply: TreeEntry, said: Sequence[Meant], sent: Sequence[bytes]) -> bool:
     """Whether the prompt of a reply was what the program sends now, and the reply has come back."""
     before = sent[reply.depth - 2] if reply.depth > 1 else b""
     return before == reply.sent and same_reasoning(reply.message, said[reply.depth - 1].message)

@@ -1,7 +1,7 @@
 """Which conversation a call belongs to: main, sub_agent, compaction or side.
 
 The task's text is ours, so the conversation whose opening contains it is the main one, in whatever
-order the first calls end. The rest is told from the program's headers and from what the calls say.
+order the first calls end. The rest follows from the program's headers and from what the calls say.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Story:
     compacted: bool = False
 
 
-class Labels:
+class BranchLabels:
     """The labels of one trajectory's branches."""
 
     def __init__(self, task: str) -> None:

@@ -22,13 +22,13 @@ from hermes_queue.agent.capture.tree.canonical import (
 )
 from hermes_queue.agent.capture.tree.difference import first_changed_tool, first_difference
 from hermes_queue.agent.capture.tree.entries import (
-    Entry,
+    TreeEntry,
     chars,
     digests_as_sent,
     is_as_sent,
     with_our_ids,
 )
-from hermes_queue.agent.capture.tree.labels import Labels, Story
+from hermes_queue.agent.capture.tree.labels import BranchLabels, Story
 from hermes_queue.agent.chat import Reply
 from hermes_queue.agent.loop import AgentResult
 from hermes_queue.agent.tokens.anchor import Anchor
@@ -61,13 +61,13 @@ class Placement:
     branch: BranchLabel
     """As far as it is known before the reply."""
     events: tuple[Mapping[str, Any], ...]
-    _at: Entry
+    _at: TreeEntry
     _rest: tuple[Meant, ...]
     _story: Story
     _setting: bytes
     _sent: bytes
     _continues: bool
-    _without_reasoning: tuple[Entry, ...]
+    _without_reasoning: tuple[TreeEntry, ...]
 
 
 class ReplyTree:
@@ -83,10 +83,10 @@ class ReplyTree:
         """
         self._result = result
         self._history = history
-        self._labels = Labels(task)
-        self._roots: dict[bytes, Entry] = {}
-        self._last_root: Entry | None = None
-        self._by_turn: list[Entry] = []
+        self._labels = BranchLabels(task)
+        self._roots: dict[bytes, TreeEntry] = {}
+        self._last_root: TreeEntry | None = None
+        self._by_turn: list[TreeEntry] = []
         self._stories: list[Story] = []
         self._chars = 0
         self._ids = 0
@@ -100,7 +100,7 @@ class ReplyTree:
         """
         said = tuple(meant(call.messages))
         tools = tools_key(call.tools)
-        root = self._roots.get(tools) or Entry(None, Message(role="system"), tools=call.tools)
+        root = self._roots.get(tools) or TreeEntry(None, Message(role="system"), tools=call.tools)
         at = self._deepest(root, said)
         path, rest = at.path(), said[at.depth :]
         self._require_room(root, rest)
@@ -119,7 +119,7 @@ class ReplyTree:
         else:
             messages = call.messages
         anchor = self._anchor(reply, messages) if reply and continues else None
-        unlike = bool(anchor and reply and sent) and not is_as_sent(reply, said, sent)
+        unlike = bool(anchor and sent) and reply is not None and not is_as_sent(reply, said, sent)
         setting = _setting(tools, call, said)
         parent = reply.turn if reply else None
         if parent is not None and continues:
@@ -222,7 +222,7 @@ class ReplyTree:
     def _branch_of(self, turn: int) -> int:
         return self._result.turns[turn].branch or 0
 
-    def _deepest(self, root: Entry, said: Sequence[Meant]) -> Entry:
+    def _deepest(self, root: TreeEntry, said: Sequence[Meant]) -> TreeEntry:
         """The entry of the last message that the tree holds after those before it."""
         alike = [root]
         for each in said:
@@ -238,14 +238,14 @@ class ReplyTree:
         had = [entry for entry in alike if entry.turn is None or self._is_delivered(entry.turn)]
         return (had or alike)[-1]
 
-    def _anchor(self, reply: Entry, messages: Sequence[Message]) -> Anchor | None:
+    def _anchor(self, reply: TreeEntry, messages: Sequence[Message]) -> Anchor | None:
         if reply.turn is None or reply.ended_by_token is None:
             return None
         turn = self._result.turns[reply.turn]
         ended = reply.ended_by_token
         return Anchor.of(turn, messages[: reply.depth], ended_by_token=ended)
 
-    def _require_room(self, root: Entry, rest: Sequence[Meant]) -> None:
+    def _require_room(self, root: TreeEntry, rest: Sequence[Meant]) -> None:
         total = self._chars + sum(chars(each.message) for each in rest)
         if not root.below:
             total += sum(len(str(tool)) for tool in root.tools)
@@ -261,8 +261,8 @@ class ReplyTree:
         self,
         call: ModelCall,
         said: Sequence[Meant],
-        at: Entry,
-        root: Entry,
+        at: TreeEntry,
+        root: TreeEntry,
         continues: bool,
         unlike: bool,
     ) -> Iterator[dict[str, Any]]:
@@ -278,7 +278,7 @@ class ReplyTree:
         yield {"event": "rerendered", "reason": reason, "at": place}
 
     def _difference(
-        self, call: ModelCall, said: Sequence[Meant], at: Entry, root: Entry
+        self, call: ModelCall, said: Sequence[Meant], at: TreeEntry, root: TreeEntry
     ) -> tuple[str, str]:
         last = self._last_root
         if not root.below and last is not None:
@@ -292,19 +292,21 @@ class ReplyTree:
         )
         return "the program wrote a reply itself", f"messages[{written}]"
 
-    def _begun(self, call: ModelCall) -> Entry:
+    def _begun(self, call: ModelCall) -> TreeEntry:
         """The beginning of conversations with the call's tools."""
         key = tools_key(call.tools)
         if key not in self._roots:
-            self._roots[key] = Entry(None, Message(role="system"), tools=call.tools)
+            self._roots[key] = TreeEntry(None, Message(role="system"), tools=call.tools)
             self._chars += sum(len(str(tool)) for tool in call.tools)
         self._last_root = self._roots[key]
         return self._last_root
 
-    def _grown(self, above: Entry, key: bytes, message: Message, turn: int | None = None) -> Entry:
+    def _grown(
+        self, above: TreeEntry, key: bytes, message: Message, turn: int | None = None
+    ) -> TreeEntry:
         """A new message after `above`."""
         nodes = self._result.nodes
-        made = Entry(above, message, len(nodes), above.depth + 1, turn)
+        made = TreeEntry(above, message, len(nodes), above.depth + 1, turn)
         parent = above.index if above.index >= 0 else None
         nodes.append(Node(parent=parent, message=message, turn=turn))
         above.below.setdefault(key, []).append(made)

@@ -1,7 +1,7 @@
 """The SDKs of OpenAI and Anthropic, unchanged, against the endpoint of a program's calls.
 
 Run by `make test-agents`: their import alone takes three seconds. What OpenAI's does without
-threads is also in `test_capture_openai.py`.
+threads is also in `tests/unit/test_capture_openai.py`.
 """
 
 from __future__ import annotations
