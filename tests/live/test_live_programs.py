@@ -125,7 +125,9 @@ def test_turns_of_a_program_are_one_sequence_although_it_rewrites_its_history(
     assert [v for record in records for v in token_violations(record)] == []
     assert [len(record.sequences) for record in records] == [1] * episodes
     assert (events["sequence_break"], events["rerendered"]) == (0, 0)
-    assert sum(len(record.turns) >= 3 for record in records) > episodes / 2
+    # At 1.4 many calls are misspelt, and the model gives up on what it is then shown.
+    turns = sum(len(record.turns) for record in records)
+    assert turns > episodes * (3 if temperature == 1.0 else 1.5)
     if temperature == 1.0:
         assert sum(record.score == 1.0 for record in records) > episodes / 2
     assert result.returncode == 0, result.stdout + result.stderr
