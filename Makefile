@@ -77,7 +77,7 @@ test-aimock: $(VENV)/.dev ## 200 trajectories against a third-party server that 
 	$(BIN)/python -m benchmarks.faults --aimock $(VENV)/aimock
 
 test-agents: redis $(VENV)/.dev ## Unmodified agent programs against a scripted model (installs 2.4 GB once, into the cache)
-	$(BIN)/python -m pytest -n 2 tests/agents
+	$(BIN)/python -m pytest -n 2 tests/agents $(if $(AGENTS),-k '$(AGENTS)')
 
 test-vllm: $(VENV)/.dev $(LIVE)/model/.made ## A real vLLM on this CPU serves real trajectories (3.4 GB, LIVE=.live)
 	$(BIN)/python -m pytest $(LIVE_TESTS) --server vllm --server-venv $(LIVE)/vllm \

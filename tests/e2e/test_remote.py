@@ -55,7 +55,7 @@ async def test_the_file_and_the_stream_hold_the_same_records(worker, server, pro
     records = await consumed(server.url, "r1")
     assert len(lines) == 6
     assert sorted(lines, key=lambda r: r["trajectory_id"]) == sorted(
-        (json.loads(r.model_dump_json()) for r in records), key=lambda r: r["trajectory_id"]
+        (json.loads(r.to_json()) for r in records), key=lambda r: r["trajectory_id"]
     )
     assert {r.score for r in records} == {1.0}
 

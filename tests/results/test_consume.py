@@ -85,7 +85,7 @@ async def test_a_group_keeps_its_filter(ledger, redis_server):
 async def test_a_group_from_a_newer_version_is_refused_and_kept(ledger, redis_server):
     publish(ledger, make_job())
     [(entry_id, fields)] = ledger.client.xrange("hq:results")
-    ledger.client.xadd("hq:results", {**fields, b"schema": b"2"})
+    ledger.client.xadd("hq:results", {**fields, b"schema": b"9"})
     ledger.client.xdel("hq:results", entry_id)
     with pytest.raises(SchemaTooNew, match="upgrade"):
         await read(redis_server.url)
