@@ -112,7 +112,9 @@ async def rollout(
             await _replace_slot(draft, env, item, backend, context)
         context.deadline = draft.clock.deadline
         async with draft.clock.stage("verify", limit_s=limits.verify_timeout_s):
-            verdict = await env.verify(item, context, draft.agent.messages)
+            said = draft.agent.transcript
+            shown = draft.agent.messages if said is None else said
+            verdict = await env.verify(item, context, shown)
             draft.verdict = await check(verdict)
         await on_measured()
     finally:

@@ -61,6 +61,8 @@ class AgentResult:
     nodes: list[Node] = field(default_factory=list)
     """All messages of a program's conversations, of which `messages` is the main one."""
     branches: list[Branch] = field(default_factory=list)
+    transcript: list[Message] | None = None
+    """What the verifier is shown of a program: `messages` without replies that it wrote itself."""
     program: ProgramRun | None = None
     stop_reason: StopReason | None = None
     attempted: int = 0

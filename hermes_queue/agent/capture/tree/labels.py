@@ -78,9 +78,10 @@ class BranchLabels:
 
     def label(self, story: Story) -> BranchLabel:
         """The label, as far as it is known by now."""
-        if story.family.sub_agent:
+        other = self._main is not None and story.family.key != self._main.key
+        if story.family.sub_agent and (other or self._main is None):
             return "sub_agent"
-        if self._main is not None and story.family.key != self._main.key:
+        if other:
             return "side"
         return "compaction" if story.compacted else "main"
 
@@ -94,7 +95,7 @@ class BranchLabels:
         for call in reply.tool_calls:
             self._given.extend(_texts(arguments(call), _DEPTH))
         before = self._main
-        if not family.sub_agent and (before is None or _rank(family) > _rank(before)):
+        if before is None or _rank(family) > _rank(before):
             self._main = family
         return self._main is not before
 
@@ -125,9 +126,14 @@ class BranchLabels:
         )
 
 
-def _rank(family: Family) -> tuple[bool, bool, int, int]:
-    """The main conversation has the highest one: the task, tools, most turns, the first call."""
-    return family.has_task, family.has_tools, family.turns, -family.order
+def _rank(family: Family) -> tuple[bool, bool, bool, int, int]:
+    """The main conversation has the highest one: the task, tools, most turns, the first call.
+
+    A sub-agent's is the main one only if there is no other: some programs name a session above
+    each of theirs.
+    """
+    told = not family.sub_agent
+    return told, family.has_task, family.has_tools, family.turns, -family.order
 
 
 def _opening(said: Sequence[Meant]) -> Sequence[Meant]:

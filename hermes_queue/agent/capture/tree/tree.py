@@ -39,6 +39,7 @@ MAX_TEXT_CHARS = 64 << 20
 """Text of all messages and tools together, each counted once."""
 MAX_TOKEN_IDS = 64 << 20
 """Token ids of all turns together, prompts included."""
+_OBJECTS_TO_TEXT = 4
 _ALIKE = 8
 """Newest of equal replies to one prompt that are followed further."""
 _NAME_CHARS = 256
@@ -92,13 +93,13 @@ class ReplyTree:
         self._ids = 0
         self._reasoning_event: dict[str, Any] | None = None
 
-    def place(self, call: ModelCall) -> Placement:
-        """Where `call` belongs. Changes nothing.
+    def place(self, call: ModelCall, said: tuple[Meant, ...] | None = None) -> Placement:
+        """Where `call` belongs. Changes nothing. `said` is what its messages mean, if it is known.
 
         Raises:
             Unplaceable: it is nested too deep, or the tree would grow too large.
         """
-        said = tuple(meant(call.messages))
+        said = tuple(meant(call.messages)) if said is None else said
         tools = tools_key(call.tools)
         root = self._roots.get(tools) or TreeEntry(None, Message(role="system"), tools=call.tools)
         at = self._deepest(root, said)
@@ -154,8 +155,9 @@ class ReplyTree:
         if entry.above is None:
             entry = self._begun(call)
         for each in placement._rest:
-            known = entry.below.get(each.key)
-            entry = known[-1] if known else self._grown(entry, each.key, each.message)
+            # A reply sampled since `place` may say the same, but this call does not continue it.
+            known = (e for e in reversed(entry.below.get(each.key, ())) if e.turn is None)
+            entry = next(known, None) or self._grown(entry, each.key, each.message)
         [key] = [each.key for each in meant([reply.message])]
         entry = self._grown(entry, key, reply.message, turn)
         entry.sent = placement._sent
@@ -191,13 +193,19 @@ class ReplyTree:
             call = found.call.model_copy(update={"status": "delivered"})
             self._result.turns[turn] = found.model_copy(update={"call": call})
 
-    def main_path(self) -> list[Message]:
+    def main_path(self, *, sampled: bool = False) -> list[Message]:
         """The main conversation up to its last delivered reply, as the model saw it.
 
-        After a compaction, what goes on from there. Empty before the first delivered reply.
+        After a compaction, what goes on from there. Empty before the first delivered reply. With
+        `sampled`, without the replies that the program wrote itself.
         """
         last = self._last_of_main()
-        return [] if last is None else [entry.message for entry in self._by_turn[last].path()]
+        path = [] if last is None else self._by_turn[last].path()
+        return [
+            entry.message
+            for entry in path
+            if not sampled or entry.turn is not None or entry.message.role != "assistant"
+        ]
 
     def main_tools(self) -> tuple[dict[str, Any], ...]:
         """The tools of `main_path`, as the program sent them."""
@@ -248,7 +256,7 @@ class ReplyTree:
     def _require_room(self, root: TreeEntry, rest: Sequence[Meant]) -> None:
         total = self._chars + sum(chars(each.message) for each in rest)
         if not root.below:
-            total += sum(len(str(tool)) for tool in root.tools)
+            total += _tools_chars(root.tools)
         if len(self._result.nodes) + len(rest) >= MAX_NODES or total > MAX_TEXT_CHARS:
             raise Unplaceable(
                 f"the program's conversations have more than {MAX_NODES} messages, or more than "
@@ -297,7 +305,7 @@ class ReplyTree:
         key = tools_key(call.tools)
         if key not in self._roots:
             self._roots[key] = TreeEntry(None, Message(role="system"), tools=call.tools)
-            self._chars += sum(len(str(tool)) for tool in call.tools)
+            self._chars += _tools_chars(call.tools)
         self._last_root = self._roots[key]
         return self._last_root
 
@@ -344,6 +352,11 @@ class ReplyTree:
             self._reasoning_event = {"turn": turn, "event": kind, "replies": 0}
             self._result.events.append(self._reasoning_event)
         self._reasoning_event["replies"] += len(new)
+
+
+def _tools_chars(tools: Sequence[Mapping[str, Any]]) -> int:
+    """Their text, as often as their objects take more memory than it."""
+    return _OBJECTS_TO_TEXT * sum(len(str(tool)) for tool in tools)
 
 
 def _setting(tools: bytes, call: ModelCall, said: Sequence[Meant]) -> bytes:
