@@ -112,9 +112,7 @@ async def rollout(
             await _replace_slot(draft, env, item, backend, context)
         context.deadline = draft.clock.deadline
         async with draft.clock.stage("verify", limit_s=limits.verify_timeout_s):
-            said = draft.agent.transcript
-            shown = draft.agent.messages if said is None else said
-            verdict = await env.verify(item, context, shown)
+            verdict = await env.verify(item, context, draft.agent.shown)
             draft.verdict = await check(verdict)
         await on_measured()
     finally:

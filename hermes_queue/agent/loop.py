@@ -82,6 +82,11 @@ class AgentResult:
             self.watch(self)
 
     @property
+    def shown(self) -> list[Message]:
+        """The transcript for the verifier."""
+        return self.messages if self.transcript is None else self.transcript
+
+    @property
     def tool_calls(self) -> ToolCallCounts:
         """The counters in wire form."""
         names = ToolCallCounts.model_fields
