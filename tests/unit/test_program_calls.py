@@ -515,6 +515,7 @@ async def test_calls_in_a_reply_that_comes_back_are_counted_though_its_delivery_
     attempt.session.undelivered(await attempt.session.answer(call()))
     await attempt.ask(call(TASK, said, Message(role="tool", content="a", tool_call_id="f")))
     assert attempt.result.tool_calls.attempted == 1
+    assert (await attempt.ask(call())).turn == 2  # and an equal call is a new sample
 
 
 def test_a_call_of_many_short_messages_or_calls_is_long() -> None:

@@ -273,6 +273,21 @@ def test_without_any_other_the_conversation_of_a_sub_agent_is_the_main_one(progr
     assert program.labels == ["sub_agent", "sub_agent", "main"]
 
 
+def test_a_program_that_begins_the_task_anew_still_works_on_it(program):
+    program.ask(say("No idea."), USER)
+    again = Message(role="user", content=f"The tests still fail. {TASK}")
+    program.ask(say("Done."), again)
+    assert program.labels == ["main", "main"]
+    assert program.tree.main_path() == [again, say("Done.")]
+
+
+def test_an_agent_that_was_handed_the_whole_task_is_no_main_conversation(program):
+    program.ask(say(None, TASK), USER)
+    program.ask(say(None, "ls"), Message(role="user", content=TASK))
+    program.ask(say("Done."), Message(role="user", content=TASK), say(None, "ls"), result("a"))
+    assert program.labels == ["main", "sub_agent", "sub_agent"]
+
+
 @pytest.mark.parametrize("kept_task", [True, False])
 def test_a_conversation_without_its_middle_is_a_compaction_and_goes_on(program, kept_task):
     messages = long_conversation(program)

@@ -14,7 +14,7 @@ from hermes_queue.models import Message
 _ON_THE_LOOP_CHARS = 1 << 19
 """A longer call is read in a thread; half a million characters take about a millisecond."""
 _ON_THE_LOOP_MESSAGES = 500
-"""Likewise of messages and calls, which take time however short they are."""
+"""And so is one of more messages and calls: each takes time, however short it is."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,7 +128,7 @@ class AttemptSession:
         if sampling is None:
             return
         self._tree.deliver(answer.turn)
-        self._count_tool_calls()
+        self._settle()
         digest = sampling.measure.digest
         self._delivered.add(digest)
         step = digest, reply_digest(answer.message)
@@ -300,7 +300,7 @@ class AttemptSession:
         self._kept_bytes += new_bytes + _text_bytes(reply.message)
         calls = reply.message.tool_calls
         self._tool_calls[turn] = len(calls), sum(fits(each, call.tools) for each in calls)
-        self._count_tool_calls()
+        self._settle()
         self._context_refusals, self.context_was_refused = 0, False
         self._result.changed()
         reason = reply.turn.finish_reason or "stop"
@@ -308,11 +308,13 @@ class AttemptSession:
             reason = "tool_calls"
         return Answer(turn, reply.message, reason, reply.turn.usage)
 
-    def _count_tool_calls(self) -> None:
-        """Count those of replies that the program has by now, or shows to have."""
+    def _settle(self) -> None:
+        """Count calls of replies that the program has by now, or shows to have; wait for none."""
         for turn in [*self._tool_calls]:
             call = self._result.turns[turn].call
             if call is not None and call.status == "delivered":
+                if (sampling := self._open.deliver(turn)) is not None:
+                    self._delivered.add(sampling.measure.digest)
                 attempted, valid = self._tool_calls.pop(turn)
                 self._result.attempted += attempted
                 self._result.schema_valid += valid

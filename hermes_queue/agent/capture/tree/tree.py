@@ -43,6 +43,7 @@ _OBJECTS_TO_TEXT = 4
 _ALIKE = 8
 """Newest of equal replies to one prompt that are followed further."""
 _NAME_CHARS = 256
+_HINT_CHARS = 512
 
 History = Literal["sampled", "agent"]
 """What the model sees of replies whose reasoning the program left out. sampled: the replies as they
@@ -169,7 +170,7 @@ class ReplyTree:
             path=call.path[:_NAME_CHARS],
             requested_model=call.requested_model and call.requested_model[:_NAME_CHARS],
             streamed=call.streamed,
-            hints=dict(call.hints),
+            hints={name: text[:_HINT_CHARS] for name, text in call.hints.items()},
             began_s=round(began_s, 3),
         )
         self._ids += len(reply.turn.prompt_ids or ()) + len(reply.turn.completion_ids or ())
