@@ -373,6 +373,21 @@ async def test_a_cap_that_the_server_refuses_is_left_out_from_then_on() -> None:
     ]
 
 
+async def test_replies_without_the_cap_that_was_refused_share_what_is_left_of_the_tokens() -> None:
+    class Strict(Model):
+        async def complete(self, *asked: Any, **more: Any) -> Reply:
+            reply = await super().complete(*asked, **more)
+            await settled()
+            if asked[2]["max_tokens"] == 1:
+                raise refusing(400)
+            return reply
+
+    attempt = Attempt(Strict(), max_tokens=25)
+    asked = [attempt.ask(call(TASK, max_tokens=1, retry_count=n)) for n in range(2)]
+    await asyncio.gather(*asked)
+    assert [sampling["max_tokens"] for sampling in attempt.model.sampling] == [1, 1, 25, 15]
+
+
 async def test_what_a_client_of_the_model_raises_is_a_failure_and_no_score() -> None:
     bug = KeyError("x")
     attempt = Attempt(Model(bug))

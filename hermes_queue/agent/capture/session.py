@@ -251,16 +251,21 @@ class AttemptSession:
         if cap is not None and self._refused_cap is not None and cap >= self._refused_cap:
             cap = None
         began_s = time.monotonic() - self._began
-        async with self._allowance.call(cap, side=place.branch == "side") as left:
-            self._require_open()
-            reply = await self._reply(call, place, left, cap)
-            self._require_open()
-            return self._record(call, place, reply, new_bytes, began_s)
+        for wanted in (cap, None):
+            # A reply without the cap may be longer: it takes more of what is left for all calls.
+            async with self._allowance.call(wanted, side=place.branch == "side") as left:
+                self._require_open()
+                reply = await self._reply(call, place, left, wanted)
+                self._require_open()
+                if reply is not None:
+                    self._refused_cap = cap if wanted != cap else self._refused_cap
+                    return self._record(call, place, reply, new_bytes, began_s)
+        raise AssertionError("without a cap there is a reply, or an error")
 
     async def _reply(
         self, call: ModelCall, place: Placement, left: int | None, cap: int | None
-    ) -> Reply:
-        """Sample; a cap that only the program wants is left out if the server refuses it."""
+    ) -> Reply | None:
+        """Sample; None if the server refuses a cap that only the program wants."""
         own = self._budget.reply_cap(left)
         try:
             return await self._completed(call, place, self._budget.capped(own, cap))
@@ -269,9 +274,7 @@ class AttemptSession:
             if not binds or not _refuses_the_request(error):
                 raise
             self.account.events(error.events)
-        reply = await self._completed(call, place, self._budget.capped(own))
-        self._refused_cap = cap
-        return reply
+        return None
 
     async def _completed(
         self, call: ModelCall, place: Placement, sampling: Mapping[str, Any]

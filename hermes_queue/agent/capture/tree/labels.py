@@ -136,8 +136,8 @@ def _rank(family: Family) -> tuple[bool, bool, bool, int, int]:
     A sub-agent's is the main one only if there is no other: some programs name a session above
     each of theirs.
     """
-    named = not family.sub_agent
-    return named, family.has_task, family.has_tools, family.turns, -family.order
+    own = not family.sub_agent
+    return own, family.has_task, family.has_tools, family.turns, -family.order
 
 
 def _opening(said: Sequence[Meant]) -> Sequence[Meant]:
