@@ -112,7 +112,7 @@ async def rollout(
             await _replace_slot(draft, env, item, backend, context)
         context.deadline = draft.clock.deadline
         async with draft.clock.stage("verify", limit_s=limits.verify_timeout_s):
-            verdict = await env.verify(item, context, draft.agent.messages)
+            verdict = await env.verify(item, context, draft.agent.shown)
             draft.verdict = await check(verdict)
         await on_measured()
     finally:

@@ -61,6 +61,8 @@ class AgentResult:
     nodes: list[Node] = field(default_factory=list)
     """All messages of a program's conversations, of which `messages` is the main one."""
     branches: list[Branch] = field(default_factory=list)
+    transcript: list[Message] | None = None
+    """What the verifier is shown of a program: `messages` without replies that it wrote itself."""
     program: ProgramRun | None = None
     stop_reason: StopReason | None = None
     attempted: int = 0
@@ -78,6 +80,11 @@ class AgentResult:
         """Tell the watcher that something was added. For whoever fills this result."""
         if self.watch is not None:
             self.watch(self)
+
+    @property
+    def shown(self) -> list[Message]:
+        """The transcript for the verifier."""
+        return self.messages if self.transcript is None else self.transcript
 
     @property
     def tool_calls(self) -> ToolCallCounts:

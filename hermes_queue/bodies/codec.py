@@ -49,6 +49,12 @@ _ARRAYS: dict[str, Any] = {"turns": {"__all__": set(TURN_ARRAYS)}, "sequences": 
 _LEVELS_ABOVE = 6
 """At least the lists and objects around the free fields of a record, in a group, too."""
 
+_NEAR_BYTES = 1 << 19
+"""As far back as level 1 looks for what it has seen before."""
+_FAR_LOG = 22
+"""Of the bytes that it looks back in larger records. Each prompt repeats the one before it, which
+for one of a million tokens is that far away."""
+
 _contexts = threading.local()
 """zstd's contexts, one of each kind per thread: they take long to make, and serve one call at a
 time."""
@@ -75,7 +81,7 @@ def encode_record(record: ScoredTrajectory) -> bytes:
     packed: bytes = msgpack.packb(data, use_bin_type=True)
     if len(packed) > MAX_DECODED_BYTES:
         raise ValueError(f"{len(packed)} bytes unpacked, readers take {MAX_DECODED_BYTES}")
-    return _compressor().compress(packed)
+    return _compressor(len(packed)).compress(packed)
 
 
 def decode_record(body: bytes) -> ScoredTrajectory:
@@ -230,11 +236,21 @@ def refuse_newer(what: str, version: object, most: int = RECORD_VERSION) -> None
         )
 
 
-def _compressor() -> zstandard.ZstdCompressor:
-    found: zstandard.ZstdCompressor | None = getattr(_contexts, "compressor", None)
+def _compressor(size: int) -> zstandard.ZstdCompressor:
+    name = "far" if size > _NEAR_BYTES else "near"
+    found: zstandard.ZstdCompressor | None = getattr(_contexts, name, None)
     if found is None:
-        found = _contexts.compressor = zstandard.ZstdCompressor(level=1)
+        found = zstandard.ZstdCompressor(level=1) if name == "near" else _far_compressor()
+        setattr(_contexts, name, found)
     return found
+
+
+def _far_compressor() -> zstandard.ZstdCompressor:
+    return zstandard.ZstdCompressor(
+        compression_params=zstandard.ZstdCompressionParameters.from_level(
+            1, window_log=_FAR_LOG, enable_ldm=True
+        )
+    )
 
 
 def _decompressor() -> zstandard.ZstdDecompressor:

@@ -9,7 +9,7 @@ from hermes_queue.wire.conversation import Message, Wire
 BranchLabel = Literal["main", "sub_agent", "compaction", "side"]
 """main: the conversation about the task. sub_agent: one that an agent of it was given. compaction:
 it goes on after the program has replaced its middle. side: titles, summaries and the like. Found by
-what the calls say, so a label may be wrong; no score depends on it."""
+what the calls say, so a label may be wrong. Which message is an answer depends on it."""
 
 
 class Node(Wire):

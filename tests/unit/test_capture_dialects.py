@@ -11,7 +11,7 @@ import pytest
 from scripted_session import reply
 
 from hermes_queue.agent.capture.calls import ModelCall, Refused
-from hermes_queue.agent.capture.dialects import chat, messages, responses
+from hermes_queue.agent.capture.dialects import chat, conversation, messages, responses
 from hermes_queue.agent.capture.dialects.base import Asked, BadCall, Dialect, Head, problem_of
 from hermes_queue.agent.capture.dialects.body import read_object
 from hermes_queue.models import FunctionCall, Message, ToolCall
@@ -455,3 +455,12 @@ def test_thinking_is_shown_only_to_clients_that_ask_for_it() -> None:
         for each in (body, {**body, "thinking": {"type": "adaptive"}})
     ]
     assert kinds == [["text"], ["thinking", "text"]]
+
+
+def test_messages_and_calls_are_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conversation, "MESSAGES_MAX", 5)
+    made = {"id": "c", "function": {"name": "f"}}
+    replies = [{"role": "assistant", "tool_calls": [made, made]} for _ in range(2)]
+    call_of("chat", {"messages": [{"role": "user", "content": "a"}, *replies[:1]]})
+    with pytest.raises(BadCall, match="more than 5 messages and calls"):
+        call_of("chat", {"messages": replies})

@@ -96,6 +96,15 @@ def test_a_record_takes_few_bytes_and_a_token_less_than_nine():
     assert large - small < 1000 * 9
 
 
+def test_long_prompts_that_repeat_the_one_before_are_stored_once():
+    ids = tuple(random.Random(0).choices(range(150_000), k=160_000))
+    turns = tuple(Turn(prompt_ids=ids[: 150_000 + n]) for n in (0, 5_000, 10_000))
+    record = make_record(make_job()).model_copy(update={"turns": turns})
+    body = codec.encode_record(record)
+    assert len(body) < 4 * len(ids)
+    assert codec.decode_record(body) == record
+
+
 def test_every_field_of_a_sequence_is_written():
     made = TokenSequence(
         ids=(1, 2), loss_mask=(0, 1), logprobs=(0.0, -0.5), turns=(0, 2), branch="side"

@@ -14,6 +14,7 @@ from hermes_queue.agent.capture import session as sessions
 from hermes_queue.agent.capture.account import MAX_OTHER_REQUESTS
 from hermes_queue.agent.capture.allowance import CALLS_AT_LEAST
 from hermes_queue.agent.capture.calls import Answer, ModelCall, Refused
+from hermes_queue.agent.capture.equality import is_long
 from hermes_queue.agent.capture.session import AttemptSession
 from hermes_queue.agent.capture.tool_calls import fits
 from hermes_queue.agent.capture.tree import ReplyTree
@@ -287,6 +288,30 @@ async def test_clients_that_leave_do_not_open_more_calls_than_allowed() -> None:
     await settled()
     assert attempt.model.most_open == sessions.MAX_OPEN_CALLS
     release.set()
+    await attempt.session.idle()
+    assert len(attempt.model.sampling) == sessions.MAX_OPEN_CALLS  # the others are forgotten
+    assert (await attempt.ask(call("another"))).message.content == "slow"
+    await attempt.session.close()
+
+
+async def test_a_call_that_waits_takes_the_reply_of_an_equal_one_that_went_away() -> None:
+    release = asyncio.Event()
+
+    async def slowly() -> str:
+        await release.wait()
+        return "slow"
+
+    attempt = Attempt(Model(slowly))
+    texts = [f"{TASK} {number}" for number in range(sessions.MAX_OPEN_CALLS)]
+    first = [asyncio.create_task(attempt.session.answer(call(text))) for text in texts]
+    await settled()
+    waiting = asyncio.create_task(attempt.ask(call(texts[0])))
+    await settled()
+    first[0].cancel()
+    await settled()
+    release.set()
+    await asyncio.gather(waiting, *first[1:])
+    assert len(attempt.model.sampling) == sessions.MAX_OPEN_CALLS
     await attempt.session.close()
 
 
@@ -348,6 +373,22 @@ async def test_a_cap_that_the_server_refuses_is_left_out_from_then_on() -> None:
     ]
 
 
+async def test_replies_without_the_cap_that_was_refused_share_what_is_left_of_the_tokens() -> None:
+    class Strict(Model):
+        async def complete(self, *asked: Any, **more: Any) -> Reply:
+            reply = await super().complete(*asked, **more)
+            first = len(self.sampling) <= 2
+            await settled()
+            if first:
+                raise refusing(400)
+            return reply
+
+    attempt = Attempt(Strict(), max_tokens=25)
+    asked = [attempt.ask(call(TASK, max_tokens=1, retry_count=n)) for n in range(2)]
+    await asyncio.gather(*asked)
+    assert [sampling["max_tokens"] for sampling in attempt.model.sampling] == [1, 1, 24, 1]
+
+
 async def test_what_a_client_of_the_model_raises_is_a_failure_and_no_score() -> None:
     bug = KeyError("x")
     attempt = Attempt(Model(bug))
@@ -379,6 +420,9 @@ async def test_a_call_or_an_attempt_with_too_much_text_is_too_long_for_any_model
     await attempt.ask(call("a" * 4_000))
     await attempt.ask(call("b" * 4_000))
     assert await refused(attempt, call("c" * 4_000)) == "context_length"
+    calls = tuple(ToolCall(id="f", function=FunctionCall(name="f", arguments="")) for _ in range(3))
+    many = Message(role="assistant", tool_calls=calls)  # hardly a text, and yet memory
+    assert await refused(attempt, call("c", many)) == "context_length"
     assert len(attempt.model.sampling) == 2
 
 
@@ -478,3 +522,20 @@ async def test_calls_in_delivered_replies_are_counted_once() -> None:
     await attempt.ask(call(tools=tools))
     counts = attempt.result.tool_calls
     assert (counts.attempted, counts.schema_valid, counts.ok) == (2, 1, 0)
+
+
+async def test_calls_in_a_reply_that_comes_back_are_counted_though_its_delivery_failed() -> None:
+    made = ToolCall(id="f", function=FunctionCall(name="f", arguments="{}"))
+    said = Message(role="assistant", tool_calls=(made,))
+    attempt = Attempt(Model(said, "Done."))
+    attempt.session.undelivered(await attempt.session.answer(call()))
+    await attempt.ask(call(TASK, said, Message(role="tool", content="a", tool_call_id="f")))
+    assert attempt.result.tool_calls.attempted == 1
+    assert (await attempt.ask(call())).turn == 2  # and an equal call is a new sample
+
+
+def test_a_call_of_many_short_messages_or_calls_is_long() -> None:
+    made = ToolCall(id="f", function=FunctionCall(name="f", arguments="{}"))
+    assert is_long(call(TASK, Message(role="assistant", tool_calls=(made,) * 600)))
+    assert is_long(longer(300))
+    assert not is_long(longer(100))

@@ -104,6 +104,23 @@ async def test_a_reply_goes_back_word_for_word_and_its_results_as_one_user_messa
     ]
 
 
+def test_a_reply_that_a_program_changed_is_shown_as_it_was_changed() -> None:
+    spoken = ToolDialect(prompted=True)
+    said = Message(role="assistant", content=CALL)
+    reply, _ = spoken.incoming(said, TOOLS, turn=0, finish_reason="stop")
+    function = reply.tool_calls[0].function
+
+    def sent(content: str | None, arguments: str) -> str | None:
+        changed = function.model_copy(update={"arguments": arguments})
+        call = reply.tool_calls[0].model_copy(update={"function": changed})
+        message = reply.model_copy(update={"content": content, "tool_calls": (call,)})
+        return spoken.outgoing([*PROMPT, message], TOOLS)[-1].content
+
+    assert sent("", '{"expression": "1+1"}') == CALL  # the same in another way
+    assert "2+2" in (sent(None, '{"expression": "2+2"}') or "")
+    assert (sent("Or so.", function.arguments) or "").startswith("Or so.")
+
+
 async def test_calls_of_another_agent_are_written_in_the_same_form(endpoint: ChatEndpoint) -> None:
     other = Message(
         role="assistant",

@@ -186,6 +186,28 @@ def test_calls_that_are_open_at_once_share_their_new_messages(program):
     assert [turn.parent for turn in program.result.turns] == [None, 0, 0]
 
 
+def test_a_reply_that_a_program_wrote_is_its_own_even_if_the_model_says_the_same_meanwhile(program):
+    guess = Message(role="user", content="Go on.")
+    calls = [program.call(USER), program.call(USER, say("OK"), guess)]
+    placed = [program.tree.place(call) for call in calls]
+    for each, call, text in zip(placed, calls, ("OK", "Done."), strict=True):
+        program.answer(each, call, say(text))
+    program.tree.deliver(1)
+    nodes = program.result.nodes
+    [last] = [node for node in nodes if node.turn == 1]
+    written = nodes[nodes[last.parent].parent]
+    assert (written.message, written.turn) == (say("OK"), None)
+    assert [turn.call.status for turn in program.result.turns] == ["undelivered", "delivered"]
+
+
+def test_a_verifier_is_not_shown_replies_that_the_program_wrote(program):
+    written = say(r"\boxed{42}")
+    program.ask(say(None, "ls"), USER, written, Message(role="user", content="Check it."))
+    assert written in program.tree.main_path()
+    assert written not in program.tree.main_path(sampled=True)
+    assert program.tree.main_path(sampled=True)[-1] == say(None, "ls")
+
+
 # --- labels -------------------------------------------------------------------------------
 
 
@@ -240,6 +262,30 @@ def long_conversation(program: Program) -> tuple[Message, ...]:
         program.ask(reply, *messages)
         messages = (*messages, reply, result(str(n), f"c{n}-0"))
     return messages
+
+
+def test_without_any_other_the_conversation_of_a_sub_agent_is_the_main_one(program):
+    hints = {"x-parent-session-id": "p"}
+    program.ask(say("A title"), Message(role="user", content="A title."), tools=(), hints=hints)
+    program.ask(say("Done."), USER, hints=hints)
+    assert program.labels == ["sub_agent", "main"]
+    program.ask(say("Mine."), USER)
+    assert program.labels == ["sub_agent", "sub_agent", "main"]
+
+
+def test_a_program_that_begins_the_task_anew_still_works_on_it(program):
+    program.ask(say("No idea."), USER)
+    again = Message(role="user", content=f"The tests still fail. {TASK}")
+    program.ask(say("Done."), again)
+    assert program.labels == ["main", "main"]
+    assert program.tree.main_path() == [again, say("Done.")]
+
+
+def test_an_agent_that_was_handed_the_whole_task_is_no_main_conversation(program):
+    program.ask(say(None, TASK), USER)
+    program.ask(say(None, "ls"), Message(role="user", content=TASK))
+    program.ask(say("Done."), Message(role="user", content=TASK), say(None, "ls"), result("a"))
+    assert program.labels == ["main", "sub_agent", "sub_agent"]
 
 
 @pytest.mark.parametrize("kept_task", [True, False])

@@ -82,6 +82,7 @@ async def run_command(
         result.program = _facts(program, started, session, process, files)
     finally:
         result.messages[:] = tree.main_path()
+        result.transcript = tree.main_path(sampled=True)
         draft.tools = tree.main_tools() or draft.tools
         result.changed()
     result.stop_reason = outcome(_ended(session, process, draft.slot_killed_before))

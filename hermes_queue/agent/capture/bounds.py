@@ -22,8 +22,9 @@ class Bounds:
     """Requests at any speed that bring no answer: other paths, wrong keys, refusals, counts."""
     requests_per_s: float = 10.0
     """Pace of further ones: each takes time of an event loop that all trajectories share."""
-    body_bytes: int = 64 * MIB
-    """Of one body, and of the bodies of all calls that are open."""
+    body_bytes: int = 32 * MIB
+    """Of one body, and of the bodies of all calls that are open. The longest text that a call may
+    have takes 24 MiB if all of it is escaped."""
     unannounced_bytes: int = 8 * MIB
     """Of a body without a Content-Length, for which this is set aside."""
     header_s: float = 10.0

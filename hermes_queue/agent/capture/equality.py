@@ -13,6 +13,8 @@ from hermes_queue.models import Message
 
 _ON_THE_LOOP_CHARS = 1 << 19
 """A longer call is read in a thread; half a million characters take about a millisecond."""
+_ON_THE_LOOP_MESSAGES = 500
+"""And so is one of more messages and calls: each takes time, however short it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +31,14 @@ async def measured(call: ModelCall) -> Measure:
 
     Calls that differ only in `streamed`, `retry_count`, `hints` and `events` have equal ones.
     """
-    long = sum(len(message.content or "") for message in call.messages) > _ON_THE_LOOP_CHARS
-    return await asyncio.to_thread(_measure, call) if long else _measure(call)
+    return await asyncio.to_thread(_measure, call) if is_long(call) else _measure(call)
+
+
+def is_long(call: ModelCall) -> bool:
+    """Whether reading all of a call would hold up the event loop."""
+    chars = sum(len(message.content or "") for message in call.messages)
+    count = sum(1 + len(message.tool_calls) for message in call.messages)
+    return chars > _ON_THE_LOOP_CHARS or count > _ON_THE_LOOP_MESSAGES
 
 
 def reply_digest(message: Message) -> bytes:

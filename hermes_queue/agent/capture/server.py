@@ -36,7 +36,8 @@ from hermes_queue.agent.capture.memory import Responses
 T = TypeVar("T")
 
 LARGE_BYTES = 1 << 18
-"""Larger bodies are read in a thread."""
+LARGE_COUNT = 2_000
+"""Larger bodies, and those with more objects, are read in a thread."""
 PATH_MAX_CHARS = 200
 HINT_MAX_CHARS = 2048
 RETRY_MAX = 1_000
@@ -75,6 +76,8 @@ class CallServer:
         self._working: set[asyncio.Task[object]] = set()
         self._memory = Memory(max(self._bounds.body_bytes, self._bounds.unannounced_bytes))
         self._places = asyncio.Semaphore(self._bounds.calls)
+        self._reading = asyncio.Lock()
+        """Large bodies are read one at a time: objects take many times the memory of JSON."""
         self._pace = Pace(
             self._bounds.requests, self._bounds.requests_per_s, self._bounds.connections
         )
@@ -203,7 +206,10 @@ class CallServer:
         def read() -> Asked:
             return dialect.read(read_object(body), head, self._stored.conversation)
 
-        return read() if len(body) <= LARGE_BYTES else await asyncio.to_thread(read)
+        if len(body) <= LARGE_BYTES and body.count(b"{") <= LARGE_COUNT:
+            return read()
+        async with self._reading:
+            return await asyncio.to_thread(read)
 
     # --- a call -------------------------------------------------------------------------
 

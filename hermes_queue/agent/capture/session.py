@@ -13,10 +13,10 @@ from hermes_queue.agent.budget import STUCK_TURNS, AttemptBudget
 from hermes_queue.agent.capture.account import Account
 from hermes_queue.agent.capture.allowance import Allowance, LimitReached
 from hermes_queue.agent.capture.calls import Answer, ModelCall, Refused
-from hermes_queue.agent.capture.equality import Measure, measured, reply_digest
+from hermes_queue.agent.capture.equality import Measure, is_long, measured, reply_digest
 from hermes_queue.agent.capture.open_calls import OpenCalls, Sampling
 from hermes_queue.agent.capture.tool_calls import fits
-from hermes_queue.agent.capture.tree import Placement, ReplyTree, Unplaceable
+from hermes_queue.agent.capture.tree import Meant, Placement, ReplyTree, Unplaceable, meant
 from hermes_queue.agent.chat import ChatClient, Reply
 from hermes_queue.agent.loop import AgentResult, BeforeTurn
 from hermes_queue.errors import ContextLengthExceeded, TrajectoryFailure
@@ -34,6 +34,8 @@ REQUESTS_PER_TURN = 50
 """Calls and token counts, refused and repeated ones included, per turn that the job allows."""
 REQUESTS_AT_LEAST = 500
 _BYTES_PER_TOKEN = 4
+_MESSAGE_BYTES, _CALL_BYTES = 500, 1_500
+"""Memory of one without its text."""
 
 
 class AttemptSession:
@@ -111,7 +113,7 @@ class AttemptSession:
             if self._repeats >= STUCK_TURNS:
                 self.stop("stuck")
                 self._require_open()
-        sampling = self._open.claim(measure) or self._begin(call, measure)
+        sampling = self._open.claim(measure) or await self._begun(call, measure)
         try:
             return await asyncio.shield(sampling.task)
         except asyncio.CancelledError:
@@ -126,14 +128,12 @@ class AttemptSession:
         if sampling is None:
             return
         self._tree.deliver(answer.turn)
+        self._settle()
         digest = sampling.measure.digest
         self._delivered.add(digest)
         step = digest, reply_digest(answer.message)
         self._repeats = self._repeats + 1 if step == self._last_step else 1
         self._last_step = step
-        attempted, valid = self._tool_calls.pop(answer.turn, (0, 0))
-        self._result.attempted += attempted
-        self._result.schema_valid += valid
         self._result.changed()
 
     def undelivered(self, answer: Answer) -> None:
@@ -198,16 +198,30 @@ class AttemptSession:
         self._require_open()
         return measure
 
-    def _begin(self, call: ModelCall, measure: Measure) -> Sampling:
-        if call.retry_count > 0 and measure.digest in self._delivered:
-            self.account.event(event="retry_after_delivery", retry_count=call.retry_count)
-        return self._open.begin(measure, self._sample(call))
+    async def _begun(self, call: ModelCall, measure: Measure) -> Sampling:
+        """The call itself, or meanwhile an equal one, once there is a place for it.
+
+        Whoever goes away before that leaves nothing behind: calls that go on without their client
+        hold their text, and there are no more of them than places.
+        """
+        await self._places.acquire()
+        try:
+            self._require_open()
+            if claimed := self._open.claim(measure):
+                self._places.release()
+                return claimed
+            if call.retry_count > 0 and measure.digest in self._delivered:
+                self.account.event(event="retry_after_delivery", retry_count=call.retry_count)
+            sampling = self._open.begin(measure, self._sample(call))
+        except Refused:
+            self._places.release()
+            raise
+        sampling.task.add_done_callback(lambda _: self._places.release())
+        return sampling
 
     async def _sample(self, call: ModelCall) -> Answer:
         try:
-            async with self._places:
-                self._require_open()
-                return await self._made(call)
+            return await self._made(call)
         except Refused:
             raise
         except LimitReached as limit:
@@ -225,8 +239,9 @@ class AttemptSession:
             raise self.account.refusal("upstream", "the model server failed") from None
 
     async def _made(self, call: ModelCall) -> Answer:
+        said = await asyncio.to_thread(_meant, call) if is_long(call) else None
         try:
-            place = self._tree.place(call)
+            place = self._tree.place(call, said)
         except Unplaceable as error:
             raise self.account.refusal("bad_call", str(error)) from None
         new_bytes = sum(map(_text_bytes, place.new_messages))
@@ -236,16 +251,21 @@ class AttemptSession:
         if cap is not None and self._refused_cap is not None and cap >= self._refused_cap:
             cap = None
         began_s = time.monotonic() - self._began
-        async with self._allowance.call(cap, side=place.branch == "side") as left:
-            self._require_open()
-            reply = await self._reply(call, place, left, cap)
-            self._require_open()
-            return self._record(call, place, reply, new_bytes, began_s)
+        for wanted in (cap, None):
+            # A reply without the cap may be longer: it takes more of what is left for all calls.
+            async with self._allowance.call(wanted, side=place.branch == "side") as left:
+                self._require_open()
+                reply = await self._reply(call, place, left, wanted)
+                self._require_open()
+                if reply is not None:
+                    self._refused_cap = cap if wanted != cap else self._refused_cap
+                    return self._record(call, place, reply, new_bytes, began_s)
+        raise AssertionError("without a cap there is a reply, or an error")
 
     async def _reply(
         self, call: ModelCall, place: Placement, left: int | None, cap: int | None
-    ) -> Reply:
-        """Sample; a cap that only the program wants is left out if the server refuses it."""
+    ) -> Reply | None:
+        """Sample; None if the server refuses a cap that only the program wants."""
         own = self._budget.reply_cap(left)
         try:
             return await self._completed(call, place, self._budget.capped(own, cap))
@@ -254,9 +274,7 @@ class AttemptSession:
             if not binds or not _refuses_the_request(error):
                 raise
             self.account.events(error.events)
-        reply = await self._completed(call, place, self._budget.capped(own))
-        self._refused_cap = cap
-        return reply
+        return None
 
     async def _completed(
         self, call: ModelCall, place: Placement, sampling: Mapping[str, Any]
@@ -285,12 +303,24 @@ class AttemptSession:
         self._kept_bytes += new_bytes + _text_bytes(reply.message)
         calls = reply.message.tool_calls
         self._tool_calls[turn] = len(calls), sum(fits(each, call.tools) for each in calls)
+        self._settle()
         self._context_refusals, self.context_was_refused = 0, False
         self._result.changed()
         reason = reply.turn.finish_reason or "stop"
         if reply.message.tool_calls and reason != "length":
             reason = "tool_calls"
         return Answer(turn, reply.message, reason, reply.turn.usage)
+
+    def _settle(self) -> None:
+        """Count calls of replies that the program has by now, or shows to have; wait for none."""
+        for turn in [*self._tool_calls]:
+            call = self._result.turns[turn].call
+            if call is not None and call.status == "delivered":
+                if (sampling := self._open.deliver(turn)) is not None:
+                    self._delivered.add(sampling.measure.digest)
+                attempted, valid = self._tool_calls.pop(turn)
+                self._result.attempted += attempted
+                self._result.schema_valid += valid
 
     # --- refusals ----------------------------------------------------------------------
 
@@ -313,12 +343,17 @@ class AttemptSession:
         return self.account.refusal("context_length", message)
 
 
+def _meant(call: ModelCall) -> tuple[Meant, ...]:
+    return tuple(meant(call.messages))
+
+
 def _text_bytes(message: Message) -> int:
-    """Bytes of memory, roughly, that the text of a message takes."""
+    """Bytes of memory, roughly, that a message takes."""
     parts = [message.content, message.reasoning]
     for call in message.tool_calls:
         parts += [call.function.name, call.function.arguments]
-    return sum(len(part) for part in parts if part)
+    objects = _MESSAGE_BYTES + _CALL_BYTES * len(message.tool_calls)
+    return objects + sum(len(part) for part in parts if part)
 
 
 def _refuses_the_request(error: Exception) -> bool:

@@ -65,7 +65,8 @@ class ToolDialect:
             self._parser: ToolCallParser | None = load_parser(name) if name else None
         except ConfigurationError as error:
             raise ModelConfigError(f"agent openai: {error}") from error
-        self._written: dict[tuple[str, ...], str] = {}
+        self._written: dict[tuple[str, ...], tuple[Message, str]] = {}
+        """By the ids of its calls: a reply of this client, and its text."""
 
     def outgoing(
         self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]
@@ -118,26 +119,49 @@ class ToolDialect:
             for call, mine in zip(calls, made, strict=True)
             if call.status != "ok"
         ]
-        if made:
-            self._written[tuple(call.id for call in made)] = text
         update = {
             "content": content,
             "tool_calls": made,
             "reasoning": message.reasoning or parsed.reasoning,
         }
-        return message.model_copy(update=update), events
+        reply = message.model_copy(update=update)
+        if made:
+            self._written[tuple(call.id for call in made)] = reply, text
+        return reply, events
 
     def _text_of(self, message: Message) -> str:
-        """Text of an assistant message with calls: the model's own if it came from this client."""
-        written = self._written.get(tuple(call.id for call in message.tool_calls))
-        if written is not None:
-            return written
+        """Text of an assistant message with calls: the model's own if it came from this client.
+
+        Programs send replies back with changes; then the model is to see what they sent.
+        """
+        known = self._written.get(tuple(call.id for call in message.tool_calls))
+        if known is not None and _says_the_same(message, known[0]):
+            return known[1]
         calls = [
             f'<tool_call>\n{{"name": {json.dumps(call.function.name)}, '
             f'"arguments": {call.function.arguments or "{}"}}}\n</tool_call>'
             for call in message.tool_calls
         ]
         return "\n".join([message.content, *calls] if message.content else calls)
+
+
+def _says_the_same(one: Message, other: Message) -> bool:
+    if one is other:
+        return True
+    texts = [(message.content or "").strip() for message in (one, other)]
+    calls = [
+        [(call.function.name, _value(call.function.arguments)) for call in message.tool_calls]
+        for message in (one, other)
+    ]
+    return texts[0] == texts[1] and calls[0] == calls[1]
+
+
+def _value(arguments: str) -> str:
+    """Arguments without differences in blanks and order."""
+    try:
+        return json.dumps(json.loads(arguments or "{}"), sort_keys=True)
+    except (ValueError, RecursionError):
+        return arguments
 
 
 def _unparsed(text: str) -> list[dict[str, Any]]:

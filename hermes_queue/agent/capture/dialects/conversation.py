@@ -18,7 +18,8 @@ from hermes_queue.agent.capture.dialects.body import (
 )
 from hermes_queue.models import FunctionCall, Message, ToolCall
 
-MESSAGES_MAX = 20_000
+MESSAGES_MAX = 10_000
+"""Of messages and calls together: each is an object, however short it is."""
 TOOLS_MAX = 1_000
 UNPARSED = "invalid_arguments"
 """Field of a call's input that holds arguments which are no JSON object."""
@@ -31,6 +32,7 @@ class Conversation:
         """Begin with the messages of a stored conversation."""
         self.messages: list[Message] = list(earlier)
         """As they came, system messages included."""
+        self._left = MESSAGES_MAX - sum(map(_weight, self.messages))
 
     def system(self, text: str) -> None:
         """A message of the role system or developer."""
@@ -57,8 +59,9 @@ class Conversation:
         )
 
     def _add(self, message: Message) -> None:
-        if len(self.messages) >= MESSAGES_MAX:
-            raise BadCall("", f"the conversation has more than {MESSAGES_MAX:,} messages")
+        self._left -= _weight(message)
+        if self._left < 0:
+            raise BadCall("", f"the conversation has more than {MESSAGES_MAX:,} messages and calls")
         self.messages.append(message)
 
     def folded(self, instructions: str = "") -> tuple[Message, ...]:
@@ -76,6 +79,10 @@ class Conversation:
         if not folded:
             raise BadCall("", "the conversation is empty: send at least one message")
         return tuple(folded)
+
+
+def _weight(message: Message) -> int:
+    return 1 + len(message.tool_calls)
 
 
 def join(texts: Iterable[str]) -> str:

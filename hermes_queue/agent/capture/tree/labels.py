@@ -78,9 +78,12 @@ class BranchLabels:
 
     def label(self, story: Story) -> BranchLabel:
         """The label, as far as it is known by now."""
-        if story.family.sub_agent:
+        family = story.family
+        other = self._main is not None and family.key != self._main.key
+        if family.sub_agent and (other or self._main is None):
             return "sub_agent"
-        if self._main is not None and story.family.key != self._main.key:
+        # A program that begins the task anew, in other words, still works on it.
+        if other and not (family.has_task and family.has_tools):
             return "side"
         return "compaction" if story.compacted else "main"
 
@@ -94,7 +97,7 @@ class BranchLabels:
         for call in reply.tool_calls:
             self._given.extend(_texts(arguments(call), _DEPTH))
         before = self._main
-        if not family.sub_agent and (before is None or _rank(family) > _rank(before)):
+        if before is None or _rank(family) > _rank(before):
             self._main = family
         return self._main is not before
 
@@ -107,8 +110,10 @@ class BranchLabels:
         key = (first.key if first else b"", bool(call.tools), hinted)
         if key in self._families:
             return self._families[key]
-        sub_agent = hinted or (with_task is None and self._was_given(users))
         has_task = with_task is not None
+        # An agent may hand the whole task on; the conversation that was first had it from us.
+        begun = any(family.has_task for family in self._families.values())
+        sub_agent = hinted or ((begun or not has_task) and self._was_given(users))
         return Family(key, has_task, bool(call.tools), sub_agent, len(self._families))
 
     def _has_task(self, said: Meant) -> bool:
@@ -125,9 +130,14 @@ class BranchLabels:
         )
 
 
-def _rank(family: Family) -> tuple[bool, bool, int, int]:
-    """The main conversation has the highest one: the task, tools, most turns, the first call."""
-    return family.has_task, family.has_tools, family.turns, -family.order
+def _rank(family: Family) -> tuple[bool, bool, bool, int, int]:
+    """The main conversation has the highest one: the task, tools, most turns, the first call.
+
+    A sub-agent's is the main one only if there is no other: some programs name a session above
+    each of theirs.
+    """
+    own = not family.sub_agent
+    return own, family.has_task, family.has_tools, family.turns, -family.order
 
 
 def _opening(said: Sequence[Meant]) -> Sequence[Meant]:

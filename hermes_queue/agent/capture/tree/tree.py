@@ -39,9 +39,11 @@ MAX_TEXT_CHARS = 64 << 20
 """Text of all messages and tools together, each counted once."""
 MAX_TOKEN_IDS = 64 << 20
 """Token ids of all turns together, prompts included."""
+_OBJECTS_TO_TEXT = 4
 _ALIKE = 8
 """Newest of equal replies to one prompt that are followed further."""
 _NAME_CHARS = 256
+_HINT_CHARS = 512
 
 History = Literal["sampled", "agent"]
 """What the model sees of replies whose reasoning the program left out. sampled: the replies as they
@@ -92,13 +94,13 @@ class ReplyTree:
         self._ids = 0
         self._reasoning_event: dict[str, Any] | None = None
 
-    def place(self, call: ModelCall) -> Placement:
-        """Where `call` belongs. Changes nothing.
+    def place(self, call: ModelCall, said: tuple[Meant, ...] | None = None) -> Placement:
+        """Where `call` belongs. Changes nothing. `said` is what its messages mean, if it is known.
 
         Raises:
             Unplaceable: it is nested too deep, or the tree would grow too large.
         """
-        said = tuple(meant(call.messages))
+        said = tuple(meant(call.messages)) if said is None else said
         tools, root = self._root(call)
         at = self._deepest(root, said)
         path, rest = at.path(), said[at.depth :]
@@ -153,8 +155,9 @@ class ReplyTree:
         if entry.above is None:
             entry = self._begun(call)
         for each in placement._rest:
-            known = entry.below.get(each.key)
-            entry = known[-1] if known else self._grown(entry, each.key, each.message)
+            # A reply sampled since `place` may say the same, but this call does not continue it.
+            known = (e for e in reversed(entry.below.get(each.key, ())) if e.turn is None)
+            entry = next(known, None) or self._grown(entry, each.key, each.message)
         [key] = [each.key for each in meant([reply.message])]
         entry = self._grown(entry, key, reply.message, turn)
         entry.sent = placement._sent
@@ -166,7 +169,7 @@ class ReplyTree:
             path=call.path[:_NAME_CHARS],
             requested_model=call.requested_model and call.requested_model[:_NAME_CHARS],
             streamed=call.streamed,
-            hints=dict(call.hints),
+            hints={name: text[:_HINT_CHARS] for name, text in call.hints.items()},
             began_s=round(began_s, 3),
         )
         self._ids += len(reply.turn.prompt_ids or ()) + len(reply.turn.completion_ids or ())
@@ -190,13 +193,19 @@ class ReplyTree:
             call = found.call.model_copy(update={"status": "delivered"})
             self._result.turns[turn] = found.model_copy(update={"call": call})
 
-    def main_path(self) -> list[Message]:
+    def main_path(self, *, sampled: bool = False) -> list[Message]:
         """The main conversation up to its last delivered reply, as the model saw it.
 
-        After a compaction, what goes on from there. Empty before the first delivered reply.
+        After a compaction, what goes on from there. Empty before the first delivered reply. With
+        `sampled`, without the replies that the program wrote itself.
         """
         last = self._last_of_main()
-        return [] if last is None else [entry.message for entry in self._by_turn[last].path()]
+        path = [] if last is None else self._by_turn[last].path()
+        return [
+            entry.message
+            for entry in path
+            if not sampled or entry.turn is not None or entry.message.role != "assistant"
+        ]
 
     def main_tools(self) -> tuple[dict[str, Any], ...]:
         """The tools of `main_path`, as the program sent them."""
@@ -294,6 +303,7 @@ class ReplyTree:
     def _root(self, call: ModelCall) -> tuple[bytes, TreeEntry]:
         """The key of the call's tools, and the beginning of conversations with them."""
         key, size = tools_key(call.tools)
+        size *= _OBJECTS_TO_TEXT  # they stay in memory as objects
         found = self._roots.get(key)
         if found is None:
             system = Message(role="system")
