@@ -125,6 +125,39 @@ async def test_nothing_of_a_program_is_left_for_the_verifier(slots: LocalBackend
     assert draft.verdict.report == {"processes": ["bash", "python3"], "endpoint": "refused"}
 
 
+async def test_the_key_is_on_no_command_line_where_neighbours_could_see_it(
+    slots: LocalBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[ExecutionRequest] = []
+    execute = slots.execute_batch
+
+    async def watched(
+        requests: Sequence[ExecutionRequest],
+    ) -> list[ExecutionResult | SandboxError]:
+        sent.extend(requests)
+        return await execute(requests)
+
+    monkeypatch.setattr(slots, "execute_batch", watched)
+    code = """
+    left = os.listdir(os.environ["HOME"])
+    print(ask([user(TASK)])["content"], os.environ["ODD"], left, os.environ["PATH"])
+    """
+    definition = program(code)
+    odd = "it's $HOME `id` \n\\ \""
+    definition["env"] |= {"ODD": odd, "PATH": "/nothing"}
+    definition["run"] = definition["run"].replace("exec python3", "exec /opt/python/bin/python3")
+    definition["run"] = "PATH=/usr/bin:/bin\n" + definition["run"]
+    async with scripted_model(BOXED) as model:
+        draft, failure = await attempted(slots, model, definition)
+    assert failure is None
+    run = draft.agent.program
+    assert run is not None
+    assert run.stdout == (f"They are \\boxed{{24}}. {odd} ['task.txt', 'tiny.py'] /usr/bin:/bin\n")
+    assert "hq-" not in "".join(run.argv)
+    seen = [*(each.command for each in sent), *(f"{each.env}" for each in sent)]
+    assert [each for each in seen if "hq-" in each.replace(".hq-", "")] == []
+
+
 async def test_a_program_that_goes_on_after_a_limit_is_killed_and_scored(
     slots: LocalBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -274,7 +307,7 @@ class SlotsThatProgramsEnd(LocalBackend):
         self, requests: Sequence[ExecutionRequest]
     ) -> list[ExecutionResult | SandboxError]:
         results = await super().execute_batch(requests)
-        killed = [isinstance(each.env.get("KEY"), str) for each in requests]
+        killed = ["tiny.py" in each.command for each in requests]
         return [SlotKilled("x") if k else r for k, r in zip(killed, results, strict=True)]
 
 

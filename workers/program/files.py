@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+import shlex
+from collections.abc import Iterable, Mapping
 
 from hermes_queue.agent.programs.program import Places, Program, Started
 from hermes_queue.errors import ModelConfigError, SandboxError
@@ -15,6 +16,7 @@ FILES_MAX_BYTES = 4 << 20
 READING_S = 10.0
 """Limit of reading them: the program may have left a slot that hardly answers."""
 _TASK = "task.txt"
+_VARIABLES = ".hq-variables"
 _FIND_HOME = 'printf %s "$HOME"'
 
 
@@ -27,8 +29,12 @@ async def placed(
     url: str,
     key: str,
     max_turns: int,
-) -> Started:
-    """Write the task and the program's files; returns what starts it.
+) -> tuple[Started, str]:
+    """Write the task and the program's files; returns what starts it, and the command for that.
+
+    The command reads the variables, one of which is the key, from a file: as variables of the
+    command they would be words of a command line of the sandbox's root with some backends, and
+    neighbours in a shared sandbox may see those.
 
     Raises:
         SandboxError: the slot cannot run commands.
@@ -55,7 +61,20 @@ async def placed(
             await context.write_file(path, content.encode(errors="backslashreplace"))
         except OSError as error:
             raise ModelConfigError(f"program {program.name}: file {path}: {error}") from error
-    return started
+    variables = f"{home}/{_VARIABLES}"
+    await context.write_file(variables, _exported(started.env))
+    return started, f"{_taken(variables)}\n{started.command}"
+
+
+def _exported(env: Mapping[str, str]) -> bytes:
+    lines = (f"export {name}={shlex.quote(value)}\n" for name, value in env.items())
+    return "".join(lines).encode(errors="backslashreplace")
+
+
+def _taken(path: str) -> str:
+    """Bash that reads the file at `path`, deletes it and then runs it, as PATH may be in it."""
+    file = shlex.quote(path)
+    return f'set -- "$(<{file})"; rm -f -- {file}; eval "$1"; set --'
 
 
 async def kept(paths: Iterable[str], context: SlotContext) -> dict[str, str]:

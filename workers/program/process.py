@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -36,10 +36,9 @@ _Running = asyncio.Future[list[ExecutionResult | SandboxError]]
 class ProgramProcess:
     """Runs one command line to its end."""
 
-    def __init__(self, backend: SandboxBackend, slot: Slot, *, env: Mapping[str, str]) -> None:
+    def __init__(self, backend: SandboxBackend, slot: Slot) -> None:
         self._backend = backend
         self._slot = slot
-        self._env = env
         self.result: ExecutionResult | None = None
         """None: it was killed, and its output is unknown."""
         self.ended_by_itself = False
@@ -56,7 +55,6 @@ class ProgramProcess:
             self._slot,
             command,
             timeout_s=LONGEST_S,
-            env=self._env,
             max_output_bytes=OUTPUT_MAX_BYTES,
         )
         running = asyncio.ensure_future(self._backend.execute_batch([request]))

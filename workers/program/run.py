@@ -67,7 +67,7 @@ async def run_command(
     context = SlotContext(backend, slot, deadline=math.inf)
     try:
         async with _endpoint(backend, slot, session, program) as listening:
-            started = await placed(
+            started, command = await placed(
                 program,
                 context,
                 task=task,
@@ -76,8 +76,8 @@ async def run_command(
                 key=session.key,
                 max_turns=job.limits.max_turns,
             )
-            process = ProgramProcess(backend, slot, env=started.env)
-            await process.run(started.command, session, budget, listening)
+            process = ProgramProcess(backend, slot)
+            await process.run(command, session, budget, listening)
         files = await _left_behind(started, context, process)
         result.program = _facts(program, started, session, process, files)
     finally:
