@@ -261,6 +261,36 @@ async def test_a_model_that_fails_for_good_is_not_the_programs_fault(
     ]
 
 
+GIVES_UP = """
+import threading
+def give_up(*messages):
+    threading.Thread(target=ask, args=([user(TASK), *messages],), daemon=True).start()
+    time.sleep(0.6)
+    os._exit(0)
+"""
+
+
+async def test_a_program_that_gave_up_on_its_first_call_is_no_zero_and_no_wrong_setting(
+    slots: LocalBackend,
+) -> None:
+    async with scripted_model(Raw(hang=True)) as model:
+        draft, failure = await attempted(slots, model, program(GIVES_UP + "give_up()"))
+    assert (type(failure), draft.verdict, len(model.requests)) == (ModelError, None, 1)
+
+
+async def test_a_program_that_gave_up_on_a_model_that_was_away_for_long_is_no_zero(
+    slots: LocalBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hermes_queue.agent.endpoint.errors.BACKOFF_S", 30.0)
+    monkeypatch.setattr("hermes_queue.agent.endpoint.errors.BACKOFF_MAX_S", 30.0)
+    monkeypatch.setattr("workers.program.outcome.GAVE_UP_S", 0.2)
+    code = GIVES_UP + "give_up(ask([user(TASK)]), user('on'))"
+    down = (500, {"error": {"message": "out of order"}})
+    async with scripted_model(BOXED, down) as model:
+        draft, failure = await attempted(slots, model, program(code))
+    assert (type(failure), draft.verdict, len(model.requests)) == (ModelError, None, 2)
+
+
 async def test_a_reply_whose_client_hung_up_is_given_to_the_next_equal_call(
     slots: LocalBackend,
 ) -> None:

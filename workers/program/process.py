@@ -42,6 +42,8 @@ class ProgramProcess:
         self.result: ExecutionResult | None = None
         """None: it was killed, and its output is unknown."""
         self.ended_by_itself = False
+        self.left_a_call = False
+        """Whether it ended by itself while a call of its was open."""
         self.lost: SandboxError | None = None
 
     async def run(
@@ -62,6 +64,7 @@ class ProgramProcess:
         try:
             await self._wait(running, stopped, session, budget, listening)
             self.ended_by_itself = running.done()
+            self.left_a_call = self.ended_by_itself and session.is_busy
             if listening.lost.done() and not listening.lost.cancelled():
                 self.lost = listening.lost.result()
             if not running.done():
