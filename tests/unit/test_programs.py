@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -225,6 +226,19 @@ def test_a_packed_definition_arrives_as_it_was():
 def test_a_worker_refuses_what_is_no_program_for_good(program):
     with pytest.raises(ModelConfigError):
         load_program(program)
+
+
+def test_packages_that_an_archive_or_a_package_brings_are_known_as_well(tmp_path):
+    for place in ("app/lib/python3.12/site-packages/jinja2", "a/site-packages/pip/_vendor/rich"):
+        (tmp_path / place).mkdir(parents=True)
+    (tmp_path / "app/lib/python3.12/site-packages/six.py").touch()
+    (tmp_path / "app/lib/python3.12/site-packages/jinja2-3.1.dist-info").mkdir()
+    (tmp_path / "app/lib/python3.12/json").mkdir()
+    absent = {"url": "https://example.org/a.tar.gz", "sha512": "0" * 128, "machine": "none"}
+    asset = make_program(of(archives=[absent])).asset
+    subprocess.run(["bash", "-euc", asset.script], cwd=tmp_path, check=True, timeout=60)
+    found = (tmp_path / "top_level.txt").read_text().split()
+    assert found == ["jinja2", "pip", "rich", "six"]
 
 
 # --- programs and envs --------------------------------------------------------------------
