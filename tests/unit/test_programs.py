@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -108,6 +109,8 @@ def test_a_model_name_that_would_end_a_string_in_a_configuration_is_refused(name
         ({"keep": ["{home}/../x"]}, "keep:.*must be a file below"),
         ({"lock": "agent==1.0"}, "lock: line 1, 'agent==1.0': has no --hash"),
         ({"lock": f"{PIN}\nagent>=1"}, "lock: line 2, 'agent>=1': is not of the form"),
+        ({"lock": f"{PIN} --index-url https://x"}, "lock: line 1"),
+        ({"lock": PIN.replace("1.0", "${VERSION}")}, "lock: line 1"),
         ({"lock": f"--index-url https://x\n{PIN}"}, "lock: line 1"),
         (
             {"archives": [{"url": "http://x/y", "sha512": "0" * 128}]},
@@ -132,6 +135,13 @@ def test_a_lock_may_have_comments_continuations_and_markers():
         f"    --hash=sha256:{'1' * 64}\n    # via nothing\n"
     )
     assert of(lock=lock).lock == lock
+
+
+def test_of_a_lock_nothing_is_installed_from_but_the_lines_that_were_checked():
+    hidden = f"# coding: utf-7\n# +AAo---index-url https://x+AAo-\n{PIN} \\\n{PIN[11:]} # +AAo-b==1"
+    asset = make_program(of(lock=hidden)).asset
+    [lock] = re.findall(r"hq_lock\(\) {\n\tprintf %s '(.*?)'\n}", asset.script, re.DOTALL)
+    assert lock == f"{PIN} {PIN[11:]}\n"
 
 
 # --- where they are found -----------------------------------------------------------------
