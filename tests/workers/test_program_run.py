@@ -10,13 +10,14 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 from chat_endpoint import Raw, completion
-from program_bench import attempted, calling, program, scripted_model
+from program_bench import ROW, attempted, calling, program, scripted_model
 from slot_bench import local_backend
 from token_stub import TokenStub, decode
 
 from hermes_queue.agent.endpoint.connection import close_clients
 from hermes_queue.agent.tokens.invariants import token_violations
 from hermes_queue.errors import (
+    EnvBug,
     ModelConfigError,
     ModelError,
     SandboxError,
@@ -237,6 +238,17 @@ async def test_a_program_that_is_not_there_is_no_zero(slots: LocalBackend) -> No
         _, failure = await attempted(slots, model, {"name": "tiny", "run": run})
     assert isinstance(failure, ModelConfigError)
     assert "could not be started" in str(failure)
+
+
+async def test_a_task_that_fits_no_command_line_is_a_fault_of_the_row_and_of_no_setting(
+    slots: LocalBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(ROW, "question", "egg " * 40_000)
+    definition = {"name": "tiny", "run": '/bin/true "$(cat {task})" {url} {key}'}
+    async with scripted_model(BOXED) as model:
+        _, failure = await attempted(slots, model, definition)
+    assert type(failure) is EnvBug
+    assert "the program tiny is given it as a word" in str(failure)
 
 
 async def test_a_model_that_fails_for_good_is_not_the_programs_fault(

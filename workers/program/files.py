@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterable, Mapping
 
 from hermes_queue.agent.programs.program import Places, Program, Started
-from hermes_queue.errors import ModelConfigError, SandboxError
+from hermes_queue.errors import EnvBug, ModelConfigError, SandboxError
 from hermes_queue.sandbox.context import SlotContext
 
 FILE_MAX_BYTES = 1 << 20
@@ -15,7 +15,9 @@ FILES_MAX_BYTES = 4 << 20
 """All kept files of an attempt together."""
 READING_S = 10.0
 """Limit of reading them: the program may have left a slot that hardly answers."""
-_TASK = "task.txt"
+WORD_BYTES = (128 << 10) - 1
+"""The longest word of a command line."""
+_TASK, _TASK_WORD = "task.txt", "$(cat {task})"
 _VARIABLES = ".hq-variables"
 _FIND_HOME = 'printf %s "$HOME"'
 
@@ -39,7 +41,14 @@ async def placed(
     Raises:
         SandboxError: the slot cannot run commands.
         ModelConfigError: a file of the program's cannot be written.
+        EnvBug: the program takes no task of this length.
     """
+    text = task.encode(errors="backslashreplace")
+    if _TASK_WORD in program.run and len(text) > WORD_BYTES:
+        raise EnvBug(
+            f"the task has {len(text)} bytes, and the program {program.name} is given it as a word "
+            f"of its command line, which can have {WORD_BYTES}: run such rows with another program"
+        )
     found = await context.run(_FIND_HOME, timeout_s=30.0)
     home = found.stdout.decode(errors="replace").strip()
     if not found.ok or not home.startswith("/"):
@@ -55,7 +64,7 @@ async def placed(
             max_turns=max_turns,
         )
     )
-    await context.write_file(f"{home}/{_TASK}", task.encode(errors="backslashreplace"))
+    await context.write_file(f"{home}/{_TASK}", text)
     for path, content in started.files.items():
         try:
             await context.write_file(path, content.encode(errors="backslashreplace"))
