@@ -34,8 +34,8 @@ class Clock:
     """Time that counts towards no deadline: the run was paused, or the endpoint busy or failing."""
     _uncounted: Uncounted = field(default_factory=Uncounted)
     _stage_timeout: asyncio.Timeout | None = None
-    _waiting: int = 0
-    """Waits that are open."""
+    _waits: list[float] = field(default_factory=list)
+    """When the waits that are open began."""
     _held: asyncio.Timeout | None = None
     """The stage's limit, if it cannot expire now because of them; it then ends at `_held_end`."""
     _held_end: float | None = None
@@ -61,6 +61,11 @@ class Clock:
         """Seconds of the total deadline that are left for further attempts."""
         return self.total_s - self.used_s
 
+    @property
+    def waiting_s(self) -> float:
+        """Seconds that the longest of the open waits has lasted; 0 if there is none."""
+        return time.monotonic() - min(self._waits) if self._waits else 0.0
+
     def left_s(self, limit_s: float) -> float:
         """Seconds a stage may take: its own limit within what is left of the attempt."""
         return max(0.0, min(limit_s, self.deadline - time.monotonic()))
@@ -73,25 +78,25 @@ class Clock:
 
         async def waiting() -> None:
             began = time.monotonic()
-            self._hold()
+            self._hold(began)
             try:
                 await wait()
             finally:
-                self._resume()
+                self._resume(began)
                 self.exclude(began)
 
         return waiting
 
-    def _hold(self) -> None:
+    def _hold(self, began: float) -> None:
         """Let no stage expire: a wait has begun whose length is unknown yet."""
-        self._waiting += 1
+        self._waits.append(began)
         if self._held is None and self._stage_timeout:
             self._held, self._held_end = self._stage_timeout, self._stage_timeout.when()
             self._held.reschedule(None)
 
-    def _resume(self) -> None:
-        self._waiting -= 1
-        if self._waiting == 0 and self._held:
+    def _resume(self, began: float) -> None:
+        self._waits.remove(began)
+        if not self._waits and self._held:
             held, self._held = self._held, None
             if held is self._stage_timeout:
                 held.reschedule(self._held_end)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import sys
 
 import pytest
@@ -122,6 +123,21 @@ async def connect(port: int) -> asyncio.StreamWriter:
         with contextlib.suppress(ConnectionRefusedError):
             return (await asyncio.open_connection("127.0.0.1", port))[1]
         await asyncio.sleep(0.01)
+
+
+def test_connections_of_neighbours_use_up_nothing_of_the_slots_own(monkeypatch):
+    monkeypatch.setattr(relay_process.os, "set_blocking", lambda *_: None)
+    monkeypatch.setattr(relay_process, "knows_owners", lambda *_: True)
+    owners = [*range(20_002, 20_002 + 2 * relay_process.MAX_BURST), 20_001]
+    monkeypatch.setattr(relay_process, "owner_of", lambda *_: owners.pop(0))
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = relay_process.RelayServer(listener, 20_001)
+    while owners:
+        with socket.create_connection(listener.getsockname()):
+            server._accept(1.0)
+            assert server._accept_at == 0.0
+    assert len(server._connections) == 1
+    server.close()
 
 
 @pytest.fixture

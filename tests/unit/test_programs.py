@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -107,6 +109,8 @@ def test_a_model_name_that_would_end_a_string_in_a_configuration_is_refused(name
         ({"keep": ["{home}/../x"]}, "keep:.*must be a file below"),
         ({"lock": "agent==1.0"}, "lock: line 1, 'agent==1.0': has no --hash"),
         ({"lock": f"{PIN}\nagent>=1"}, "lock: line 2, 'agent>=1': is not of the form"),
+        ({"lock": f"{PIN} --index-url https://x"}, "lock: line 1"),
+        ({"lock": PIN.replace("1.0", "${VERSION}")}, "lock: line 1"),
         ({"lock": f"--index-url https://x\n{PIN}"}, "lock: line 1"),
         (
             {"archives": [{"url": "http://x/y", "sha512": "0" * 128}]},
@@ -131,6 +135,13 @@ def test_a_lock_may_have_comments_continuations_and_markers():
         f"    --hash=sha256:{'1' * 64}\n    # via nothing\n"
     )
     assert of(lock=lock).lock == lock
+
+
+def test_of_a_lock_nothing_is_installed_from_but_the_lines_that_were_checked():
+    hidden = f"# coding: utf-7\n# +AAo---index-url https://x+AAo-\n{PIN} \\\n{PIN[11:]} # +AAo-b==1"
+    asset = make_program(of(lock=hidden)).asset
+    [lock] = re.findall(r"hq_lock\(\) {\n\tprintf %s '(.*?)'\n}", asset.script, re.DOTALL)
+    assert lock == f"{PIN} {PIN[11:]}\n"
 
 
 # --- where they are found -----------------------------------------------------------------
@@ -225,6 +236,19 @@ def test_a_packed_definition_arrives_as_it_was():
 def test_a_worker_refuses_what_is_no_program_for_good(program):
     with pytest.raises(ModelConfigError):
         load_program(program)
+
+
+def test_packages_that_an_archive_or_a_package_brings_are_known_as_well(tmp_path):
+    for place in ("app/lib/python3.12/site-packages/jinja2", "a/site-packages/pip/_vendor/rich"):
+        (tmp_path / place).mkdir(parents=True)
+    (tmp_path / "app/lib/python3.12/site-packages/six.py").touch()
+    (tmp_path / "app/lib/python3.12/site-packages/jinja2-3.1.dist-info").mkdir()
+    (tmp_path / "app/lib/python3.12/json").mkdir()
+    absent = {"url": "https://example.org/a.tar.gz", "sha512": "0" * 128, "machine": "none"}
+    asset = make_program(of(archives=[absent])).asset
+    subprocess.run(["bash", "-euc", asset.script], cwd=tmp_path, check=True, timeout=60)
+    found = (tmp_path / "top_level.txt").read_text().split()
+    assert found == ["jinja2", "pip", "rich", "six"]
 
 
 # --- programs and envs --------------------------------------------------------------------

@@ -74,6 +74,25 @@ def test_a_model_that_is_too_slow_for_a_first_reply_is_no_zero() -> None:
         outcome(Ended(None, asked=1, delivered=0, stop="time_limit"))
 
 
+@pytest.mark.parametrize(
+    ("ended", "stop"),
+    [
+        (Ended(0, unanswered=True, delivered=0), None),
+        (Ended(0, unanswered=True, waited_s=600.0), None),
+        (Ended(0, unanswered=True, waited_s=5.0), "exited"),
+        (Ended(0, unanswered=True, waited_s=600.0, stop="max_turns"), "max_turns"),
+    ],
+)
+def test_a_program_that_gave_up_on_an_unavailable_model_is_no_zero(
+    ended: Ended, stop: StopReason | None
+) -> None:
+    if stop is not None:
+        assert outcome(ended) == stop
+        return
+    with pytest.raises(ModelError, match="ended before the answer to its call"):
+        outcome(ended)
+
+
 @pytest.mark.parametrize("failure", [ModelError("down"), ModelConfigError("wrong key")])
 @pytest.mark.parametrize("ended", [{"exit_code": 0}, {"exit_code": 1, "delivered": 0, "asked": 1}])
 def test_a_model_server_that_failed_for_good_is_the_failure(

@@ -10,13 +10,14 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 from chat_endpoint import Raw, completion
-from program_bench import attempted, calling, program, scripted_model
+from program_bench import ROW, attempted, calling, program, scripted_model
 from slot_bench import local_backend
 from token_stub import TokenStub, decode
 
 from hermes_queue.agent.endpoint.connection import close_clients
 from hermes_queue.agent.tokens.invariants import token_violations
 from hermes_queue.errors import (
+    EnvBug,
     ModelConfigError,
     ModelError,
     SandboxError,
@@ -125,6 +126,39 @@ async def test_nothing_of_a_program_is_left_for_the_verifier(slots: LocalBackend
     assert draft.verdict.report == {"processes": ["bash", "python3"], "endpoint": "refused"}
 
 
+async def test_the_key_is_on_no_command_line_where_neighbours_could_see_it(
+    slots: LocalBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[ExecutionRequest] = []
+    execute = slots.execute_batch
+
+    async def watched(
+        requests: Sequence[ExecutionRequest],
+    ) -> list[ExecutionResult | SandboxError]:
+        sent.extend(requests)
+        return await execute(requests)
+
+    monkeypatch.setattr(slots, "execute_batch", watched)
+    code = """
+    left = os.listdir(os.environ["HOME"])
+    print(ask([user(TASK)])["content"], os.environ["ODD"], left, os.environ["PATH"])
+    """
+    definition = program(code)
+    odd = "it's $HOME `id` \n\\ \""
+    definition["env"] |= {"ODD": odd, "PATH": "/nothing"}
+    definition["run"] = definition["run"].replace("exec python3", "exec /opt/python/bin/python3")
+    definition["run"] = "PATH=/usr/bin:/bin\n" + definition["run"]
+    async with scripted_model(BOXED) as model:
+        draft, failure = await attempted(slots, model, definition)
+    assert failure is None
+    run = draft.agent.program
+    assert run is not None
+    assert run.stdout == (f"They are \\boxed{{24}}. {odd} ['task.txt', 'tiny.py'] /usr/bin:/bin\n")
+    assert "hq-" not in "".join(run.argv)
+    seen = [*(each.command for each in sent), *(f"{each.env}" for each in sent)]
+    assert [each for each in seen if "hq-" in each.replace(".hq-", "")] == []
+
+
 async def test_a_program_that_goes_on_after_a_limit_is_killed_and_scored(
     slots: LocalBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -206,6 +240,17 @@ async def test_a_program_that_is_not_there_is_no_zero(slots: LocalBackend) -> No
     assert "could not be started" in str(failure)
 
 
+async def test_a_task_that_fits_no_command_line_is_a_fault_of_the_row_and_of_no_setting(
+    slots: LocalBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(ROW, "question", "egg " * 40_000)
+    definition = {"name": "tiny", "run": '/bin/true "$(cat {task})" {url} {key}'}
+    async with scripted_model(BOXED) as model:
+        _, failure = await attempted(slots, model, definition)
+    assert type(failure) is EnvBug
+    assert "the program tiny is given it as a word" in str(failure)
+
+
 async def test_a_model_that_fails_for_good_is_not_the_programs_fault(
     slots: LocalBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,6 +271,36 @@ async def test_a_model_that_fails_for_good_is_not_the_programs_fault(
     assert [m.content for m in draft.agent.messages if m.role == "assistant"] == [
         "They are \\boxed{24}."
     ]
+
+
+GIVES_UP = """
+import threading
+def give_up(*messages):
+    threading.Thread(target=ask, args=([user(TASK), *messages],), daemon=True).start()
+    time.sleep(0.6)
+    os._exit(0)
+"""
+
+
+async def test_a_program_that_gave_up_on_its_first_call_is_no_zero_and_no_wrong_setting(
+    slots: LocalBackend,
+) -> None:
+    async with scripted_model(Raw(hang=True)) as model:
+        draft, failure = await attempted(slots, model, program(GIVES_UP + "give_up()"))
+    assert (type(failure), draft.verdict, len(model.requests)) == (ModelError, None, 1)
+
+
+async def test_a_program_that_gave_up_on_a_model_that_was_away_for_long_is_no_zero(
+    slots: LocalBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hermes_queue.agent.endpoint.errors.BACKOFF_S", 30.0)
+    monkeypatch.setattr("hermes_queue.agent.endpoint.errors.BACKOFF_MAX_S", 30.0)
+    monkeypatch.setattr("workers.program.outcome.GAVE_UP_S", 0.2)
+    code = GIVES_UP + "give_up(ask([user(TASK)]), user('on'))"
+    down = (500, {"error": {"message": "out of order"}})
+    async with scripted_model(BOXED, down) as model:
+        draft, failure = await attempted(slots, model, program(code))
+    assert (type(failure), draft.verdict, len(model.requests)) == (ModelError, None, 2)
 
 
 async def test_a_reply_whose_client_hung_up_is_given_to_the_next_equal_call(
@@ -274,7 +349,7 @@ class SlotsThatProgramsEnd(LocalBackend):
         self, requests: Sequence[ExecutionRequest]
     ) -> list[ExecutionResult | SandboxError]:
         results = await super().execute_batch(requests)
-        killed = [isinstance(each.env.get("KEY"), str) for each in requests]
+        killed = ["tiny.py" in each.command for each in requests]
         return [SlotKilled("x") if k else r for k, r in zip(killed, results, strict=True)]
 
 

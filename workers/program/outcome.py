@@ -10,12 +10,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from hermes_queue.errors import DeadlineExceeded, ModelConfigError, SandboxError, SlotKilled
+from hermes_queue.errors import (
+    DeadlineExceeded,
+    ModelConfigError,
+    ModelError,
+    SandboxError,
+    SlotKilled,
+)
 from hermes_queue.models import StopReason
 
 NOT_FOUND = 127
 NOT_EXECUTABLE = 126
 KILLED = 137
+GAVE_UP_S = 60.0
+"""A call that has waited for so long is one that programs give up, whatever their model wants."""
 SHOWN_CHARS = 1500
 """End of the program's output in a message."""
 
@@ -30,6 +38,10 @@ class Ended:
     """Calls that reached the model's client."""
     delivered: int = 1
     """Replies that it got."""
+    unanswered: bool = False
+    """Whether it ended by itself while a call of its was open."""
+    waited_s: float = 0.0
+    """How long such a call had waited: the run was paused, or the endpoint busy or failing."""
     stop: StopReason | None = None
     """The limit that ended it."""
     failure: Exception | None = None
@@ -53,6 +65,8 @@ def outcome(ended: Ended) -> StopReason:
     Raises:
         Exception: `ended.failure`; a `ModelError` or `ModelConfigError`, if the model's server was
             at fault, else a bug.
+        ModelError: the program did not wait for its first reply, or not for a model server that
+            was unavailable for long.
         SandboxError: `ended.lost`.
         DeadlineExceeded: time was up before the model's first reply.
         ModelConfigError: the program never got a reply, so it is not set up right.
@@ -63,6 +77,9 @@ def outcome(ended: Ended) -> StopReason:
         if isinstance(ended.lost, SlotKilled) and ended.slot_loss_ends and ended.delivered:
             return "slot_killed"
         raise ended.lost
+    served = ended.delivered and ended.waited_s < GAVE_UP_S
+    if ended.unanswered and ended.stop is None and not served:
+        raise ModelError(_given_up(ended))
     if not ended.delivered:
         if ended.asked and ended.stop == "time_limit":
             raise DeadlineExceeded("time was up before the program had the model's first reply")
@@ -70,6 +87,11 @@ def outcome(ended: Ended) -> StopReason:
     if ended.stop is not None:
         return ended.stop
     return "context_length" if ended.context_refused else "exited"
+
+
+def _given_up(ended: Ended) -> str:
+    waited = f", which had waited {ended.waited_s:.0f} s to be sent" if ended.waited_s >= 1 else ""
+    return f"the program ended before the answer to its call{waited}{_shown(ended.output)}"
 
 
 def _without_a_reply(ended: Ended) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -36,13 +36,14 @@ _Running = asyncio.Future[list[ExecutionResult | SandboxError]]
 class ProgramProcess:
     """Runs one command line to its end."""
 
-    def __init__(self, backend: SandboxBackend, slot: Slot, *, env: Mapping[str, str]) -> None:
+    def __init__(self, backend: SandboxBackend, slot: Slot) -> None:
         self._backend = backend
         self._slot = slot
-        self._env = env
         self.result: ExecutionResult | None = None
         """None: it was killed, and its output is unknown."""
         self.ended_by_itself = False
+        self.left_a_call = False
+        """Whether it ended by itself while a call of its was open."""
         self.lost: SandboxError | None = None
 
     async def run(
@@ -56,7 +57,6 @@ class ProgramProcess:
             self._slot,
             command,
             timeout_s=LONGEST_S,
-            env=self._env,
             max_output_bytes=OUTPUT_MAX_BYTES,
         )
         running = asyncio.ensure_future(self._backend.execute_batch([request]))
@@ -64,6 +64,7 @@ class ProgramProcess:
         try:
             await self._wait(running, stopped, session, budget, listening)
             self.ended_by_itself = running.done()
+            self.left_a_call = self.ended_by_itself and session.is_busy
             if listening.lost.done() and not listening.lost.cancelled():
                 self.lost = listening.lost.result()
             if not running.done():

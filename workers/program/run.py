@@ -67,7 +67,7 @@ async def run_command(
     context = SlotContext(backend, slot, deadline=math.inf)
     try:
         async with _endpoint(backend, slot, session, program) as listening:
-            started = await placed(
+            started, command = await placed(
                 program,
                 context,
                 task=task,
@@ -76,8 +76,9 @@ async def run_command(
                 key=session.key,
                 max_turns=job.limits.max_turns,
             )
-            process = ProgramProcess(backend, slot, env=started.env)
-            await process.run(started.command, session, budget, listening)
+            process = ProgramProcess(backend, slot)
+            await process.run(command, session, budget, listening)
+            waited_s = draft.clock.waiting_s if process.left_a_call else 0.0
         files = await _left_behind(started, context, process)
         result.program = _facts(program, started, session, process, files)
     finally:
@@ -85,7 +86,8 @@ async def run_command(
         result.transcript = tree.main_path(sampled=True)
         draft.tools = tree.main_tools() or draft.tools
         result.changed()
-    result.stop_reason = outcome(_ended(session, process, draft.slot_killed_before))
+    ended = _ended(session, process, waited_s=waited_s, slot_killed=draft.slot_killed_before)
+    result.stop_reason = outcome(ended)
     stop = {"turn": len(result.turns), "event": "stop", "reason": result.stop_reason}
     result.events.append(stop)
     result.changed()
@@ -168,17 +170,21 @@ def _facts(
     )
 
 
-def _ended(session: AttemptSession, process: ProgramProcess, slot_killed_before: bool) -> Ended:
+def _ended(
+    session: AttemptSession, process: ProgramProcess, *, waited_s: float, slot_killed: bool
+) -> Ended:
     done = process.result
     output = (done.output if done else "").replace(session.key, MASK)
     return Ended(
         exit_code=done.exit_code if done and process.ended_by_itself else None,
         asked=session.asked,
         delivered=session.delivered_replies,
+        unanswered=process.left_a_call,
+        waited_s=waited_s,
         stop=session.stop_reason,
         failure=session.failure,
         lost=process.lost,
-        slot_loss_ends=slot_killed_before,
+        slot_loss_ends=slot_killed,
         context_refused=session.context_was_refused,
         refused=session.account.refused,
         other_requests=session.account.other_requests,

@@ -26,6 +26,8 @@ MAX_BYTES = 1 << 20
 MAX_FILES = 32
 _Template = Annotated[str, StringConstraints(max_length=64 << 10)]
 _PIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(\[[\w,. -]*\])? *==")
+_OTHER = re.compile(r"\s-(?!-hash=)|\$\{")
+"""Options of a requirement but its hashes, and variables, which would be replaced."""
 _HASH = re.compile(r"--hash=sha(256|384|512):[0-9a-f]{64,128}(\s|$)")
 
 
@@ -166,7 +168,7 @@ def read_definition(data: Mapping[str, Any]) -> Definition:
 def checked_lock(lock: str) -> str:
     """Return `lock`. Raises ValueError: names the line that is not a pin with hashes."""
     for number, line in _logical_lines(lock):
-        if not _PIN.match(line):
+        if not _PIN.match(line) or _OTHER.search(line):
             raise ValueError(
                 f"line {number}, {line[:80]!r}: is not of the form NAME==VERSION --hash=...; "
                 "options, URLs and ranges are refused, so that every worker installs the same"
@@ -177,6 +179,11 @@ def checked_lock(lock: str) -> str:
                 "--generate-hashes --universal` or `pip-compile --generate-hashes`"
             )
     return lock
+
+
+def bare_lock(lock: str) -> str:
+    """The lines of a lock that were checked and nothing else: a comment can name an encoding."""
+    return "".join(f"{line}\n" for _, line in _logical_lines(lock))
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:

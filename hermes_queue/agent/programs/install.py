@@ -9,7 +9,7 @@ import sys
 from functools import cache, lru_cache
 from importlib.resources import files
 
-from hermes_queue.agent.programs.definition import Definition
+from hermes_queue.agent.programs.definition import Definition, bare_lock
 from hermes_queue.agent.programs.program import MOUNT
 from hermes_queue.agent.programs.templates import fill
 from hermes_queue.sandbox.base import AssetSpec
@@ -40,7 +40,7 @@ def make_asset(definition: Definition) -> AssetSpec | None:
 def _asset(lock: str, archives: str, self_test: str, python: str | None) -> AssetSpec:
     """Cached, since every attempt of a run asks for it."""
     parts = {
-        "hq_lock": lock,
+        "hq_lock": bare_lock(lock),
         "hq_archives": archives,
         "hq_unpack_py": _slot_file("unpack.py"),
         "hq_top_level_py": _slot_file("top_level.py"),

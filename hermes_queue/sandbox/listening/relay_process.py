@@ -76,6 +76,10 @@ class Rate:
         self._left -= 1
         return 0.0
 
+    def give_back(self) -> None:
+        """Take one thing less: it cost nothing."""
+        self._left = min(MAX_BURST, self._left + 1)
+
 
 class Frames:
     """Cuts a stream into frames."""
@@ -284,6 +288,7 @@ class RelayServer:
             return
         if self._uid and owner_of(peer, program.getsockname()) != self._uid:
             _reset(program)
+            self._rate.give_back()  # else neighbours could use up what the slot may take
             return
         program.setblocking(False)
         program.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

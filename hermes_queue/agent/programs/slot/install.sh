@@ -9,7 +9,6 @@ if [ -s archives.json ]; then
 	rm unpack.py
 fi
 rm archives.json
-: >top_level.txt
 hq_lock >requirements.lock
 if [ -s requirements.lock ]; then
 	# Below /opt/python every slot has the interpreter of its row, so this one is brought along.
@@ -24,8 +23,8 @@ if [ -s requirements.lock ]; then
 		--prefer-binary -r requirements.lock
 	# Start-up is most of a program's processor time. Templates that are no valid Python stay as they are.
 	./bin/python -I -m compileall -q -j 2 --invalidation-mode unchecked-hash lib >/dev/null 2>&1 || true
-	hq_top_level_py | ./bin/python -I - >top_level.txt
 fi
+hq_top_level_py | python3 -I - >top_level.txt
 if [ -n "$HQ_SELF_TEST" ]; then
 	mkdir .self-test
 	# Without the variables of the index's proxy, as in a slot: what fetches something at its start fails here.
