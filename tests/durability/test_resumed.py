@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import steps_env
 from counting_model import CountingModel
 from records import make_job
 from worker_process import wait_until
@@ -56,39 +57,60 @@ async def closed(model: CountingModel) -> None:
 
 @pytest.fixture
 def job(ledger, model):
-    job = make_job(env="steps_env:ENV", item={"turns": TURNS}, agent=model.agent)
+    """Samples its turns, with their tokens."""
+    return enqueued(ledger, model.agent)
+
+
+def enqueued(ledger, agent):
+    job = make_job(env="steps_env:ENV", item={"turns": TURNS}, agent=agent)
     enqueue([job], ledger=ledger)
     return job
 
 
+def wait_for_a_snapshot(ledger, job) -> None:
+    key = f"hq:traj:{job.trajectory_id}"
+    wait_until("a snapshot", lambda: ledger.client.hget(key, "snapshot"))
+
+
 def wait_half_way(ledger, job, model) -> None:
-    wait_until(
-        "a snapshot and turns after it",
-        lambda: (
-            ledger.client.hget(f"hq:traj:{job.trajectory_id}", "snapshot")
-            and len(model.sampled) >= TURNS // 2
-        ),
-    )
+    wait_for_a_snapshot(ledger, job)
+    wait_until("turns after it", lambda: len(model.sampled) >= TURNS // 2)
 
 
-def check(record, ledger, model) -> None:
-    """It is as if nothing had happened, but for one event."""
-    assert token_violations(record) == []
-    assert len(record.sequences) == 1
+def check(record, ledger) -> int:
+    """It is as if nothing had happened, but for one event; returns the number of kept turns."""
     assert (record.score, record.attempt, record.epoch) == (1.0, 1, 2)
     assert record.report["found"] == ["begin", *map(str, range(TURNS))]
     [event] = [each for each in record.events if each["event"] == "resumed"]
     assert event["turns"] >= 2
-    repeated = len(model.sampled) - len(set(model.sampled))
-    assert repeated <= TURNS - event["turns"]
-    assert model.sampled.count(0) == 1, "the first turn was not sampled again"
     assert not ledger.client.exists(f"hq:journal:{record.trajectory_id}")
     kept = Path(PathSettings().cache, "snapshots").glob("*.json")
     assert not [path for path in kept if record.trajectory_id in path.read_text()]
+    return event["turns"]
 
 
-@pytest.mark.slow("two workers that load the SDK of a model, and the lease of the first")
-def test_a_killed_workers_trajectory_goes_on_with_exact_tokens(
+def check_tokens(record, model, kept) -> None:
+    assert token_violations(record) == []
+    assert len(record.sequences) == 1
+    assert model.sampled.count(0) == 1, "the first turn was not sampled again"
+    assert len(model.sampled) - len(set(model.sampled)) <= TURNS - kept
+
+
+@pytest.mark.slow("turns of a third of a second, and the end of a lease")
+def test_a_killed_workers_trajectory_goes_on_where_its_files_can_be_restored(
+    factory, ledger, start_worker
+):
+    job = enqueued(ledger, steps_env.played(TURNS, pause_s=0.3))
+    doomed = start_worker(concurrency=1, **OFTEN)
+    wait_for_a_snapshot(ledger, job)
+    doomed.kill9()
+    start_worker(concurrency=1, **OFTEN)
+    [record] = factory.wait_done()
+    check(record, ledger)
+
+
+@pytest.mark.exhaustive
+def test_the_tokens_of_a_killed_workers_trajectory_are_exact(
     factory, ledger, start_worker, model, job
 ):
     doomed = start_worker(concurrency=2, **OFTEN)
@@ -96,7 +118,7 @@ def test_a_killed_workers_trajectory_goes_on_with_exact_tokens(
     doomed.kill9()
     start_worker(concurrency=2, **OFTEN)
     [record] = factory.wait_done()
-    check(record, ledger, model)
+    check_tokens(record, model, check(record, ledger))
 
 
 @pytest.mark.exhaustive
@@ -108,7 +130,7 @@ def test_a_trajectory_that_is_handed_back_goes_on_and_its_tokens_are_booked_once
     assert leaving.terminate() == 0, leaving.log()
     start_worker(concurrency=2, **OFTEN)
     [record] = factory.wait_done()
-    check(record, ledger, model)
+    check_tokens(record, model, check(record, ledger))
     booked = float(ledger.client.hget("hq:totals", "tokens"))
     usage = record.usage
     lost = (len(model.sampled) - len(record.turns)) / len(record.turns)

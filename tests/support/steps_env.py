@@ -64,9 +64,10 @@ class Calculating(Steps):
     tools: ClassVar[Sequence[str]] = ("calculator",)
 
 
-def played(turns: int) -> dict[str, object]:
-    """The agent that does it, without a model."""
-    return {"kind": "replay", "params": {"messages": list(map(_turn, range(turns)))}}
+def played(turns: int, *, pause_s: float = 0.0) -> dict[str, object]:
+    """The agent that does it, without a model; each turn may take a while."""
+    messages = [_turn(number, pause_s) for number in range(turns)]
+    return {"kind": "replay", "params": {"messages": messages}}
 
 
 def calculated(turns: int) -> dict[str, object]:
@@ -76,8 +77,9 @@ def calculated(turns: int) -> dict[str, object]:
     return {"kind": "replay", "params": {"messages": messages}}
 
 
-def _turn(number: int) -> dict[str, object]:
-    call = make_call(f"c{number}", "terminal", command=f"echo {number} >>log")
+def _turn(number: int, pause_s: float) -> dict[str, object]:
+    pause = f"sleep {pause_s}; " if pause_s else ""
+    call = make_call(f"c{number}", "terminal", command=f"{pause}echo {number} >>log")
     return {"role": "assistant", "tool_calls": [call.model_dump(mode="json")]}
 
 

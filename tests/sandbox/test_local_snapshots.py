@@ -1,0 +1,72 @@
+"""Snapshots on the host's disk: bounded, never restored unless whole."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from hermes_queue.errors import NoSnapshot
+from hermes_queue.sandbox.local import snapshots
+from hermes_queue.sandbox.selfcheck.bench import SlotBench
+
+
+@pytest.fixture
+async def local(make_bench, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HERMES_QUEUE_LOCAL_SNAPSHOT_MAX_MB", "3")
+    monkeypatch.setenv("HERMES_QUEUE_LOCAL_SNAPSHOTS_MB", "4")
+    return await make_bench("local", slots=2)
+
+
+def files(cache: Path) -> list[Path]:
+    return sorted(Path(cache, "snapshots").iterdir())
+
+
+async def test_neither_one_snapshot_nor_all_of_them_take_more_than_allowed(
+    local: SlotBench, cache: Path
+) -> None:
+    slot = await local.slot()
+    backend = local.backend
+    await local.out(slot, "head -c 4000000 /dev/urandom >large")
+    with pytest.raises(NoSnapshot, match="larger than a snapshot may be"):
+        await backend.snapshot(slot)
+    assert files(cache) == [], "nothing is left of it"
+    await local.out(slot, "truncate -s 2000000 large; truncate -s 1T sparse")
+    kept = [await backend.snapshot(slot) for _ in range(2)]
+    with pytest.raises(NoSnapshot, match="no room"):
+        await backend.snapshot(slot)
+    await backend.drop_snapshot(kept[0].snapshot_id)
+    await backend.snapshot(slot)
+    for each in await backend.snapshots():
+        await backend.drop_snapshot(each.snapshot_id)
+    assert files(cache) == []
+
+
+async def test_what_is_not_whole_or_older_than_the_hosts_boot_is_not_restored(
+    local: SlotBench, cache: Path
+) -> None:
+    slot, fresh = await local.slot(), await local.slot()
+    backend = local.backend
+    await local.out(slot, "echo 1 >f")
+    kept = await backend.snapshot(slot)
+    about, archive = files(cache)
+    written, data = json.loads(about.read_text()), archive.read_bytes()
+    for spoil in ({"boot": "another"}, {"bytes": 1}, {"deployment": "another"}, {"bytes": "x"}):
+        about.write_text(json.dumps(written | spoil))
+        with pytest.raises(NoSnapshot):
+            await backend.restore(fresh, kept.snapshot_id)
+    about.write_text(json.dumps(written))
+    archive.write_bytes(os.urandom(len(data)))
+    with pytest.raises(NoSnapshot, match="exit code 2"):
+        await backend.restore(fresh, kept.snapshot_id)
+    archive.write_bytes(data)
+    await backend.restore(fresh, kept.snapshot_id)
+    assert await local.out(fresh, "cat f") == "1"
+    old = time.time() - snapshots.UNFINISHED_S - 1
+    about.unlink()
+    os.utime(archive, (old, old))
+    assert await backend.snapshots() == []
+    assert files(cache) == [], "its worker died before it was complete"
