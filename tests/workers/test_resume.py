@@ -116,6 +116,9 @@ class Host:
         self.directory = directory
         self.settings = ResumeSettings(snapshot_turns=2)
         self.workers = 0
+        self.is_hasty = False
+        """Whether turns follow each other without a pause."""
+        self.drafts: list[Draft] = []
         self.take_back = swept(ledger)
 
     def runtime(self) -> Runtime:
@@ -133,6 +136,7 @@ class Host:
         begun = begin(self.ledger, job, owner=runtime.owner)
         claim = Claim(job.trajectory_id, begun.epoch)
         draft = Draft.of(job, begun)
+        self.drafts.append(draft)
         self.shelf.dies_at = dies_at
 
         journal = TurnJournal(runtime, claim, begun, draft)
@@ -151,7 +155,7 @@ class Host:
                 backend=runtime.backend,
                 model=ModelSettings(trusted_urls=job.agent.base_url or ""),
                 on_measured=measured,
-                before_turn=journaled,
+                before_turn=None if self.is_hasty else journaled,
                 journal=journal,
             )
         runtime.executor.shutdown()
@@ -357,6 +361,25 @@ async def test_a_short_trajectory_costs_nothing(host: Host, ledger: Ledger) -> N
     assert draft.verdict is not None
     assert host.shelf.kept == {}
     assert not ledger.client.exists(f"hq:journal:{job.trajectory_id}")
+
+
+async def test_the_wait_for_a_copy_counts_towards_no_deadline(host: Host, ledger: Ledger) -> None:
+    host.is_hasty, copy = True, host.shelf.snapshot
+    waits: list[int] = []
+
+    async def slow(slot: Slot) -> Snapshot:
+        agent, clock = host.drafts[-1].agent, host.drafts[-1].clock
+        while len(agent.messages) % 2:  # until the reply is there whose calls have to wait
+            await asyncio.sleep(0)
+        await asyncio.sleep(0.01)
+        waits.append(clock._waiting)
+        return await copy(slot)
+
+    host.shelf.snapshot = slow  # type: ignore[method-assign]
+    draft = await host.attempt(job_of(ledger, steps_env.played(TURNS)))
+    assert draft.verdict is not None
+    assert waits
+    assert all(waits)
 
 
 async def test_a_worker_that_has_lost_its_lease_adds_nothing_and_takes_nothing_away(

@@ -96,6 +96,10 @@ class Recorder:
 
     async def settled(self) -> None:
         """See `Checkpoints`."""
+        if not self._still.is_set():
+            await self._draft.clock.not_counting(self._copied)()
+
+    async def _copied(self) -> None:
         await self._still.wait()
 
     def stepped(self, state: LoopState) -> None:

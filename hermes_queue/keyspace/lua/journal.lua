@@ -18,6 +18,6 @@ if redis.call('LLEN', journal) < kept then return {'gap'} end
 if kept == 0 then redis.call('DEL', journal) else redis.call('LTRIM', journal, 0, kept - 1) end
 for _, entry in ipairs(entries) do redis.call('RPUSH', journal, entry) end
 redis.call('EXPIRE', journal, ttl_s)
-redis.call('HSET', traj, 'journal', '1')
+redis.call('HSET', traj, 'journal', epoch)
 if snapshot ~= '' then redis.call('HSET', traj, 'snapshot', snapshot) end
 return {'ok'}
