@@ -119,6 +119,7 @@ class Host:
         self.is_hasty = False
         """Whether turns follow each other without a pause."""
         self.drafts: list[Draft] = []
+        self.journals: list[TurnJournal] = []
         self.take_back = swept(ledger)
 
     def runtime(self) -> Runtime:
@@ -140,6 +141,7 @@ class Host:
         self.shelf.dies_at = dies_at
 
         journal = TurnJournal(runtime, claim, begun, draft)
+        self.journals.append(journal)
 
         async def measured() -> None: ...
 
@@ -391,6 +393,8 @@ async def test_a_worker_that_has_lost_its_lease_adds_nothing_and_takes_nothing_a
     claim = Claim(job.trajectory_id, 1)
     late = append(claim, [b"late"], owner="w1", after=0, ttl_s=60, snapshot_id="other")
     assert ledger.make(late) == "stale"
+    host.journals[0]._runtime = host.runtime()  # it was only hanging, and its attempt fails now
+    await host.journals[0].forget()
     assert host.entries(job) == before
     assert host.shelf.kept == copies
     assert events(await host.attempt(job), "resumed")
