@@ -55,8 +55,9 @@ for kind in shm sem msg; do
 done
 ulimit -c 0
 ulimit -f "$LIMIT_KIB"
-exec tar --create --file=- --format=posix --pax-option=delete=atime,delete=ctime --sparse \
-  --xattrs --xattrs-include='user.*' --one-file-system --directory=/ workspace home/agent tmp var/tmp
+exec tar --create --file=- --format=posix --pax-option=delete=atime,delete=ctime \
+  --xattrs --xattrs-include='user.*' --sparse --one-file-system \
+  --directory=/ workspace home/agent tmp var/tmp
 """
 _UNPACK = (
     "exec tar --extract --file=- --preserve-permissions --delay-directory-restore "
