@@ -114,6 +114,11 @@ def test_a_bad_row_is_named_by_place_and_field(path: Path) -> None:
     assert "nothing was enqueued" in message
 
 
+def test_a_row_with_half_a_character_is_named_by_place(path: Path) -> None:
+    with pytest.raises(InputError, match=r":1: .*'\\ud83d', which UTF-8 cannot encode"):
+        chosen(path, [row(0, question="\ud83d")])
+
+
 def test_a_bad_row_behind_the_selection_does_not_matter(path: Path) -> None:
     assert ids(chosen(path, [row(0), row(1, answer="a lot")], "--items", "1")) == ["s0"]
 
