@@ -17,9 +17,9 @@ from records import make_job
 from hermes_queue.agent.endpoint.connection import close_clients
 from hermes_queue.agent.tokens.invariants import token_violations
 from hermes_queue.bodies.steps import JournalStep, decode_entry, encode_entry
-from hermes_queue.errors import NoSnapshot, SandboxError
+from hermes_queue.errors import NoSnapshot, RedisUnavailable, SandboxError
 from hermes_queue.ledger import Claim, Ledger
-from hermes_queue.ledger.fleet.journal import append, read_journal
+from hermes_queue.ledger.fleet.journal import append, needed_snapshots, read_journal
 from hermes_queue.models import ScoredTrajectory, TrajectoryJob
 from hermes_queue.sandbox.base import (
     Capabilities,
@@ -397,6 +397,26 @@ async def test_a_worker_that_has_lost_its_lease_adds_nothing_and_takes_nothing_a
     await host.journals[0].forget()
     assert host.entries(job) == before
     assert host.shelf.kept == copies
+    assert events(await host.attempt(job), "resumed")
+
+
+async def test_the_copy_that_the_journal_names_is_needed_although_an_answer_was_lost(
+    host: Host, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    once, calls = Runtime.once, [0]
+
+    async def lost(runtime: Runtime, call: Any) -> Any:
+        answer = await once(runtime, call)
+        calls[0] += 1
+        if calls[0] == 3:  # the second copy
+            raise RedisUnavailable("the answer was lost")
+        return answer
+
+    monkeypatch.setattr(Runtime, "once", lost)
+    job = job_of(ledger, steps_env.played(TURNS))
+    await host.attempt(job, dies_at="echo 5")
+    [mark] = [each for each in host.entries(job) if not isinstance(each, JournalStep)]
+    assert needed_snapshots(ledger, [job.trajectory_id]) == {job.trajectory_id: mark.snapshot_id}
     assert events(await host.attempt(job), "resumed")
 
 

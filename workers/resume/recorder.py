@@ -195,7 +195,8 @@ class Recorder:
             owner=self._runtime.owner,
             after=self._after,
             ttl_s=self._settings.ttl_s,
-            snapshot_id=snapshot.snapshot_id if snapshot else "",
+            # The newest in any case: of an earlier call without an answer the mark is dropped.
+            snapshot_id=snapshot.snapshot_id if snapshot else self.snapshot_id,
         )
         try:
             verdict = await self._runtime.once(call)

@@ -5,7 +5,7 @@
 -- @arg owner, epoch
 -- @arg after  number of entries that stay; the ones beyond are of turns that were lost, or of this very call
 -- @arg ttl_s
--- @arg snapshot  newest copy of the slot's files, if there is a new one; else ''
+-- @arg snapshot  newest copy of the slot's files that an entry names; '' = none
 -- @arg entries[]
 -- @answer verdict  ok | stale (the lease is not the caller's) | gap (fewer entries than `after` are there)
 -- May be repeated.
