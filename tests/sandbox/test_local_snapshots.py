@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import time
@@ -42,6 +43,21 @@ async def test_neither_one_snapshot_nor_all_of_them_take_more_than_allowed(
     await backend.snapshot(slot)
     for each in await backend.snapshots():
         await backend.drop_snapshot(each.snapshot_id)
+    assert files(cache) == []
+
+
+async def test_a_disk_that_takes_no_description_leaves_nothing(
+    local: SlotBench, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slot = await local.slot()
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(snapshots.LocalSnapshots, "_describe", full)
+        with pytest.raises(NoSnapshot, match="No space left"):
+            await local.backend.snapshot(slot)
     assert files(cache) == []
 
 

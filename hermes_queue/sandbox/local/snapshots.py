@@ -84,6 +84,12 @@ class LocalSnapshots:
 
     async def take(self, slot: LocalSlot, trajectory_id: str) -> Snapshot:
         """See `KeepsSnapshots.snapshot`."""
+        try:
+            return await self._take(slot, trajectory_id)
+        except OSError as error:  # the disk is full, or not ours
+            raise NoSnapshot(f"{self._root} cannot be written: {error.strerror}") from error
+
+    async def _take(self, slot: LocalSlot, trajectory_id: str) -> Snapshot:
         snapshot_id = secrets.token_hex(16)
         async with self._turn:
             room = await asyncio.to_thread(self._room)
