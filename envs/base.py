@@ -53,6 +53,9 @@ class Environment(Protocol[ItemT]):
     async def setup(self, item: ItemT, context: SlotContext) -> None:
         """Prepare the empty workspace.
 
+        What it leaves must be in the slot: a trajectory that loses its worker is verified in
+        another process, where `setup` was not called for it.
+
         Raises:
             EnvInfraError: a clone or download failed (retried).
             EnvBug: the row does not fit its source (not retried).

@@ -44,6 +44,8 @@ class Draft:
     image: str | None = None
     """What the sandbox was made of, as its backend says."""
     verdict: Verdict | None = None
+    continued: bool = False
+    """Whether it continues turns of an earlier attempt."""
     kept_agent_s: float = 0.0
     """Seconds of the agent in turns that it continues; they count towards its limit."""
     booked: Usage = field(default_factory=Usage)
@@ -105,7 +107,7 @@ class Draft:
             getattr(agent, name).extend(getattr(result, name))
         for name in ("attempted", "schema_valid", "ok", "error", "waited_s"):
             setattr(agent, name, getattr(result, name))
-        self.kept_agent_s = last.agent_s
+        self.continued, self.kept_agent_s = True, last.agent_s
         self.booked = kept.usage(booked_epoch)
         self.policy_begun = last.policy_begun
         known_s = self.job.limits.total_timeout_s - self.clock.total_s

@@ -127,12 +127,17 @@ def play(
     sys.path.insert(0, os.getcwd())  # for an env of one's own, as `python -m producers` has it
     check_installation()
     check_environment(sandbox)
-    # By name, because they stand above this package: who imports us does not need them.
-    single = import_module("producers.run.single").single_job(env, profile, words)
-    os.environ.update(single.settings)
-    session = import_module("workers.play.session")
+    try:
+        # By name, because they stand above this package: who imports us does not need them.
+        single = import_module("producers.run.single").single_job(env, profile, words)
+        os.environ.update(single.settings)
+        session = import_module("workers.play.session")
+    except KeyboardInterrupt:
+        sys.exit(EXIT_INTERRUPTED)
     try:
         code = session.play(single.job, single.row, definition=single.definition, record=record)
+    except KeyboardInterrupt:  # before the attempt has begun; later the session handles it
+        code = EXIT_INTERRUPTED
     except (HermesQueueError, TrajectoryFailure):
         raise
     except Exception:  # noqa: BLE001 - whatever it is, it is not the agent's

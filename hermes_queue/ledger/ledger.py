@@ -194,6 +194,7 @@ class Ledger(Deployment):
         delay_s: float = 0.0,
         failed_attempt: AttemptRecord | None = None,
         spent: Spent = NOTHING_SPENT,
+        continued: bool = False,
     ) -> bool:
         """Make one `transitions.requeue`."""
         return self.make(
@@ -204,6 +205,7 @@ class Ledger(Deployment):
                 delay_s=delay_s,
                 failed_attempt=failed_attempt,
                 spent=spent,
+                continued=continued,
                 retry=self._retry,
             )
         )

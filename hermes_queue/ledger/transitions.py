@@ -85,12 +85,14 @@ def requeue(
     delay_s: float = 0.0,
     failed_attempt: AttemptRecord | None = None,
     spent: Spent = NOTHING_SPENT,
+    continued: bool = False,
 ) -> ScriptCall[bool]:
     """Give a running job back: for a retry with a `failed_attempt`, else as a hand-back.
 
     The transcripts of the newest failed attempts are kept, as far as
     `RetrySettings.evidence_total_bytes` allows. `used_s` counts towards the total deadline of all
-    attempts, `spent` towards the run's budgets.
+    attempts, `spent` towards the run's budgets. `continued`: the attempt continued the turns in the
+    journal, so that `spent` has what was not booked of their tokens.
 
     The result is False if the lease was no longer ours; then another worker has the job.
     """
@@ -114,6 +116,7 @@ def requeue(
         used_s=max(0.0, used_s),
         cost_usd=spent.cost,
         tokens=spent.tokens,
+        continued=int(continued),
         transcript=transcript,
         evidence_bytes=retry.evidence_total_bytes,
     )

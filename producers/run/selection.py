@@ -132,7 +132,7 @@ class _Selector:
             self._selection.skipped[reason] += 1
             return
         instance_id = str(item.instance_id)
-        encoded = codec.encode_item(item.model_dump(mode="json", by_alias=True, round_trip=True))
+        encoded = self._encoded(place, item)
         if len(encoded) > self._cap_bytes:
             raise PayloadTooLarge(
                 f"{place}: row {instance_id!r} has {len(encoded)} bytes, the cap is "
@@ -159,6 +159,16 @@ class _Selector:
                 f"{place}: {where}: {first['msg']}{more}; correct this row for the "
                 f"{self._env.name} env, or avoid it with --offset or --instance-id; "
                 "nothing was enqueued"
+            ) from error
+
+    def _encoded(self, place: str, item: Any) -> bytes:
+        try:
+            return codec.encode_item(item.model_dump(mode="json", by_alias=True, round_trip=True))
+        except UnicodeEncodeError as error:
+            half = ascii(error.object[error.start])
+            raise InputError(
+                f"{place}: a text has half a character, {half}, which UTF-8 cannot encode; correct "
+                "this row, or avoid it with --offset or --instance-id; nothing was enqueued"
             ) from error
 
     def _is_repetition(self, selected: SelectedItem) -> bool:

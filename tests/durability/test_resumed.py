@@ -77,6 +77,11 @@ def wait_half_way(ledger, job, model) -> None:
     wait_until("turns after it", lambda: len(model.sampled) >= TURNS // 2)
 
 
+def kept_of(trajectory_id) -> list[Path]:
+    kept = Path(PathSettings().cache, "snapshots").glob("*.json")
+    return [path for path in kept if trajectory_id in path.read_text()]
+
+
 def check(record, ledger) -> int:
     """It is as if nothing had happened, but for one event; returns the number of kept turns."""
     assert (record.score, record.attempt, record.epoch) == (1.0, 1, 2)
@@ -84,8 +89,7 @@ def check(record, ledger) -> int:
     [event] = [each for each in record.events if each["event"] == "resumed"]
     assert event["turns"] >= 2
     assert not ledger.client.exists(f"hq:journal:{record.trajectory_id}")
-    kept = Path(PathSettings().cache, "snapshots").glob("*.json")
-    assert not [path for path in kept if record.trajectory_id in path.read_text()]
+    wait_until("the end of its snapshots", lambda: not kept_of(record.trajectory_id))
     return event["turns"]
 
 

@@ -158,6 +158,25 @@ def test_ctrl_c_ends_a_session_that_one_only_watches(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "it.json").read_text())["stop_reason"] == "cancelled"
 
 
+def test_ctrl_c_while_the_backend_starts_ends_in_an_orderly_way(tmp_path: Path) -> None:
+    (tmp_path / "starting.py").write_text(
+        "import asyncio\n"
+        "from hermes_queue.sandbox.local.backend import LocalBackend\n"
+        "class BACKEND(LocalBackend):\n"
+        "    async def start(self):\n"
+        "        print('not up yet', flush=True)\n"
+        "        await asyncio.sleep(4243)\n"
+    )
+    flags = ("--sandbox", "starting:BACKEND", "--record", "it.json")
+    with terminal(*FERRY, *flags, directory=tmp_path) as person:
+        person.sees("not up yet")
+        person.type("\x03")
+        person.sees("NO VERDICT: cancelled in load: interrupted")
+        assert person.ends() == 130
+    assert "Traceback" not in person.shown
+    assert json.loads((tmp_path / "it.json").read_text())["stop_reason"] == "cancelled"
+
+
 def running(command: str) -> bool:
     """Whether a process on this host is exactly this command."""
     found = (each.info["cmdline"] for each in psutil.process_iter(["cmdline"]))

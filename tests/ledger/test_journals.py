@@ -79,6 +79,20 @@ def test_tokens_of_a_job_that_was_handed_back_are_booked_and_those_of_a_dead_wor
     assert begin(ledger, job).booked_epoch == 1
 
 
+def test_a_hand_back_books_only_turns_that_its_attempt_has_counted(ledger, job):
+    take_back = swept(ledger)
+    age_lease(ledger, job)
+    take_back()
+    begin(ledger, job, owner="w2")
+    ledger.requeue(Claim(job.trajectory_id, 2), owner="w2")  # without a sandbox: nothing was spent
+    assert begin(ledger, job, owner="w3").booked_epoch == 0
+    ledger.requeue(Claim(job.trajectory_id, 3), owner="w3", continued=True)
+    assert begin(ledger, job, owner="w4").booked_epoch == 3
+    add(ledger, job, b"three", after=2, owner="w4", epoch=4)
+    ledger.requeue(Claim(job.trajectory_id, 4), owner="w4")
+    assert begin(ledger, job).booked_epoch == 4
+
+
 def retried(ledger, job):
     failure = make_record(job, None).failure
     attempt = AttemptRecord(attempt=1, epoch=1, failure=failure)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import time
@@ -43,6 +44,38 @@ async def test_neither_one_snapshot_nor_all_of_them_take_more_than_allowed(
     for each in await backend.snapshots():
         await backend.drop_snapshot(each.snapshot_id)
     assert files(cache) == []
+
+
+async def test_a_disk_that_takes_no_description_leaves_nothing(
+    local: SlotBench, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slot = await local.slot()
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(snapshots.LocalSnapshots, "_describe", full)
+        with pytest.raises(NoSnapshot, match="No space left"):
+            await local.backend.snapshot(slot)
+    assert files(cache) == []
+
+
+async def test_what_a_file_says_of_itself_is_kept_and_what_is_in_no_file_prevents_a_copy(
+    local: SlotBench,
+) -> None:
+    slot, fresh = await local.slot(), await local.slot()
+    backend = local.backend
+    attribute = "import os; print(os.{}xattr('f', 'user.a'{}))"
+    await local.out(slot, f'touch f; python3 -c "{attribute.format("set", ", bytes(2)")}"')
+    kept = await backend.snapshot(slot)
+    await backend.restore(fresh, kept.snapshot_id)
+    found = await local.out(fresh, f'python3 -c "{attribute.format("get", "")}"')
+    assert found == repr(bytes(2))
+    await local.out(slot, "ipcmk -Q")
+    with pytest.raises(NoSnapshot, match="System V"):
+        await backend.snapshot(slot)
+    await backend.drop_snapshot(kept.snapshot_id)
 
 
 async def test_what_is_not_whole_or_older_than_the_hosts_boot_is_not_restored(

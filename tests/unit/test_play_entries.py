@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -16,7 +16,8 @@ from producers.gsm8k import PRODUCER
 from producers.run.launch import run
 from producers.run.options import parse
 from workers.play.entry import EntryReader, Mistake
-from workers.play.screen import harmless
+from workers.play.person import Person
+from workers.play.screen import Display, harmless
 
 ALL = ("terminal", "read_file", "write_file", "patch", "search_files", "calculator", "submit")
 
@@ -103,3 +104,10 @@ def test_a_job_for_a_person_is_refused_where_there_is_none() -> None:
 
     with pytest.raises(ModelConfigError, match="use `hermes-queue play`"):
         make_chat(AgentSpec(kind="human"), AgentScript(oracle=oracle), ModelSettings())
+
+
+def test_a_closed_input_is_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", None)
+    person = Person(Display(), cast(Any, None), [])
+    with pytest.raises(EOFError):
+        person._line("")

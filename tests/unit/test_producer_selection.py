@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import sums_env
+from pydantic import BaseModel
 
 from envs.base import load_env
 from hermes_queue.bodies import codec
@@ -112,6 +113,18 @@ def test_a_bad_row_is_named_by_place_and_field(path: Path) -> None:
     message = str(caught.value)
     assert message.startswith(f"{path}:2: answer: ")
     assert "nothing was enqueued" in message
+
+
+def test_a_row_with_half_a_character_is_named_by_place(path: Path) -> None:
+    class Item(BaseModel):
+        instance_id: str
+        answer: Any
+
+    env = type("Anything", (type(sums_env.ENV),), {"Item": Item})()
+    path.write_text(json.dumps(row(0, answer={"text": "\ud83d"})))
+    arguments = parse(PRODUCER, ["--dataset", str(path)])
+    with pytest.raises(InputError, match=r":1: .*'\\ud83d', which UTF-8 cannot encode"):
+        select(PRODUCER, env, open_dataset(str(path), bundled=path), arguments)
 
 
 def test_a_bad_row_behind_the_selection_does_not_matter(path: Path) -> None:

@@ -17,9 +17,9 @@ from records import make_job
 from hermes_queue.agent.endpoint.connection import close_clients
 from hermes_queue.agent.tokens.invariants import token_violations
 from hermes_queue.bodies.steps import JournalStep, decode_entry, encode_entry
-from hermes_queue.errors import NoSnapshot, SandboxError
+from hermes_queue.errors import NoSnapshot, RedisUnavailable, SandboxError
 from hermes_queue.ledger import Claim, Ledger
-from hermes_queue.ledger.fleet.journal import append, read_journal
+from hermes_queue.ledger.fleet.journal import append, needed_snapshots, read_journal
 from hermes_queue.models import ScoredTrajectory, TrajectoryJob
 from hermes_queue.sandbox.base import (
     Capabilities,
@@ -116,6 +116,10 @@ class Host:
         self.directory = directory
         self.settings = ResumeSettings(snapshot_turns=2)
         self.workers = 0
+        self.is_hasty = False
+        """Whether turns follow each other without a pause."""
+        self.drafts: list[Draft] = []
+        self.journals: list[TurnJournal] = []
         self.take_back = swept(ledger)
 
     def runtime(self) -> Runtime:
@@ -133,9 +137,11 @@ class Host:
         begun = begin(self.ledger, job, owner=runtime.owner)
         claim = Claim(job.trajectory_id, begun.epoch)
         draft = Draft.of(job, begun)
+        self.drafts.append(draft)
         self.shelf.dies_at = dies_at
 
         journal = TurnJournal(runtime, claim, begun, draft)
+        self.journals.append(journal)
 
         async def measured() -> None: ...
 
@@ -151,7 +157,7 @@ class Host:
                 backend=runtime.backend,
                 model=ModelSettings(trusted_urls=job.agent.base_url or ""),
                 on_measured=measured,
-                before_turn=journaled,
+                before_turn=None if self.is_hasty else journaled,
                 journal=journal,
             )
         runtime.executor.shutdown()
@@ -359,6 +365,25 @@ async def test_a_short_trajectory_costs_nothing(host: Host, ledger: Ledger) -> N
     assert not ledger.client.exists(f"hq:journal:{job.trajectory_id}")
 
 
+async def test_the_wait_for_a_copy_counts_towards_no_deadline(host: Host, ledger: Ledger) -> None:
+    host.is_hasty, copy = True, host.shelf.snapshot
+    waits: list[int] = []
+
+    async def slow(slot: Slot) -> Snapshot:
+        agent, clock = host.drafts[-1].agent, host.drafts[-1].clock
+        while len(agent.messages) % 2:  # until the reply is there whose calls have to wait
+            await asyncio.sleep(0)
+        await asyncio.sleep(0.01)
+        waits.append(clock._waiting)
+        return await copy(slot)
+
+    host.shelf.snapshot = slow  # type: ignore[method-assign]
+    draft = await host.attempt(job_of(ledger, steps_env.played(TURNS)))
+    assert draft.verdict is not None
+    assert waits
+    assert all(waits)
+
+
 async def test_a_worker_that_has_lost_its_lease_adds_nothing_and_takes_nothing_away(
     host: Host, ledger: Ledger
 ) -> None:
@@ -368,8 +393,30 @@ async def test_a_worker_that_has_lost_its_lease_adds_nothing_and_takes_nothing_a
     claim = Claim(job.trajectory_id, 1)
     late = append(claim, [b"late"], owner="w1", after=0, ttl_s=60, snapshot_id="other")
     assert ledger.make(late) == "stale"
+    host.journals[0]._runtime = host.runtime()  # it was only hanging, and its attempt fails now
+    await host.journals[0].forget()
     assert host.entries(job) == before
     assert host.shelf.kept == copies
+    assert events(await host.attempt(job), "resumed")
+
+
+async def test_the_copy_that_the_journal_names_is_needed_although_an_answer_was_lost(
+    host: Host, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    once, calls = Runtime.once, [0]
+
+    async def lost(runtime: Runtime, call: Any) -> Any:
+        answer = await once(runtime, call)
+        calls[0] += 1
+        if calls[0] == 3:  # the second copy
+            raise RedisUnavailable("the answer was lost")
+        return answer
+
+    monkeypatch.setattr(Runtime, "once", lost)
+    job = job_of(ledger, steps_env.played(TURNS))
+    await host.attempt(job, dies_at="echo 5")
+    [mark] = [each for each in host.entries(job) if not isinstance(each, JournalStep)]
+    assert needed_snapshots(ledger, [job.trajectory_id]) == {job.trajectory_id: mark.snapshot_id}
     assert events(await host.attempt(job), "resumed")
 
 

@@ -49,7 +49,7 @@ class Person:
         self._asked: queue.SimpleQueue[Future[Message] | None] = queue.SimpleQueue()
         self._message: Message | None = None
         self._interrupts = 0
-        self.has_terminal = sys.stdin.isatty()
+        self.has_terminal = sys.stdin is not None and sys.stdin.isatty()
         if self.has_terminal:
             with suppress(ImportError):  # `input` then edits lines and remembers them
                 import readline  # noqa: F401
@@ -131,14 +131,15 @@ class Person:
             while (line := self._line("> ")).strip() != ":}":
                 lines.append(line)
             return "\n".join(lines)
-        while _goes_on(text):
-            text += "\n" + self._line("> ")
-        return text
+        lines = [text]
+        while _goes_on(lines[-1]):
+            lines.append(self._line("> "))
+        return "\n".join(lines)
 
     def _line(self, prompt: str) -> str:
         if self.has_terminal:
             return input(prompt)
-        line = sys.stdin.readline()
+        line = sys.stdin.readline() if sys.stdin is not None else ""  # None: it was closed
         if not line:
             raise EOFError
         line = line.rstrip("\r\n")

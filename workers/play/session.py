@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import sys
@@ -147,6 +148,9 @@ class _Session:
         except SandboxError as failure:
             failure.stage = "acquire"
             return failure
+        except asyncio.CancelledError:
+            await backend.stop()
+            return at_stage(Cancelled("interrupted"), self._draft)
         try:
             before_turn = None
             if self._person is not None:

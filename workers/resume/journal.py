@@ -12,9 +12,9 @@ from typing import Any
 from hermes_queue.agent.chat import ChatClient
 from hermes_queue.agent.loop import MAX_CALLS_PER_TURN
 from hermes_queue.agent.resumption import Continuation, Resumable
-from hermes_queue.errors import NoSnapshot
+from hermes_queue.errors import HermesQueueError, NoSnapshot
 from hermes_queue.ledger import Begun, Claim
-from hermes_queue.ledger.fleet.journal import read_journal
+from hermes_queue.ledger.fleet.journal import needed_snapshots, read_journal
 from hermes_queue.ledger.poison import item_hash
 from hermes_queue.models import Message
 from hermes_queue.sandbox.context import SlotContext
@@ -154,12 +154,22 @@ class TurnJournal:
         return self._recorder
 
     async def forget(self) -> None:
-        """Delete the newest snapshot: the trajectory has ended, or begins anew. Never raises."""
+        """Delete the newest snapshot if the trajectory has ended, or begins anew. Never raises.
+
+        If another worker has taken it over, that one may continue from the snapshot.
+        """
         backend, recorder = self._runtime.backend, self._recorder
         snapshot_id = recorder.snapshot_id if recorder else ""
         if self._kept and not recorder:
             snapshot_id = self._kept.snapshot_id
-        if snapshot_id and isinstance(backend, KeepsSnapshots):
+        if not snapshot_id or not isinstance(backend, KeepsSnapshots):
+            return
+        name, ledger = self._claim.trajectory_id, self._runtime.ledger
+        try:
+            needed = await self._runtime.in_thread(needed_snapshots, ledger, [name])
+        except HermesQueueError:  # `UnneededSnapshots` deletes it later
+            return
+        if needed[name] != snapshot_id:
             await backend.drop_snapshot(snapshot_id)
 
 

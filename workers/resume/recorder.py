@@ -96,6 +96,10 @@ class Recorder:
 
     async def settled(self) -> None:
         """See `Checkpoints`."""
+        if not self._still.is_set():
+            await self._draft.clock.not_counting(self._copied)()
+
+    async def _copied(self) -> None:
         await self._still.wait()
 
     def stepped(self, state: LoopState) -> None:
@@ -191,7 +195,8 @@ class Recorder:
             owner=self._runtime.owner,
             after=self._after,
             ttl_s=self._settings.ttl_s,
-            snapshot_id=snapshot.snapshot_id if snapshot else "",
+            # The newest in any case: of an earlier call without an answer the mark is dropped.
+            snapshot_id=snapshot.snapshot_id if snapshot else self.snapshot_id,
         )
         try:
             verdict = await self._runtime.once(call)

@@ -52,4 +52,4 @@ local deaths = tonumber(job.quarantine_deaths or '0') + math.floor(tonumber(job.
 local queued = job.queued or g.created or ''
 return {'run', warning, epoch, tonumber(job.attempt), deaths, job.job, job.used or '0', job.attempts or '',
   r and r.policy_version or '', queued, begun, cancel, redis.call('EXISTS', poison) == 1 and '1' or '',
-  job.journal or '', job.booked or ''}
+  job.journal and '1' or '', job.booked or ''}

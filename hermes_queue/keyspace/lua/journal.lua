@@ -5,7 +5,7 @@
 -- @arg owner, epoch
 -- @arg after  number of entries that stay; the ones beyond are of turns that were lost, or of this very call
 -- @arg ttl_s
--- @arg snapshot  newest copy of the slot's files, if there is a new one; else ''
+-- @arg snapshot  newest copy of the slot's files that an entry names; '' = none
 -- @arg entries[]
 -- @answer verdict  ok | stale (the lease is not the caller's) | gap (fewer entries than `after` are there)
 -- May be repeated.
@@ -18,6 +18,6 @@ if redis.call('LLEN', journal) < kept then return {'gap'} end
 if kept == 0 then redis.call('DEL', journal) else redis.call('LTRIM', journal, 0, kept - 1) end
 for _, entry in ipairs(entries) do redis.call('RPUSH', journal, entry) end
 redis.call('EXPIRE', journal, ttl_s)
-redis.call('HSET', traj, 'journal', '1')
+redis.call('HSET', traj, 'journal', epoch)
 if snapshot ~= '' then redis.call('HSET', traj, 'snapshot', snapshot) end
 return {'ok'}

@@ -9,6 +9,7 @@
 -- @arg used_s  seconds of the total deadline that this attempt used
 -- @arg cost_usd, tokens  spent by this attempt; cost '' = unknown
 -- @arg transcript  of the failed attempt (packed, without tab and newline) or ''
+-- @arg continued  '1' = `tokens` include what is not booked of the turns in the journal
 -- @arg evidence_bytes  size limit of the transcripts of all failed attempts; the newest are kept
 -- @answer verdict, warning  ok | stale, and a warning about the run's budget or ''
 local refused = refused_number({{'attempts added', attempts_added, 0, 1, true}, {'delay, s', delay_s, 0, 1e9},
@@ -24,7 +25,7 @@ redis.call('HSET', traj, 'state', 'queued', 'owner', '', 'queued', stamp(now))
 redis.call('HINCRBY', traj, 'attempt', attempts_added)
 -- An attempt that has failed is not continued: what it did to its slot may be why.
 if attempts_added ~= '0' then drop_journal(prefix, traj, id, job)
-elseif job.journal then redis.call('HSET', traj, 'booked', epoch) end
+elseif job.journal and (continued == '1' or job.journal == epoch) then redis.call('HSET', traj, 'booked', epoch) end
 if redis.call('EXISTS', run) == 1 then redis.call('HINCRBY', run, 'running', -1) end
 redis.call('HINCRBYFLOAT', traj, 'used', used_s)
 if facts ~= '' then

@@ -31,7 +31,7 @@ def append(
 ) -> ScriptCall[AppendVerdict]:
     """Add entries after the first `after` ones; any others there are dropped. May be repeated.
 
-    `snapshot_id`: a copy of the slot's files that the last entry names.
+    `snapshot_id`: the newest copy of the slot's files that an entry names.
 
     The result is `stale` if the lease is another worker's, and `gap` if fewer entries than `after`
     are there; then nothing was added.

@@ -37,7 +37,7 @@ FORGOTTEN_S = 7 * 86400.0
 """Age at which nobody needs a snapshot, not even of a deployment whose workers are gone."""
 _LEAST_BYTES = 1 << 20
 _ERROR_CHARS = 300
-_BUSY, _SHARED_MEMORY, _NO_TAR = 75, 76, 127
+_BUSY, _SHARED_MEMORY, _SYSTEM_V, _NO_TAR = 75, 76, 77, 127
 _TOO_LARGE = 128 + 25
 """The exit code after SIGXFSZ."""
 
@@ -49,17 +49,24 @@ done
 shopt -s nullglob dotglob
 set -- /dev/shm/*
 [ $# = 0 ] || exit {_SHARED_MEMORY}
+for kind in shm sem msg; do
+  mapfile -n 2 -t lines 2>/dev/null </proc/sysvipc/$kind
+  [ ${{#lines[@]}} -lt 2 ] || exit {_SYSTEM_V}
+done
 ulimit -c 0
 ulimit -f "$LIMIT_KIB"
-exec tar --create --file=- --format=posix --pax-option=delete=atime,delete=ctime --sparse \
-  --one-file-system --directory=/ workspace home/agent tmp var/tmp
+exec tar --create --file=- --format=posix --pax-option=delete=atime,delete=ctime \
+  --xattrs --xattrs-include='user.*' --sparse --one-file-system \
+  --directory=/ workspace home/agent tmp var/tmp
 """
 _UNPACK = (
-    "exec tar --extract --file=- --preserve-permissions --delay-directory-restore --directory=/"
+    "exec tar --extract --file=- --preserve-permissions --delay-directory-restore "
+    "--xattrs --xattrs-include='user.*' --directory=/"
 )
 _WHY = {
     _BUSY: "processes run in the background",
     _SHARED_MEMORY: "/dev/shm is not empty",  # noqa: S108 - the slot's
+    _SYSTEM_V: "there are System V shared memory, semaphores or messages",
     _NO_TAR: "there is no tar in the slot",
 }
 _ID = re.compile(r"[0-9a-f]{32}")
@@ -77,6 +84,12 @@ class LocalSnapshots:
 
     async def take(self, slot: LocalSlot, trajectory_id: str) -> Snapshot:
         """See `KeepsSnapshots.snapshot`."""
+        try:
+            return await self._take(slot, trajectory_id)
+        except OSError as error:  # the disk is full, or not ours
+            raise NoSnapshot(f"{self._root} cannot be written: {error.strerror}") from error
+
+    async def _take(self, slot: LocalSlot, trajectory_id: str) -> Snapshot:
         snapshot_id = secrets.token_hex(16)
         async with self._turn:
             room = await asyncio.to_thread(self._room)

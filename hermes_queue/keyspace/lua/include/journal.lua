@@ -1,5 +1,5 @@
--- The journal of a trajectory: traj:{id} has the field `journal` once there is one, and `snapshot`, the
--- newest copy of its slot's files.
+-- The journal of a trajectory: traj:{id} has the field `journal` once there is one, the epoch that added to it
+-- last; `snapshot`, the newest copy of its slot's files; and `booked`, the epoch up to which its tokens are.
 local JOURNAL = {'journal', 'snapshot', 'booked'}
 
 -- Delete it. `job`: the field `journal`; nothing is done without.
