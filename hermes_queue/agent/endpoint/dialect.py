@@ -49,6 +49,9 @@ _MARKS = (
 )
 """Texts that begin a tool call which a server has left in the text."""
 
+Written = tuple[list[str], str]
+"""Ids of the calls in a reply, and its text."""
+
 _RAW_KEPT = 500
 """Characters of an unreadable call in its event; the message has all of it."""
 
@@ -66,6 +69,7 @@ class ToolDialect:
         except ConfigurationError as error:
             raise ModelConfigError(f"agent openai: {error}") from error
         self._written: dict[tuple[str, ...], str] = {}
+        self._untold: list[Written] = []
 
     def outgoing(
         self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]
@@ -120,12 +124,26 @@ class ToolDialect:
         ]
         if made:
             self._written[tuple(call.id for call in made)] = text
+            if self.prompted:
+                self._untold.append(([call.id for call in made], text))
         update = {
             "content": content,
             "tool_calls": made,
             "reasoning": message.reasoning or parsed.reasoning,
         }
         return message.model_copy(update=update), events
+
+    def newly_written(self) -> list[Written]:
+        """Replies with calls since the last call of this, whose own text is sent again."""
+        written, self._untold = self._untold, []
+        return written
+
+    def remember(self, written: Sequence[Any]) -> None:
+        """Know such replies of an earlier client."""
+        for each in written:
+            match each:
+                case [[*ids], str(text)]:
+                    self._written[tuple(map(str, ids))] = text
 
     def _text_of(self, message: Message) -> str:
         """Text of an assistant message with calls: the model's own if it came from this client."""
