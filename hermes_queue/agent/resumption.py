@@ -38,11 +38,17 @@ class Resumable(Protocol):
     """A chat client whose trajectory another one can continue."""
 
     def state(self) -> dict[str, Any]:
-        """What it has learned, as small JSON values."""
+        """What it has learned, as small JSON values.
+
+        Called once after each turn. A list may have only what is new since the last call.
+        """
         ...
 
     def resume(self, state: Mapping[str, Any], turns: int) -> None:
-        """Continue after `turns` turns of a client that had this state. Never raises."""
+        """Continue after `turns` turns of a client that had this state. Never raises.
+
+        Lists in it are those of all turns, one after the other.
+        """
 
 
 class Checkpoints(Protocol):

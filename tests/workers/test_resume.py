@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any, cast
 
 import pytest
 import steps_env
+from chat_endpoint import ChatEndpoint, completion
 from counting_model import CountingModel
 from ledger_steps import age_lease, begin, enqueue, swept
 from records import make_job
@@ -215,6 +217,29 @@ async def test_tokens_are_exact_over_two_deaths_and_no_kept_turn_is_sampled_agai
     assert found.sequences == whole.sequences
     assert found.messages == whole.messages
     assert found.usage == whole.usage
+
+
+async def test_replies_with_prompted_tools_are_sent_as_they_were_written(
+    host: Host, ledger: Ledger
+) -> None:
+    sent: list[str] = []
+
+    def answer(path: str, body: dict[str, Any]) -> Any:
+        turn = sum(message["role"] == "assistant" for message in body["messages"])
+        sent.append(json.dumps(body["messages"]))
+        return completion(f"turn {turn}: {steps_env.CALL % turn}" if turn < TURNS else "done")
+
+    async with ChatEndpoint(answer) as model:
+        params = {"tools": "prompted", "probe_tools": False}
+        agent = {"kind": "openai", "model": "m", "base_url": model.url, "params": params}
+        job = job_of(ledger, agent)
+        await host.attempt(job, dies_at="echo 3")
+        await host.attempt(job, dies_at="echo 5")
+        found = record(await host.attempt(job))
+        disturbed, sent[:] = set(sent), []
+        whole = record(await host.attempt(job_of(ledger, agent, instance="undisturbed")))
+    assert disturbed == set(sent)
+    assert (found.score, found.messages) == (1.0, whole.messages)
 
 
 async def test_what_was_used_before_counts_towards_every_limit(host: Host, ledger: Ledger) -> None:

@@ -73,7 +73,12 @@ class Kept:
     def state(self) -> LoopState:
         """The loop's state after the last step."""
         last = self.last
-        return LoopState(last.format_errors, last.repeats, last.ended_by_token, last.chat)
+        chat = dict(last.chat)
+        for name, value in last.chat.items():
+            if isinstance(value, list | tuple):
+                lists = [step.chat.get(name) or () for step in self.steps]
+                chat[name] = [each for entries in lists for each in entries]
+        return LoopState(last.format_errors, last.repeats, last.ended_by_token, chat)
 
     def result(self, prompt: Sequence[Message]) -> AgentResult:
         """What the agent had done after these turns, from `prompt` on."""

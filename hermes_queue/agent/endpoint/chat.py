@@ -94,6 +94,7 @@ class OpenAIChat:
             "reasoning_field": self._reasoning_field,
             "rewritten": sorted(self._rewritten),
             "versions": sorted(self._other_versions),
+            "written": self._dialect.newly_written(),
         }
 
     def resume(self, state: Mapping[str, Any], turns: int) -> None:
@@ -104,6 +105,7 @@ class OpenAIChat:
         self._reasoning_field = field if isinstance(field, str) else None
         self._rewritten.update(map(str, state.get("rewritten") or ()))
         self._other_versions.update(map(str, state.get("versions") or ()))
+        self._dialect.remember(state.get("written") or ())
 
     async def complete(
         self,

@@ -49,6 +49,9 @@ _MARKS = (
 )
 """Texts that begin a tool call which a server has left in the text."""
 
+Written = tuple[list[str], str]
+"""Ids of the calls in a reply, and its text."""
+
 _RAW_KEPT = 500
 """Characters of an unreadable call in its event; the message has all of it."""
 
@@ -65,8 +68,9 @@ class ToolDialect:
             self._parser: ToolCallParser | None = load_parser(name) if name else None
         except ConfigurationError as error:
             raise ModelConfigError(f"agent openai: {error}") from error
-        self._written: dict[tuple[str, ...], tuple[Message, str]] = {}
-        """By the ids of its calls: a reply of this client, and its text."""
+        self._written: dict[tuple[str, ...], tuple[Message | None, str]] = {}
+        """By the ids of its calls: a reply of this client, and its text; None: of an earlier one."""
+        self._unreported: list[Written] = []
 
     def outgoing(
         self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]
@@ -127,7 +131,21 @@ class ToolDialect:
         reply = message.model_copy(update=update)
         if made:
             self._written[tuple(call.id for call in made)] = reply, text
+            if self.prompted:
+                self._unreported.append(([call.id for call in made], text))
         return reply, events
+
+    def newly_written(self) -> list[Written]:
+        """Replies with calls since the last call of this, whose own text is sent again."""
+        written, self._unreported = self._unreported, []
+        return written
+
+    def remember(self, written: Sequence[Any]) -> None:
+        """Know such replies of an earlier client."""
+        for each in written:
+            match each:
+                case [[*ids], str(text)]:
+                    self._written[tuple(map(str, ids))] = None, text
 
     def _text_of(self, message: Message) -> str:
         """Text of an assistant message with calls: the model's own if it came from this client.
@@ -135,7 +153,7 @@ class ToolDialect:
         Programs send replies back with changes; then the model is to see what they sent.
         """
         known = self._written.get(tuple(call.id for call in message.tool_calls))
-        if known is not None and _says_the_same(message, known[0]):
+        if known is not None and (known[0] is None or _says_the_same(message, known[0])):
             return known[1]
         calls = [
             f'<tool_call>\n{{"name": {json.dumps(call.function.name)}, '
