@@ -399,7 +399,7 @@ async def test_the_wait_for_a_copy_counts_towards_no_deadline(host: Host, ledger
         while len(agent.messages) % 2:  # until the reply is there whose calls have to wait
             await asyncio.sleep(0)
         await asyncio.sleep(0.01)
-        waits.append(clock._waiting)
+        waits.append(len(clock._waits))
         return await copy(slot)
 
     host.shelf.snapshot = slow  # type: ignore[method-assign]

@@ -69,7 +69,7 @@ class ToolDialect:
         except ConfigurationError as error:
             raise ModelConfigError(f"agent openai: {error}") from error
         self._written: dict[tuple[str, ...], tuple[Message | None, str]] = {}
-        """By the ids of its calls: a reply of this client, and its text; None: of an earlier one."""
+        """By the ids of its calls: a reply and its text; no reply if an earlier client had it."""
         self._unreported: list[Written] = []
 
     def outgoing(
