@@ -240,6 +240,22 @@ async def test_requests_that_bring_no_answer_are_slowed_down_and_calls_are_not()
             await asyncio.wait_for(ask(url, "/props"), 0.1)
 
 
+async def test_a_client_that_leaves_while_it_waits_for_memory_breaks_nothing() -> None:
+    memory = Memory(10)
+
+    async def hold() -> None:
+        async with memory.held(8):
+            pass
+
+    async with memory.held(8):
+        waiting = [asyncio.create_task(hold()) for _ in range(2)]
+        await asyncio.sleep(0)
+        waiting[0].cancel()
+    assert isinstance((await asyncio.gather(*waiting, return_exceptions=True))[0], BaseException)
+    async with asyncio.timeout(5), memory.held(10):
+        pass
+
+
 async def test_bodies_wait_for_memory_in_their_order() -> None:
     memory, order = Memory(10), []
     release = asyncio.Event()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
 MIB = 1 << 20
@@ -69,16 +69,18 @@ class Memory:
             if turn.done() and not turn.cancelled():
                 self._give(size)
             else:
-                self._waiting.remove(entry)
+                with suppress(ValueError):  # `_give` may have passed over it
+                    self._waiting.remove(entry)
                 self._give(0)
             raise
 
     def _give(self, size: int) -> None:
         self._free += size
-        while self._waiting and self._waiting[0][0] <= self._free:
+        while self._waiting and (self._waiting[0][1].done() or self._waiting[0][0] <= self._free):
             wanted, turn = self._waiting.popleft()
-            self._free -= wanted
-            turn.set_result(None)
+            if not turn.done():  # else it has been cancelled, and its task has yet to run
+                self._free -= wanted
+                turn.set_result(None)
 
 
 class Pace:
