@@ -160,8 +160,11 @@ def test_ctrl_c_ends_a_session_that_one_only_watches(tmp_path: Path) -> None:
 
 def test_ctrl_c_while_the_backend_starts_ends_in_an_orderly_way(tmp_path: Path) -> None:
     (tmp_path / "starting.py").write_text(
-        "import asyncio\n"
+        "import asyncio, time\n"
         "from hermes_queue.sandbox.local.backend import LocalBackend\n"
+        "from workers.play.background import BackgroundLoop\n"
+        "begin = BackgroundLoop.start\n"
+        "BackgroundLoop.start = lambda self: begin(self) or time.sleep(0.5)\n"
         "class BACKEND(LocalBackend):\n"
         "    async def start(self):\n"
         "        print('not up yet', flush=True)\n"

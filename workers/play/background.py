@@ -8,6 +8,8 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, Generic, TypeVar
 
+_START_S = 10.0
+
 T = TypeVar("T")
 U = TypeVar("U")
 
@@ -17,7 +19,7 @@ class LoopEnded(Exception):
 
 
 class BackgroundLoop(Generic[T]):
-    """Runs one coroutine; `result` is done when it and the loop have ended.
+    """Runs one coroutine once it is started; `result` is done when it and the loop have ended.
 
     It has what the coroutine returns or raises, or `LoopEnded`.
 
@@ -30,7 +32,12 @@ class BackgroundLoop(Generic[T]):
         self._begun = threading.Event()
         self._loop: asyncio.AbstractEventLoop
         self._task: asyncio.Task[T] | None = None
-        threading.Thread(target=self._run, name="play", daemon=True).start()
+        self._is_cancelled = False
+        self._thread = threading.Thread(target=self._run, name="play", daemon=True)
+
+    def start(self) -> None:
+        """Begin; a caller who is interrupted meanwhile has to call `cancel`."""
+        self._thread.start()
         self._begun.wait()
 
     def call(self, function: Callable[[], object]) -> None:
@@ -52,9 +59,15 @@ class BackgroundLoop(Generic[T]):
 
     def cancel(self) -> None:
         """Cancel the coroutine; `result` says when it has ended."""
-        task = self._task
+        self._is_cancelled = True  # before the question whether it has begun, see `_main`
+        if not self._begun.wait(_START_S):
+            self.result.set_exception(LoopEnded())
+        self.call(self._cancel_once)
+
+    def _cancel_once(self) -> None:
+        task, self._task = self._task, None
         if task is not None:
-            self.call(task.cancel)
+            task.cancel()
 
     def _run(self) -> None:
         try:
@@ -73,4 +86,6 @@ class BackgroundLoop(Generic[T]):
     async def _main(self) -> T:
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
         self._begun.set()
+        if self._is_cancelled:
+            self._cancel_once()
         return await self._work()

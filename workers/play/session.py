@@ -113,6 +113,7 @@ class _Session:
         self._display.note(headline(self._draft.job, self._name))
         thread = BackgroundLoop(self._played)
         try:
+            thread.start()
             if self._person is not None:
                 self._person.serve(thread, self._backend)
             failure = self._failure(thread)
