@@ -172,6 +172,7 @@ lock: ## Resolve requirements/*.txt anew
 	$(COMPILE) --upgrade --constraints requirements/dev.txt $(RUN_EXTRAS) --extra parquet --extra store --extra modal \
 		--extra profiles --extra metrics --extra flower --group build pyproject.toml -o requirements/image.txt
 	echo inspect-ai | $(COMPILE) --upgrade - -o benchmarks/peers/inspect.txt
+	echo harbor | $(subst --python-version 3.11,--python-version 3.12,$(COMPILE)) --upgrade - -o benchmarks/peers/harbor.txt
 	printf '%s\n' 'celery[redis]' 'dramatiq[redis]' taskiq taskiq-redis \
 		| $(COMPILE) --upgrade - -o benchmarks/peers/queues.txt
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import secrets
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -137,17 +138,23 @@ def reader(server: Server, group: str) -> Iterator[subprocess.Popen[str]]:
         yield running
 
 
-def peer_python(name: str) -> Path | str:
-    """The Python of a peer's virtual environment, installed if necessary; or why there is none."""
+def peer_python(name: str, at_least: tuple[int, int] = (3, 11)) -> Path | str:
+    """The Python of a peer's virtual environment, installed if necessary; or why there is none.
+
+    A peer that asks for `at_least` a newer Python than this one gets one that is there already.
+    """
     lock = PEERS / f"{name}.txt"
     digest = hashlib.sha256(lock.read_bytes()).hexdigest()
     home = VENVS / name
     python, made = home / "bin" / "python", home / ".made"
-    if made.exists() and made.read_text() == digest:
+    if made.exists() and made.read_text() == digest and _runs(python, at_least):
         return python
+    base = next(pythons(at_least), None)
+    if base is None:
+        return f"needs Python {at_least[0]}.{at_least[1]} or newer, and none was found"
     print(f"installing {name} into {home}", file=sys.stderr)
     install: list[list[str | Path]] = [
-        [sys.executable, "-m", "venv", "--clear", home],
+        [base, "-m", "venv", "--clear", home],
         ["bash", ROOT / "requirements" / "install.sh", python, lock, "alone"],
     ]
     for command in install:
@@ -155,6 +162,33 @@ def peer_python(name: str) -> Path | str:
             return f"could not be installed from benchmarks/peers/{lock.name}"
     made.write_text(digest)
     return python
+
+
+def pythons(at_least: tuple[int, int]) -> Iterator[str]:
+    """This Python, those on the PATH, and one that uv knows of, if they are new enough and run."""
+    if sys.version_info >= at_least:
+        yield sys.executable
+    names = [f"python{at_least[0]}.{minor}" for minor in range(at_least[1], at_least[1] + 4)]
+    for name in [*names, "python3"]:
+        for directory in os.get_exec_path():
+            found = shutil.which(name, path=directory)
+            if found and _runs(found, at_least):
+                yield found
+    if uv := shutil.which("uv", path=Path(sys.executable).parent) or shutil.which("uv"):
+        wanted = f">={at_least[0]}.{at_least[1]}"
+        find = [uv, "python", "find", "--no-python-downloads", "--no-project", wanted]
+        done = subprocess.run(find, capture_output=True, text=True)
+        if done.returncode == 0 and _runs(done.stdout.strip(), at_least):
+            yield done.stdout.strip()
+
+
+def _runs(python: str | Path, at_least: tuple[int, int]) -> bool:
+    """Whether it really runs, which a launcher without its version does not, and is new enough."""
+    check = f"import sys; sys.exit(sys.version_info < {at_least!r})"
+    try:
+        return subprocess.run([python, "-c", check], capture_output=True).returncode == 0
+    except OSError:
+        return False
 
 
 def peer_turn(python: Path, program: str, *arguments: object) -> Turn:

@@ -18,7 +18,7 @@ from hermes_queue.broker.embedded import find_redis_server
 
 HISTORY = ROOT / "benchmarks" / "history.jsonl"
 OURS = "celery hiredis kombu modal msgpack openai pyarrow pydantic redis zstandard".split()
-PEER_NAMES = "celery dramatiq inspect-ai taskiq taskiq-redis".split()
+PEER_NAMES = "celery dramatiq harbor inspect-ai taskiq taskiq-redis".split()
 
 
 def say(text: str) -> None:

@@ -1,4 +1,4 @@
-"""No-op trajectories from the queue to the consumer, beside Inspect AI; 64 at once.
+"""No-op trajectories from the queue to the consumer, beside Inspect AI and Harbor; 64 at once.
 
 - ours: gsm8k jobs in groups of four, agent `nop`, a sandbox that does nothing, so no model is
   called; everything else is real: redis-server with AOF, one worker process with events on, begin,
@@ -6,9 +6,12 @@
   acknowledged. CPU time is that of worker and Redis; the consumer's stands beside it.
 - Inspect AI: samples of one task with a solver that returns its state and a scorer that returns 1;
   no sandbox, the mock model is not called; its log file and buffer are written as by default.
+- Harbor: attempts of one task with an environment, an agent and a verifier that do nothing; its job
+  directory is written as by default, its usage reports are off. It needs Python 3.12, which is
+  looked for on the PATH and asked of uv; where there is none, the report says so.
 
-Starting is not counted: ours from the moment when a tenth of the jobs is final, Inspect AI
-after 64 samples of a run before, in the same process.
+Starting is not counted: ours from the moment when a tenth of the jobs is final, the others
+after 64 samples or trials of a run before, in the same process.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ from hermes_queue.models import AgentSpec
 
 COUNT = 2000
 INSPECT_COUNT = 600
+HARBOR_COUNT = 300
 GROUP_SIZE = 4
 AT_ONCE = 64
 COUNTED = ("evalsha", "multi", "publish", "brpop", "xadd", "hset")
@@ -65,13 +69,17 @@ def calls(server: Server) -> dict[str, float]:
 def cases(scale: float) -> Iterator[Cases]:
     """One case."""
     sides: dict[str, Side | str] = {"ours": partial(ours, max(80, int(COUNT * scale) // 40 * 40))}
-    python = peer_python("inspect")
-    samples = max(AT_ONCE, int(INSPECT_COUNT * scale))
-    sides["inspect"] = (
-        python
-        if isinstance(python, str)
-        else partial(peer_turn, python, "run_inspect.py", samples, AT_ONCE)
-    )
+    peers = {
+        "inspect": (peer_python("inspect"), INSPECT_COUNT),
+        "harbor": (peer_python("harbor", at_least=(3, 12)), HARBOR_COUNT),
+    }
+    for name, (python, full) in peers.items():
+        units = max(AT_ONCE, int(full * scale))
+        sides[name] = (
+            python
+            if isinstance(python, str)
+            else partial(peer_turn, python, f"run_{name}.py", units, AT_ONCE)
+        )
     yield {"no-op trajectories": sides}
 
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from benchmarks import __main__ as command
-from benchmarks import parts
+from benchmarks import parts, processes
 from benchmarks.measuring import HERE, Part, Turn, measure, metered
 from benchmarks.processes import PEERS
 from benchmarks.report import add_to_history, table
@@ -113,6 +113,24 @@ def test_a_release_adds_one_line_to_the_history(tmp_path):
     case = lines[0]["parts"]["name"]["cases"]["case"]
     assert case["sides"]["ours"]["per_s"]["median"] == 2
     assert case["ratios"][0]["cpu"]["median"] == 0.2
+
+
+@pytest.mark.parametrize(("exit_code", "found"), [(127, False), (0, True)])
+def test_a_newer_python_is_taken_from_the_path_only_if_it_runs(
+    tmp_path, monkeypatch, exit_code, found
+):
+    launcher = tmp_path / "python3.99"
+    launcher.write_text(f"#!/bin/sh\nexit {exit_code}\n")
+    launcher.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert list(processes.pythons((3, 99))) == [str(launcher)] * found
+
+
+def test_a_peer_without_the_python_it_needs_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(processes, "VENVS", tmp_path / "venvs")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    why = processes.peer_python("harbor", at_least=(3, 99))
+    assert why == "needs Python 3.99 or newer, and none was found"
 
 
 @pytest.mark.parametrize("lock", sorted(PEERS.glob("*.txt")), ids=lambda lock: lock.stem)
