@@ -19,6 +19,7 @@ from hermes_queue.agent.capture.tool_calls import fits
 from hermes_queue.agent.capture.tree import Meant, Placement, ReplyTree, Unplaceable, meant
 from hermes_queue.agent.chat import ChatClient, Reply
 from hermes_queue.agent.loop import AgentResult, BeforeTurn
+from hermes_queue.agent.tokens.replies import ask
 from hermes_queue.errors import ContextLengthExceeded, TrajectoryFailure
 from hermes_queue.models import Message, StopReason
 
@@ -279,12 +280,11 @@ class AttemptSession:
     async def _completed(
         self, call: ModelCall, place: Placement, sampling: Mapping[str, Any]
     ) -> Reply:
-        more = {} if place.anchor is None else {"anchor": place.anchor}
         while True:
             deadline = self._budget.deadline
             try:
-                reply = await self._chat.complete(
-                    place.messages, call.tools, sampling, deadline, **more
+                reply = await ask(
+                    self._chat, place.messages, call.tools, sampling, deadline, place.anchor
                 )
             except TimeoutError:
                 # Meanwhile other calls may have waited, which moves the deadline for all.

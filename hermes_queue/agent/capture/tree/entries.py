@@ -20,7 +20,6 @@ class TreeEntry:
     """In `AgentResult.nodes`."""
     depth: int = 0
     turn: int | None = None
-    ended_by_token: bool | None = None
     sent: bytes = b""
     """With `history=agent`: digest of the conversation as the program sent it."""
     reasoning_missing: bool = False

@@ -32,6 +32,7 @@ from hermes_queue.agent.capture.tree.labels import BranchLabels, Story
 from hermes_queue.agent.chat import Reply
 from hermes_queue.agent.loop import AgentResult
 from hermes_queue.agent.tokens.anchor import Anchor
+from hermes_queue.agent.tokens.replies import Replies
 from hermes_queue.models import Branch, BranchLabel, Message, Node, TurnCall
 
 MAX_NODES = 20_000
@@ -84,6 +85,7 @@ class ReplyTree:
         `task` is the text that was given to the program as its task.
         """
         self._result = result
+        self._replies = Replies(result)
         self._history = history
         self._labels = BranchLabels(task)
         self._roots: dict[bytes, TreeEntry] = {}
@@ -119,11 +121,11 @@ class ReplyTree:
             messages = (*(e.message for e in path), *(each.message for each in rest))
         else:
             messages = call.messages
-        anchor = self._anchor(reply, messages) if reply and continues else None
-        unlike = bool(anchor and sent) and reply is not None and not is_as_sent(reply, said, sent)
         setting = _setting(tools, call, said)
-        parent = reply.turn if reply else None
-        if parent is not None and continues:
+        parent, anchor, unlike = reply.turn if reply else None, None, False
+        if reply is not None and parent is not None and continues:
+            anchor = self._replies.anchor(parent, messages[: reply.depth])
+            unlike = bool(anchor and sent) and not is_as_sent(reply, said, sent)
             story = self._stories[self._branch_of(parent)]
         else:
             story = self._labels.story(call, said, setting)
@@ -148,7 +150,6 @@ class ReplyTree:
 
         `began_s` is the time of the call in seconds since the program started.
         """
-        result, turn = self._result, len(self._result.turns)
         if placement.parent is not None:
             self._received(placement.parent)
         entry = placement._at
@@ -158,12 +159,22 @@ class ReplyTree:
             # A reply sampled since `place` may say the same, but this call does not continue it.
             known = (e for e in reversed(entry.below.get(each.key, ())) if e.turn is None)
             entry = next(known, None) or self._grown(entry, each.key, each.message)
+        turn = self._recorded(placement, call, reply, began_s)
         [key] = [each.key for each in meant([reply.message])]
         entry = self._grown(entry, key, reply.message, turn)
         entry.sent = placement._sent
-        entry.ended_by_token = reply.anchor.ended_by_token if reply.anchor else None
         self._by_turn.append(entry)
-        branch = self._branch(placement, turn)
+        self._count_missing_reasoning(placement, turn)
+        if self._labels.add(placement._story, placement._setting, entry.depth, reply.message):
+            branches = self._result.branches
+            branches[:] = [
+                each.model_copy(update={"label": self._labels.label(story)})
+                for each, story in zip(branches, self._stories, strict=True)
+            ]
+        return turn
+
+    def _recorded(self, placement: Placement, call: ModelCall, reply: Reply, began_s: float) -> int:
+        """The turn of a reply, not delivered yet."""
         made = TurnCall(
             dialect=call.dialect,
             path=call.path[:_NAME_CHARS],
@@ -173,18 +184,9 @@ class ReplyTree:
             began_s=round(began_s, 3),
         )
         self._ids += len(reply.turn.prompt_ids or ()) + len(reply.turn.completion_ids or ())
-        update = {"parent": placement.parent, "branch": branch, "call": made}
-        result.turns.append(reply.turn.model_copy(update=update))
-        result.events += [
-            {"turn": turn, **event} for event in (*call.events, *placement.events, *reply.events)
-        ]
-        self._count_missing_reasoning(placement, turn)
-        if self._labels.add(placement._story, placement._setting, entry.depth, reply.message):
-            result.branches[:] = [
-                each.model_copy(update={"label": self._labels.label(story)})
-                for each, story in zip(result.branches, self._stories, strict=True)
-            ]
-        return turn
+        branch = self._branch(placement, len(self._result.turns))
+        events = (*call.events, *placement.events)
+        return self._replies.add(reply, events, parent=placement.parent, branch=branch, call=made)
 
     def deliver(self, turn: int) -> None:
         """The program has the reply of this turn."""
@@ -245,13 +247,6 @@ class ReplyTree:
             alike = found
         had = [entry for entry in alike if entry.turn is None or self._is_delivered(entry.turn)]
         return (had or alike)[-1]
-
-    def _anchor(self, reply: TreeEntry, messages: Sequence[Message]) -> Anchor | None:
-        if reply.turn is None or reply.ended_by_token is None:
-            return None
-        turn = self._result.turns[reply.turn]
-        ended = reply.ended_by_token
-        return Anchor.of(turn, messages[: reply.depth], ended_by_token=ended)
 
     def _require_room(self, root: TreeEntry, rest: Sequence[Meant]) -> None:
         total = self._chars + sum(chars(each.message) for each in rest)
