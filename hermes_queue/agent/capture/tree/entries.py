@@ -29,6 +29,7 @@ class TreeEntry:
     newest: TreeEntry | None = None
     tools: tuple[Mapping[str, Any], ...] = ()
     """Of a beginning: what is offered there."""
+    tools_key: bytes = b""
     tools_chars: int = 0
 
     def path(self) -> list[TreeEntry]:

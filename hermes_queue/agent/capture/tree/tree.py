@@ -14,11 +14,12 @@ from typing import Any, Literal
 from hermes_queue.agent.capture.calls import ModelCall
 from hermes_queue.agent.capture.tree.canonical import (
     Meant,
+    Understood,
     Unplaceable,
     digest,
     meant,
     same_reasoning,
-    tools_key,
+    understood,
 )
 from hermes_queue.agent.capture.tree.difference import first_changed_tool, first_difference
 from hermes_queue.agent.capture.tree.entries import (
@@ -96,14 +97,14 @@ class ReplyTree:
         self._ids = 0
         self._reasoning_event: dict[str, Any] | None = None
 
-    def place(self, call: ModelCall, said: tuple[Meant, ...] | None = None) -> Placement:
-        """Where `call` belongs. Changes nothing. `said` is what its messages mean, if it is known.
+    def place(self, call: ModelCall, heard: Understood | None = None) -> Placement:
+        """Where `call` belongs. Changes nothing. `heard` is what it means, if that is known.
 
         Raises:
             Unplaceable: it is nested too deep, or the tree would grow too large.
         """
-        said = tuple(meant(call.messages)) if said is None else said
-        tools, root = self._root(call)
+        heard = heard or understood(call)
+        said, root = heard.said, self._root(call, heard)
         at = self._deepest(root, said)
         path, rest = at.path(), said[at.depth :]
         self._require_room(root, rest)
@@ -121,7 +122,7 @@ class ReplyTree:
             messages = (*(e.message for e in path), *(each.message for each in rest))
         else:
             messages = call.messages
-        setting = _setting(tools, call, said)
+        setting = _setting(call, heard)
         parent, anchor, unlike = reply.turn if reply else None, None, False
         if reply is not None and parent is not None and continues:
             anchor = self._replies.anchor(parent, messages[: reply.depth])
@@ -154,7 +155,7 @@ class ReplyTree:
             self._received(placement.parent)
         entry = placement._at
         if entry.above is None:
-            entry = self._begun(call)
+            entry = self._begun(entry)
         for each in placement._rest:
             # A reply sampled since `place` may say the same, but this call does not continue it.
             known = (e for e in reversed(entry.below.get(each.key, ())) if e.turn is None)
@@ -295,21 +296,19 @@ class ReplyTree:
         )
         return "the program wrote a reply itself", f"messages[{written}]"
 
-    def _root(self, call: ModelCall) -> tuple[bytes, TreeEntry]:
-        """The key of the call's tools, and the beginning of conversations with them."""
-        key, size = tools_key(call.tools)
-        size *= _OBJECTS_TO_TEXT  # they stay in memory as objects
-        found = self._roots.get(key)
+    def _root(self, call: ModelCall, heard: Understood) -> TreeEntry:
+        """The beginning of conversations with the call's tools."""
+        found = self._roots.get(heard.tools_key)
         if found is None:
-            system = Message(role="system")
-            found = TreeEntry(None, system, tools=call.tools, tools_chars=size)
-        return key, found
+            size = heard.tools_chars * _OBJECTS_TO_TEXT  # they stay in memory as objects
+            found = TreeEntry(None, Message(role="system"))
+            found.tools, found.tools_key, found.tools_chars = call.tools, heard.tools_key, size
+        return found
 
-    def _begun(self, call: ModelCall) -> TreeEntry:
-        """The beginning of conversations with the call's tools, which is kept from now on."""
-        key, root = self._root(call)
-        if key not in self._roots:
-            self._roots[key] = root
+    def _begun(self, found: TreeEntry) -> TreeEntry:
+        """The beginning of conversations with the tools of `found`, which is kept from now on."""
+        root = self._roots.setdefault(found.tools_key, found)
+        if not root.below:
             self._chars += root.tools_chars
         self._last_root = root
         return root
@@ -359,7 +358,7 @@ class ReplyTree:
         self._reasoning_event["replies"] += len(new)
 
 
-def _setting(tools: bytes, call: ModelCall, said: Sequence[Meant]) -> bytes:
+def _setting(call: ModelCall, heard: Understood) -> bytes:
     """A key of tools and system text; empty without either."""
-    system = b"".join(each.key for each in said if each.message.role == "system")
-    return digest([tools.hex(), system.hex()]) if call.tools or system else b""
+    system = b"".join(each.key for each in heard.said if each.message.role == "system")
+    return digest([heard.tools_key.hex(), system.hex()]) if call.tools or system else b""
