@@ -20,7 +20,7 @@ from hermes_queue.agent.capture.dialects import chat, messages, responses
 from hermes_queue.agent.capture.dialects.base import Asked, Dialect, Head
 from hermes_queue.agent.capture.dialects.conversation import arguments_object
 from hermes_queue.agent.capture.session import AttemptSession
-from hermes_queue.agent.capture.tree import ReplyTree
+from hermes_queue.agent.capture.tree import Placement, ReplyTree
 from hermes_queue.agent.chat import Reply
 from hermes_queue.agent.loop import AgentResult
 from hermes_queue.agent.tokens.anchor import Anchor
@@ -45,6 +45,9 @@ def rendered(conversation: Sequence[Message]) -> tuple[int, ...]:
     )
 
 
+Sampled = tuple[tuple[int, ...], tuple[int, ...]]
+
+
 class UniqueTokens:
     """A model by token ids. No two tokens that it samples are equal."""
 
@@ -54,6 +57,10 @@ class UniqueTokens:
         self.next_id = FIRST_SAMPLED
         self.calls = 0
         self.astray: list[str] = []
+        self.shown: dict[Sampled, tuple[Message, ...]] = {}
+        """By the ids of prompt and completion: the conversation that the prompt shows."""
+        self._ended: dict[Sampled, bool] = {}
+        self._replies: dict[Sampled, Message] = {}
 
     async def complete(
         self,
@@ -68,20 +75,12 @@ class UniqueTokens:
             await asyncio.sleep(0)
         if self.chance.random() < self.failures:
             raise ContextLengthExceeded("too long")
-        prompt = rendered(messages)
+        prompt, shown = rendered(messages), tuple(messages)
         if anchor is not None:
-            known = len(anchor.messages)
-            if tuple(messages[:known]) == anchor.messages:
-                new = messages[known:]
-                if any(each.role == "assistant" for each in new):
-                    self.astray.append("an anchor is followed by a reply")
-                end = () if anchor.ended_by_token else (END,)
-                prompt = (*anchor.prompt_ids, *anchor.completion_ids, *end, *rendered(new))
-            else:
-                self.astray.append("an anchor's messages are not those that are sent")
+            prompt, shown = self._continued(anchor, shown)
         self.calls += 1
         most = sampling.get("max_tokens") or 4
-        count = min(most, self.chance.randrange(0, 5))
+        count = min(most, self.chance.choice((1, 2, 3, 4, 4)))
         ids = tuple(range(self.next_id, self.next_id + count))
         self.next_id += count
         turn = Turn(
@@ -92,12 +91,33 @@ class UniqueTokens:
             finish_reason="length" if count == most else "stop",
         )
         message = self._message()
-        ended = count > 0 and count < most and self.chance.random() < 0.8
+        ended = count < most and self.chance.random() < 0.8
+        self.shown[prompt, ids] = shown
+        self._ended[prompt, ids], self._replies[prompt, ids] = ended, message
         anchored = Anchor.of(turn, [*messages, message], ended_by_token=ended)
         return Reply(message, turn, anchor=anchored)
 
+    def _continued(
+        self, anchor: Anchor, messages: tuple[Message, ...]
+    ) -> tuple[tuple[int, ...], tuple[Message, ...]]:
+        """The prompt after an anchor, and what it shows: of a reply, the tokens as sampled."""
+        sampled = tuple(anchor.prompt_ids), tuple(anchor.completion_ids)
+        known = len(anchor.messages)
+        new = messages[known:]
+        if messages[:known] != anchor.messages:
+            self.astray.append("an anchor's messages are not those that are sent")
+        if any(each.role == "assistant" for each in new):
+            self.astray.append("an anchor is followed by a reply")
+        if anchor.ended_by_token != self._ended[sampled]:
+            self.astray.append("an anchor's reply ended in another way")
+        end = () if anchor.ended_by_token else (END,)
+        shown = (*self.shown[sampled], self._replies[sampled], *new)
+        return (*sampled[0], *sampled[1], *end, *rendered(new)), shown
+
     def _message(self) -> Message:
         chance = self.chance
+        if self._replies and chance.random() < 0.2:  # it says the same again
+            return chance.choice([*self._replies.values()])
         calls = tuple(
             ToolCall(
                 id=chance.choice((f"call_{self.calls}_{n}", f"call_{n}")),
@@ -231,7 +251,33 @@ def taken(dialect: Dialect, asked: Asked, answer: Answer) -> Message:
     return message
 
 
+def rewritten(chance: random.Random, reply: Message, turn: int) -> Message:
+    """A reply as a program keeps it: perhaps with ids of its own, and without blanks around it."""
+    if chance.random() < 0.3:
+        reply = reply.model_copy(update={"content": (reply.content or "").strip()})
+    if chance.random() < 0.5:
+        return reply
+    calls = tuple(
+        call.model_copy(update={"id": f"own_{turn}_{n}"}) for n, call in enumerate(reply.tool_calls)
+    )
+    return reply.model_copy(update={"tool_calls": calls})
+
+
 # --- a program ------------------------------------------------------------------------------
+
+
+class KeepingTree(ReplyTree):
+    """Keeps the call that each turn answers, also of clients that left."""
+
+    asked: list[ModelCall]
+
+    def __init__(self, result: AgentResult, task: str, *, history: Any) -> None:
+        super().__init__(result, task, history=history)
+        self.asked = []
+
+    def add(self, placement: Placement, call: ModelCall, reply: Reply, began_s: float = 0.0) -> int:
+        self.asked.append(call)
+        return super().add(placement, call, reply, began_s)
 
 
 class Attempt:
@@ -251,13 +297,12 @@ class Attempt:
         self.result = AgentResult()
         self.model = UniqueTokens(chance, failures=failures)
         self.limits = Limits(**limits)
-        self.tree = ReplyTree(self.result, TASK, history=history)
+        self.tree = KeepingTree(self.result, TASK, history=history)
+        self.asked = self.tree.asked
         budget = AttemptBudget(self.limits, {}, time.monotonic() + 600)
         self.session = AttemptSession(self.model, self.tree, budget, self.result, model="m")
-        self.asked: dict[int, ModelCall] = {}
-        """The call that each turn answers."""
-        self.had: set[int] = set()
-        """Turns whose reply was delivered."""
+        self.had: dict[int, int] = {}
+        """By turn whose reply was delivered: how many turns there were then."""
         self.refused: list[str] = []
         system = Message(role="system", content="You are an agent.")
         user = Message(role="user", content=f"Please: {TASK}")
@@ -297,18 +342,19 @@ class Attempt:
             answer = await self.answered(asked.call)
             if answer is None:
                 return
-            self.asked.setdefault(answer.turn, asked.call)
             if chance.random() < 0.15:
                 self.session.undelivered(answer)
-                if chance.random() < 0.5:
+                if (after := chance.random()) < 0.4:
                     return
-                continue
+                if after < 0.7:
+                    continue
+                break  # it has the reply all the same
             self.session.delivered(answer)
-            self.had.add(answer.turn)
+            self.had[answer.turn] = len(self.result.turns)
             if chance.random() < 0.1:
                 continue  # another sample of the same
             break
-        reply = taken(dialect, asked, answer)
+        reply = rewritten(chance, taken(dialect, asked, answer), answer.turn)
         said = [*said, reply]
         said += [
             Message(role="tool", content=chance.choice(TEXTS), tool_call_id=call.id)
@@ -376,8 +422,11 @@ def changed(chance: random.Random, conversation: Sequence[Message]) -> list[Mess
 # --- what must hold -------------------------------------------------------------------------
 
 
-def meaning(said: Sequence[Message]) -> list[Any]:
-    """What a conversation says, found in another way than the tree does."""
+def meaning(said: Sequence[Message], *, astray: bool = True) -> list[Any]:
+    """What a conversation says, found in another way than the tree does.
+
+    `astray`: with the ids of results that answer no call.
+    """
     found: list[Any] = []
     places: dict[str, Any] = {}
     for number, message in enumerate(said):
@@ -394,6 +443,8 @@ def meaning(said: Sequence[Message]) -> list[Any]:
         elif message.role == "tool":
             answered = places.get(message.tool_call_id or "", message.tool_call_id)
             found.append(("tool", message.content or "", answered))
+            if not astray and not isinstance(answered, tuple):
+                found[-1] = ("tool", message.content or "")
         else:
             found.append((message.role, message.content or ""))
     return found
@@ -408,8 +459,8 @@ def parents_by_meaning(attempt: Attempt, turn: int) -> set[int]:
     said, longest, found = meaning(call.messages), 0, set()
     replies = {node.turn: node.message for node in result.nodes}
     for earlier in range(turn):
-        before = attempt.asked.get(earlier)
-        if before is None or before.tools != call.tools:
+        before = attempt.asked[earlier]
+        if before.tools != call.tools:
             continue
         whole = meaning([*before.messages, replies[earlier]])
         if len(whole) >= longest and said[: len(whole)] == whole:

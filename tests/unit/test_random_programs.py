@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from random_programs import FIRST_SAMPLED, Attempt, parents_by_meaning
+from random_programs import FIRST_SAMPLED, Attempt, meaning, parents_by_meaning
 from records import make_job
 
 from envs.base import Verdict
@@ -17,8 +17,8 @@ from hermes_queue.models import AgentSpec, ScoredTrajectory
 from workers.draft import Draft
 from workers.record import encoded, record_of
 
-SEEDS = [*range(8), *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in range(8, 200))]
-LIMITS: tuple[dict[str, Any], ...] = ({}, {"max_turns": 12}, {"max_tokens": 40})
+SEEDS = [*range(8), *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in range(8, 60))]
+LIMITS: tuple[dict[str, Any], ...] = ({}, {"max_turns": 12}, {"max_tokens": 30})
 
 
 def recorded(attempt: Attempt) -> ScoredTrajectory:
@@ -40,9 +40,10 @@ async def test_every_invariant_holds_for_a_program_that_keeps_to_no_rule(
     seed: int, overlap: bool
 ) -> None:
     chance = random.Random(seed)
+    history = chance.choice(("sampled", "agent"))
     attempt = Attempt(
         chance,
-        history=chance.choice(("sampled", "agent")),
+        history=history,
         overlap=overlap,
         rudeness=chance.choice((0.1, 0.4, 1.0)),
         failures=chance.choice((0.0, 0.1)),
@@ -57,7 +58,10 @@ async def test_every_invariant_holds_for_a_program_that_keeps_to_no_rule(
     assert_each_sampled_token_is_trainable_once(record)
     assert_delivered_replies_are_in_one_branch_each(attempt, record)
     assert_limits_hold(attempt, record)
-    for turn in attempt.asked:
+    if not overlap:
+        assert_only_what_the_program_has_is_delivered(attempt)
+    assert_the_model_saw_what_the_program_sent(attempt, reasoning=history == "agent")
+    for turn in range(len(record.turns)):
         parent, possible = record.turns[turn].parent, parents_by_meaning(attempt, turn)
         # Calls that are open at once do not know each other's replies.
         assert parent in possible or (parent is None and (overlap or not possible))
@@ -105,6 +109,30 @@ def assert_delivered_replies_are_in_one_branch_each(
     assert [(chain[0], chain[-1]) for chain in chains] == [
         (branch.root, branch.leaf) for branch in record.branches
     ]
+
+
+def assert_only_what_the_program_has_is_delivered(attempt: Attempt) -> None:
+    """A reply is its, too, if it continues it: but not one of two equal ones that it never got."""
+    turns = attempt.result.turns
+    continued = {turn.parent: index for index, turn in reversed([*enumerate(turns)])}
+    for index, turn in enumerate(turns):
+        if turn.call.status == "delivered" and index not in attempt.had:
+            first = continued[index]
+            possible = parents_by_meaning(attempt, first)
+            assert not [each for each in possible if attempt.had.get(each, first + 1) <= first]
+
+
+def assert_the_model_saw_what_the_program_sent(attempt: Attempt, reasoning: bool) -> None:
+    for index, call in enumerate(attempt.asked):
+        turn = attempt.result.turns[index]
+        shown = attempt.model.shown[tuple(turn.prompt_ids), tuple(turn.completion_ids)]
+        sent = meaning(call.messages, astray=False)
+        pairs = zip(meaning(shown, astray=False), sent, strict=True)
+        # A result that answers no call may have the id that our reply gave to one.
+        assert all(mine[: len(theirs)] == theirs for mine, theirs in pairs)
+        if reasoning:
+            thoughts = [[each.reasoning or "" for each in said] for said in (shown, call.messages)]
+            assert thoughts[0] == thoughts[1]
 
 
 def assert_limits_hold(attempt: Attempt, record: ScoredTrajectory) -> None:

@@ -117,16 +117,17 @@ class ReplyTree:
             for entry, each in zip(path, said, strict=False)
             if entry.turn is not None and not same_reasoning(entry.message, each.message)
         )
-        if self._history == "sampled":
-            rest = with_our_ids(path, rest)
-            messages = (*(e.message for e in path), *(each.message for each in rest))
-        else:
-            messages = call.messages
+        rest = with_our_ids(path, rest)
+        ours = (*(entry.message for entry in path), *(each.message for each in rest))
+        messages = ours if self._history == "sampled" else call.messages
         setting = _setting(call, heard)
         parent, anchor, unlike = reply.turn if reply else None, None, False
         if reply is not None and parent is not None and continues:
-            anchor = self._replies.anchor(parent, messages[: reply.depth])
+            # The reply is shown as it was sampled, so what answers its calls has their ids.
+            shown = (*messages[: reply.depth - 1], *ours[reply.depth - 1 :])
+            anchor = self._replies.anchor(parent, shown[: reply.depth])
             unlike = bool(anchor and sent) and not is_as_sent(reply, said, sent)
+            messages = messages if anchor is None or unlike else shown
             story = self._stories[self._branch_of(parent)]
         else:
             story = self._labels.story(call, said, setting)
