@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -136,6 +137,17 @@ async def test_calls_beside_the_task_use_no_turn_but_are_bounded() -> None:
         await attempt.ask(call(f"Name file {number}."))
     assert await refused(attempt, call("Name one more.")) == "stopped"
     assert attempt.session.stop_reason == "max_turns"
+
+
+async def test_conversations_that_overtake_each_other_have_no_more_turns_than_one_may() -> None:
+    attempt = Attempt(Model(), max_turns=5)
+    done = [Message(role="assistant", content="Done."), Message(role="user", content="Go on.")]
+    for number in range(10):  # each of them is the main one as soon as it is the longest
+        for turn in range(5 + number):
+            with suppress(Refused):
+                await attempt.ask(call(f"Conversation {number}.", *(turn * done)))
+    labels = [attempt.result.branches[turn.branch or 0].label for turn in attempt.result.turns]
+    assert (labels.count("main"), attempt.session.stop_reason) == (5, "max_turns")
 
 
 async def test_calls_that_failed_use_no_turn() -> None:

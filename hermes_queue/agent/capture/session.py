@@ -254,7 +254,9 @@ class AttemptSession:
         began_s = time.monotonic() - self._began
         for wanted in (cap, None):
             # A reply without the cap may be longer: it takes more of what is left for all calls.
-            async with self._allowance.call(wanted, side=place.branch == "side") as left:
+            side = place.branch == "side"
+            allowed = self._allowance.call(wanted, side=side, rival_turns=place.rival_turns)
+            async with allowed as left:
                 self._require_open()
                 reply = await self._reply(call, place, left, wanted)
                 self._require_open()

@@ -90,6 +90,13 @@ class BranchLabels:
             return "side"
         return "compaction" if story.compacted else "main"
 
+    def rival_turns(self, story: Story) -> int | None:
+        """Turns of a conversation that is the main one once it has most; None of any other."""
+        family, main = story.family, self._main
+        if main is None or family.key == main.key or _rank(family)[:3] < _rank(main)[:3]:
+            return None
+        return family.turns
+
     def add(self, story: Story, setting: bytes, messages: int, reply: Message) -> bool:
         """Count a turn of a conversation of `messages`; True if labels may have changed."""
         family = self._families.setdefault(story.family.key, story.family)

@@ -64,6 +64,8 @@ class Placement:
     """The turn whose reply is continued; None at the beginning of a conversation."""
     branch: BranchLabel
     """As far as it is known before the reply."""
+    rival_turns: int | None
+    """Turns of a conversation that is the main one once it has most; None of any other."""
     events: tuple[Mapping[str, Any], ...]
     _at: TreeEntry
     _rest: tuple[Meant, ...]
@@ -137,6 +139,7 @@ class ReplyTree:
             anchor=None if unlike else anchor,
             parent=parent,
             branch=self._labels.label(story),
+            rival_turns=self._labels.rival_turns(story),
             events=tuple(self._departures(call, said, at, root, continues, unlike)),
             _at=at,
             _rest=rest,
