@@ -27,10 +27,10 @@ UV ?= $(BIN)/uv
 PACKAGES := hermes_queue workers producers envs
 COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-annotate --custom-compile-command "make lock"
-SLOW := test-exhaustive|test-agents|tamper|validate|chaos|datasets|test-atropos|test-prometheus|test-compose|test-flower|test-pages|test-gvisor|test-modal-docker|test-modal-oldest|test-aimock|test-vllm|test-sglang|soak
+SLOW := test-exhaustive|test-agents|tamper|validate|chaos|datasets|test-atropos|test-prometheus|test-compose|test-image|test-flower|test-pages|test-gvisor|test-modal-docker|test-modal-oldest|test-aimock|test-vllm|test-sglang|soak
 RUN_EXTRAS := --extra producer --extra worker --extra local
 
-.PHONY: help demo test test-all test-exhaustive test-agents test-aimock test-atropos test-compose test-flower test-modal-oldest test-pages test-prometheus \
+.PHONY: help demo test test-all test-exhaustive test-agents test-aimock test-atropos test-compose test-flower test-image test-modal-oldest test-pages test-prometheus \
 	test-gvisor test-modal-docker test-sglang test-vllm validate tamper chaos datasets lint audit sbom format bench soak lock lock-programs docs site clean redis
 
 help: ## List the targets
@@ -121,6 +121,9 @@ test-prometheus: redis $(VENV)/.dev ## Dashboards and alerts against a real Prom
 test-compose: redis $(VENV)/.dev ## Every service of docker-compose.yml as a process, working together
 	@command -v prometheus >/dev/null || { echo "make test-compose needs: apt-get install --no-install-recommends prometheus docker-compose" >&2; exit 1; }
 	$(BIN)/python -m pytest -q -W default tests/deploy/prove_compose.py
+
+test-image: $(VENV)/.dev ## The image on a base of Debian's packages, and docker compose up, on a dockerd of its own (root)
+	$(BIN)/python -m pytest -q -s -W default tests/deploy/prove_image.py
 
 test-flower: redis $(VENV)/.dev ## What Flower shows, in a headless Chromium (needs chromium-driver)
 	@command -v chromedriver >/dev/null || { echo "make test-flower needs Chromium: apt-get install chromium chromium-driver" >&2; exit 1; }
