@@ -40,7 +40,7 @@ class Candidate:
     memory_mb: int = MEMORY_MB
     """What a slot may use."""
     keeps_snapshots: bool = False
-    """What a slot has written can be brought back: each slot has mounts of its own."""
+    """What a slot has written can be brought back."""
     named_streams: bool = True
     """A command can open its own output as /dev/stdout and /dev/stderr."""
 
@@ -56,13 +56,22 @@ def local(isolation: str, **more: bool) -> Candidate:
     return Candidate("local", settings, **more)
 
 
-def modal(slots_per_sandbox: int, **more: bool) -> Candidate:
+def modal(
+    slots_per_sandbox: int, *, isolated: bool = True, named_streams: bool = True
+) -> Candidate:
     settings = {
         "HERMES_QUEUE_MODAL_SLOTS_PER_SANDBOX": str(slots_per_sandbox),
         "HERMES_QUEUE_MODAL_SLOT_MEMORY_MB": str(MEMORY_MB),
         "HERMES_QUEUE_MODAL_CREATES_PER_S": "1000",
     }
-    return Candidate("modal", settings, own_image=True, **more)
+    return Candidate(
+        "modal",
+        settings,
+        isolated=isolated,
+        own_image=True,
+        keeps_snapshots=isolated,
+        named_streams=named_streams,
+    )
 
 
 BACKENDS = {
