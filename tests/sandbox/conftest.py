@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from hermes_queue.localmodal import enclosure
 from hermes_queue.sandbox import make_backend
 from hermes_queue.sandbox.base import SandboxBackend
 from hermes_queue.sandbox.fleet import Fleet, SandboxObserver
@@ -85,13 +86,19 @@ if os.geteuid() == 0:
     BACKENDS["modal-slots-10"] = modal(10)
     # As above, where root inside has the rights that Docker gives by default.
     BACKENDS["modal-docker"] = modal(10)
+    # As above, where root inside may mount: each slot has mounts of its own.
+    BACKENDS["modal-mounts"] = modal(10)
     # As above, inside gVisor.
     BACKENDS["modal-gvisor"] = modal(10, named_streams=False)
 
 REPEATED = {"modal-slots-1"} if os.geteuid() == 0 and not os.environ.get("REPETITIONS") else set()
 """As root, ten slots try all that one slot does, and as an ordinary user (test_ordinary_user.py)
 one slot is what is tried: here only `make test-modal-oldest` repeats it."""
-VARIANTS = {"modal-docker": {"capabilities": "docker"}, "modal-gvisor": {"runtime": "gvisor"}}
+VARIANTS = {
+    "modal-docker": {"capabilities": "docker"},
+    "modal-mounts": {"capabilities": "mounts"},
+    "modal-gvisor": {"runtime": "gvisor"},
+}
 """Of the Modal-compatible server. What depends on root's rights is tried in test_modal_kernels.py;
 all the rest by `make test-modal-docker` and `make test-gvisor`, which name them in BACKENDS."""
 WANTED = set(os.environ.get("BACKENDS", "").split()) or BACKENDS.keys() - REPEATED - VARIANTS.keys()
@@ -101,9 +108,10 @@ TRIED = {name: candidate for name, candidate in BACKENDS.items() if name in WANT
 DEAR_ON_MODAL = {
     "a_program_in_the_slot_talks_to_the_worker",
     "connections_are_bounded_and_slow_readers_wait",
+    "what_a_snapshot_cannot_bring_back_has_none",
 }
-"""Megabytes and hundreds of connections through two implementations of a protocol; test_relay.py
-tries the relay without them."""
+"""Megabytes and hundreds of connections through two implementations of a protocol, of which
+test_relay.py tries the relay without them; and what test_modal_snapshots.py tries, too."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -146,10 +154,15 @@ def provider(request: pytest.FixtureRequest) -> None:
 
 
 @pytest.fixture
-def server_variant(localmodal: ModalTestServer) -> Iterator[Callable[..., None]]:
+def server_variant(
+    localmodal: ModalTestServer, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., None]]:
     """Let the sandboxes of the Modal-compatible server be of another kind."""
     store = localmodal._background.server.store
     limits = store.limits
+    # No option of the server: it opens more of the host's kernel.
+    mounts = (*enclosure.CAPABILITIES["wide"], "sys_admin")
+    monkeypatch.setitem(enclosure.CAPABILITIES, "mounts", mounts)
 
     def vary(**changes: str) -> None:
         store.limits = dataclasses.replace(store.limits, **changes)

@@ -355,6 +355,10 @@ async def test_a_job_begins_anew_with_a_journal(host: Host, ledger: Ledger, spoi
     assert not events(draft, "resumed")
     [event] = events(draft, "not_resumed")
     assert event["reason"]
+    await host.journals[-1].forget()
+    assert list(host.shelf.kept) == [
+        needed_snapshots(ledger, [job.trajectory_id])[job.trajectory_id]
+    ]
 
 
 async def test_a_job_under_which_a_worker_died_that_ran_it_alone_begins_anew(

@@ -41,6 +41,8 @@ class TurnJournal:
         self.continuation: Continuation | None = None
         """The state of the agent that is continued; None = it begins."""
         self._recorder: Recorder | None = None
+        self._left = ""
+        """The snapshot of an earlier attempt's turns that are not continued."""
 
     async def restored(
         self,
@@ -56,13 +58,24 @@ class TurnJournal:
         Raises:
             SandboxError: the sandbox could not answer.
         """
-        # A job under which a worker died that ran it alone begins anew: its turns may be why.
-        if not self._begun.has_journal or self._begun.deaths:
+        if not self._begun.has_journal:
             return False
+        # A job under which a worker died that ran it alone begins anew: its turns may be why.
+        kept = None if self._begun.deaths else await self._continue(context, tools, make_prompt)
+        if kept is None:
+            self._left = await self._needed()
+        return bool(kept and kept.snapshot_id)
+
+    async def _continue(
+        self,
+        context: SlotContext,
+        tools: Sequence[str],
+        make_prompt: Callable[[], Sequence[Message]],
+    ) -> Kept | None:
         try:
             kept = await self._read(tools)
             if kept is None:
-                return False
+                return None
             prompt, schemas = make_prompt(), [load_tool(name).schema() for name in tools]
             result = kept.result(prompt)
             if kept.last.basis != _basis(self._draft, schemas, prompt):
@@ -75,11 +88,11 @@ class TurnJournal:
                 await self._restore(kept.snapshot_id, context)
         except (ValueError, NoSnapshot) as error:
             self._begin_anew(error)
-            return False
+            return None
         self._kept, self.continuation = kept, continuation
         self._draft.continue_from(result, kept, self._begun.booked_epoch)
         self._note_continuation(kept)
-        return bool(kept.snapshot_id)
+        return kept
 
     async def _read(self, tools: Sequence[str]) -> Kept | None:
         runtime, bounds = self._runtime, self._runtime.resume
@@ -154,23 +167,34 @@ class TurnJournal:
         return self._recorder
 
     async def forget(self) -> None:
-        """Delete the newest snapshot if the trajectory has ended, or begins anew. Never raises.
+        """Delete the snapshots if the trajectory has ended, or begins anew. Never raises.
 
-        If another worker has taken it over, that one may continue from the snapshot.
+        If another worker has taken it over, that one may continue from the newest.
         """
         backend, recorder = self._runtime.backend, self._recorder
-        snapshot_id = recorder.snapshot_id if recorder else ""
+        own = recorder.snapshot_id if recorder else ""
         if self._kept and not recorder:
-            snapshot_id = self._kept.snapshot_id
-        if not snapshot_id or not isinstance(backend, KeepsSnapshots):
+            own = self._kept.snapshot_id
+        known = {own, self._left} - {""}
+        if not known or not isinstance(backend, KeepsSnapshots):
             return
-        name, ledger = self._claim.trajectory_id, self._runtime.ledger
         try:
-            needed = await self._runtime.in_thread(needed_snapshots, ledger, [name])
-        except HermesQueueError:  # `UnneededSnapshots` deletes it later
+            needed = await self._named_snapshot()
+        except HermesQueueError:  # `UnneededSnapshots` or the provider deletes them later
             return
-        if needed[name] != snapshot_id:
-            await backend.drop_snapshot(snapshot_id)
+        for each in known - {needed}:
+            await backend.drop_snapshot(each)
+
+    async def _needed(self) -> str:
+        """The snapshot that the journal names; "" = none, or Redis does not answer."""
+        try:
+            return await self._named_snapshot()
+        except HermesQueueError:
+            return ""
+
+    async def _named_snapshot(self) -> str:
+        name, ledger = self._claim.trajectory_id, self._runtime.ledger
+        return (await self._runtime.in_thread(needed_snapshots, ledger, [name]))[name]
 
 
 def _basis(draft: Draft, schemas: Sequence[Mapping[str, Any]], prompt: Sequence[Message]) -> str:

@@ -338,7 +338,7 @@ close_slot() {
 # Why the files of a slot would not be all that it consists of, or the topmost of its files that lie in
 # the sandbox's own /tmp and /var/tmp, in the file $3.
 loose_files() {
-  local slot=$1 uid=$2 list=$3 seconds=$4 kind column line words name codes
+  local slot=$1 uid=$2 list=$3 seconds=$4 kind column words name code
   [ -z "$(processes_of "$uid")" ] || { echo "processes run in the background"; return; }
   [ -z "$(timeout "$seconds" find /dev/shm "$slot/shm" -mindepth 1 -uid "$uid" -print -quit \
     2>/dev/null)" ] || { echo "/dev/shm is not empty"; return; }
@@ -352,13 +352,14 @@ loose_files() {
   done
   timeout "$seconds" find tmp var/tmp -xdev -mindepth 1 -uid "$uid" -prune -printf '%d/%p\0' \
     2>/dev/null | head -c 1000000 >"$list.new"
-  codes=${PIPESTATUS[0]}
+  code=${PIPESTATUS[0]}
   # 1: a file of another slot has vanished meanwhile.
-  [[ $codes == [01] ]] || { echo "too many files lie in /tmp"; return; }
+  [[ $code == [01] ]] || { echo "too many files lie in /tmp"; return; }
   while IFS= read -r -d '' name; do
     [[ $name == 1/* ]] || { echo "files lie in directories of other slots"; return; }
-    printf '%s\0' "${name#1/}"
-  done <"$list.new" >"$list.names" && rm "$list.new" && mv "$list.names" "$list"
+    printf '%s\0' "${name#1/}" >&3
+  done <"$list.new" 3>"$list"
+  rm "$list.new"
 }
 
 # Run a program with the rights of a slot, and nothing of our environment.
@@ -371,6 +372,7 @@ confined() {
 }
 
 # Only files can be brought back: of a slot with processes or shared memory there is no archive.
+# Compressed, because not every kernel tells where a file has holes.
 pack() {
   local slot=$root/slots/$1 uid=$2 workspace=$3 kept=$root/kept/$4 mark=$5 limit=$6 seconds=$7
   local reason code size
@@ -379,14 +381,14 @@ pack() {
   reason=$(loose_files "$slot" "$uid" "$kept/loose" "$seconds")
   [ -z "$reason" ] || { echo "none=$reason"; return; }
   reason=$({
-    confined "$uid" "$seconds" tar --create --file=- --format=posix \
+    confined "$uid" "$seconds" tar --create --file=- --format=posix -I 'gzip -1' \
       --pax-option=delete=atime,delete=ctime --xattrs --xattrs-include='user.*' --sparse \
       --one-file-system "${workspace#/}" "${slot#/}"/{home,tmp,var-tmp} --null --files-from=- \
       <"$kept/loose" 2>&3 3>&- | head -c $((limit + 1)) >"$kept/files"
     exit "${PIPESTATUS[0]}"
   } 3>&1 | head -c 200; exit "${PIPESTATUS[0]}")
   code=$?
-  size=$(stat -c %s "$kept/files") || return 1
+  size=$(wc -c <"$kept/files") || return 1
   if [ "$size" -gt "$limit" ]; then
     echo "none=they are larger than a snapshot may be"
   elif [ $code = 124 ] || [ $code = 137 ]; then
@@ -407,7 +409,7 @@ unpack() {
     [ ! -e "$name" ] && [ ! -L "$name" ] ||
       { echo "none=another slot has files of the same names in /tmp"; return; }
   done <"$kept/loose"
-  problem=$(confined "$uid" "$seconds" tar --extract --file=- --preserve-permissions \
+  problem=$(confined "$uid" "$seconds" tar --extract --file=- -z --preserve-permissions \
     --delay-directory-restore --xattrs --xattrs-include='user.*' 2>&1 <"$kept/files" | head -c 200
     exit "${PIPESTATUS[0]}")
   code=$?

@@ -21,7 +21,8 @@ _MAKE = r"""
 mkdir -p "deep/er dir" && printf 'a\0b' >"deep/er dir/$(printf 'x\ny')" && ln deep/*/x* hard
 ln -s /etc/passwd outside && ln -s nowhere dangling && mkfifo pipe && truncate -s 1G sparse
 touch -d '2001-02-03 04:05:06.789012' hard && chmod 4750 hard && chmod 500 deep
-echo 1 >~/.own && echo 1 >"$TMPDIR/own" && mkdir /tmp/one && echo 2 >/tmp/one/f && echo 3 >/var/tmp/f
+echo 1 >~/.own && echo 1 >"$TMPDIR/own" && mkdir /tmp/one && echo 2 >/tmp/one/f
+echo 3 >/var/tmp/f
 """
 _LIST = (
     'find "$PWD" ~ "$TMPDIR" /tmp /var/tmp -uid "$(id -u)" -printf \'%p %y %m %l %s %n %T@\\n\' | '
