@@ -355,10 +355,10 @@ async def test_a_job_begins_anew_with_a_journal(host: Host, ledger: Ledger, spoi
     assert not events(draft, "resumed")
     [event] = events(draft, "not_resumed")
     assert event["reason"]
-    await host.journals[-1].forget()
-    assert list(host.shelf.kept) == [
-        needed_snapshots(ledger, [job.trajectory_id])[job.trajectory_id]
-    ]
+    journal, name = host.journals[-1], job.trajectory_id
+    journal._runtime = host.runtime()
+    await journal.forget()
+    assert list(host.shelf.kept) == [needed_snapshots(ledger, [name])[name]]
 
 
 async def test_a_job_under_which_a_worker_died_that_ran_it_alone_begins_anew(
