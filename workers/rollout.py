@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -107,7 +108,8 @@ async def rollout(
             else:
                 task = _moved(task_of(env, item), context.workspace)
                 work = (draft, program, task, chat, backend, context.slot)
-                await run_command(*work, deadline=end, before_turn=before_turn)
+                async with journal.paying() if journal else nullcontext():
+                    await run_command(*work, deadline=end, before_turn=before_turn)
         if draft.agent.stop_reason == "slot_killed":
             await _replace_slot(draft, env, item, backend, context)
         context.deadline = draft.clock.deadline
