@@ -15,7 +15,7 @@
 #   pack SLOT UID WORKSPACE NAME MARK LIMIT LIMIT_S
 #                                      store the files of SLOT, at most LIMIT bytes, as the archive NAME,
 #                                      with the slot's rights; print done=BYTES, or none=REASON
-#   unpack UID NAME MARK LIMIT_S       the other way round, into an empty slot of the same MARK
+#   unpack NAME UID MARK LIMIT_S       the other way round, into an empty slot of the same MARK
 #   forget NAME                        delete an archive
 #   kill ID [UID]                      kill the command that `run` calls ID, with its whole tree;
 #                                      fails if that cannot be confirmed
@@ -401,7 +401,7 @@ pack() {
 }
 
 unpack() {
-  local uid=$1 kept=$root/kept/$2 mark=$3 seconds=$4 name problem code
+  local kept=$root/kept/$1 uid=$2 mark=$3 seconds=$4 name problem code
   [ "$(head -c 1000 "$kept/mark" 2>/dev/null)" = "$mark" ] ||
     { echo "none=it is of another trajectory, or of a slot with other paths"; return; }
   cd / || return 1

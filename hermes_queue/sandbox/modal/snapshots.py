@@ -64,15 +64,14 @@ class ModalSnapshots:
         """See `KeepsSnapshots`."""
         if not _ID.fullmatch(snapshot_id):
             raise NoSnapshot("Modal does not have the snapshot")
+        mark = self._mark(box, lease, trajectory_id)
+        words = (str(lease.uid), mark, str(UNPACK_TIMEOUT_S))
         try:
             image = await self._account.snapshot(snapshot_id)
-        except SandboxRejected as error:
+            async with _archive(box) as name, _mounted(box, image, f"{ROOT}/kept/{name}"):
+                await _ask(box, "unpack", name, *words, timeout_s=UNPACK_TIMEOUT_S + _GRACE_S)
+        except SandboxRejected as error:  # a job does not fail for good because of that
             raise NoSnapshot(f"Modal does not have the snapshot: {error}") from error
-        mark = self._mark(box, lease, trajectory_id)
-        async with _archive(box) as name, _mounted(box, image, f"{ROOT}/kept/{name}"):
-            timeout_s = UNPACK_TIMEOUT_S + _GRACE_S
-            words = (str(lease.uid), name, mark, str(UNPACK_TIMEOUT_S))
-            await _ask(box, "unpack", *words, timeout_s=timeout_s)
 
     async def drop(self, snapshot_id: str) -> None:
         """See `KeepsSnapshots.drop_snapshot`."""
