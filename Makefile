@@ -60,9 +60,10 @@ test-modal-oldest: redis ## The Modal backend and its server with the oldest SDK
 	REPETITIONS=1 $(VENV)-modal-oldest/bin/python -m pytest -n $(JOBS) -k 'modal or as_an_ordinary_user' \
 		tests/localmodal tests/sandbox tests/durability tests/integration
 
-test-modal-docker: redis $(VENV)/.dev ## The Modal backend where root in sandboxes may do what it may in Docker (as root)
+test-modal-docker: redis $(VENV)/.dev ## The Modal backend where root in sandboxes may do what it may in Docker, and where it may mount (as root)
 	@[ "$$(id -u)" = 0 ] || { echo "make test-modal-docker needs root" >&2; exit 1; }
 	BACKENDS=modal-docker $(BIN)/python -m pytest -n $(JOBS) $(MODAL_TESTS)
+	BACKENDS=modal-mounts $(BIN)/python -m pytest -n $(JOBS) $(MODAL_TESTS)
 
 test-gvisor: redis $(VENV)/.dev ## The Modal backend in sandboxes inside gVisor, as root (Debian: apt-get install runsc)
 	@[ "$$(id -u)" = 0 ] && command -v runsc >/dev/null || { echo "make test-gvisor needs root, and runsc on PATH; \

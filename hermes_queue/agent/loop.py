@@ -8,7 +8,7 @@ point.
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -93,17 +93,22 @@ class AgentResult:
 
     @property
     def usage(self) -> Usage:
-        """Tokens of all turns. Negative counts are ignored, since budgets depend on the sum."""
-        prompt = completion = cached = 0
-        for turn in self.turns:
-            prompt += max(0, turn.usage.prompt_tokens)
-            completion += max(0, turn.usage.completion_tokens)
-            cached += max(0, turn.usage.cached_tokens)
-        return Usage(
-            prompt_tokens=min(prompt, COUNT_MAX),
-            completion_tokens=min(completion, COUNT_MAX),
-            cached_tokens=min(cached, COUNT_MAX),
-        )
+        """Tokens of all turns."""
+        return total(turn.usage for turn in self.turns)
+
+
+def total(usages: Iterable[Usage]) -> Usage:
+    """The sum. Negative counts are ignored, since budgets depend on it."""
+    prompt = completion = cached = 0
+    for usage in usages:
+        prompt += max(0, usage.prompt_tokens)
+        completion += max(0, usage.completion_tokens)
+        cached += max(0, usage.cached_tokens)
+    return Usage(
+        prompt_tokens=min(prompt, COUNT_MAX),
+        completion_tokens=min(completion, COUNT_MAX),
+        cached_tokens=min(cached, COUNT_MAX),
+    )
 
 
 async def run_agent(
