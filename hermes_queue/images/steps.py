@@ -30,7 +30,7 @@ class BuildStep:
 
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
-    """All of its variables, but those for the network."""
+    """All of its variables, but those for the network, and HOME (of the user) unless it is here."""
     user: str = ""
     """As `ImageConfig.user`; looked up in the image."""
     workdir: str = "/"
@@ -56,6 +56,11 @@ class StepResult:
 class StepRunner(Protocol):
     """Runs steps in a user namespace with a range of ids; nothing of a step outlives its call."""
 
+    @property
+    def host_id(self) -> int:
+        """User and group, on the host, of root inside. Raises IsolationUnavailable: no range."""
+        ...
+
     async def run(self, stack: LayerStack, step: BuildStep) -> StepResult:
         """Run a program of the image, with the stack as its root file system.
 
@@ -71,17 +76,23 @@ class StepRunner(Protocol):
     async def edit(
         self,
         stack: LayerStack,
-        argv: Sequence[str],
+        program: str,
+        arguments: Sequence[str],
         *,
         stdin: IO[bytes] | None = None,
         stdout: IO[bytes] | None = None,
         timeout_s: float = 600.0,
     ) -> StepResult:
-        """Run a program of this host as root of the range, with the host's files.
+        """Run a program of ours as root of the range, on the host's files; it has no network.
 
-        It has no network, and no rights over files of other ids. The path of the stack's tree is
-        appended to `argv`: the overlay, or without lower layers `upper` itself, where whiteouts
-        can be made. `stdin` and `stdout` are open files (None: empty, and part of `output`).
+        Args:
+            stack: What it works on. The path of the tree is its first argument: the overlay, or
+                without lower layers `upper` itself, where whiteouts can be made.
+            program: Source text in Python, for `python -I -S -c`; needs the standard library alone.
+            arguments: Further arguments, at most 64 KiB.
+            stdin: An open file; None: empty.
+            stdout: An open file; None: part of the result's output.
+            timeout_s: Wall-clock seconds; then it is killed.
 
         Raises: as `run`.
         """
