@@ -178,7 +178,8 @@ def mounted(request):
     lower = link_layers(place, layers)
     if points:
         extra = [[target, is_directory] for _, target, is_directory in binds]
-        lower = with_points(place, lower, points + extra)
+        wanted = [[path, True] for path in request["directories"]]
+        lower = with_points(place, lower, points + extra + wanted)
     upper = request["upper"]
     if upper is not None:
         new_directories(place, "work")

@@ -35,7 +35,6 @@ CAPABILITIES = {
 raw sockets, device nodes and the audit log."""
 KEPT = sum(1 << number for number in CAPABILITIES.values())
 POINTS = ("/proc", "/dev", "/sys")
-ETC_POINTS = ("/etc/hosts", "/etc/hostname", "/etc/resolv.conf")
 PROCESSORS = ("/sys/devices/system/cpu", "/sys/devices/system/node")
 """What programs read to count processors; the rest of /sys is empty."""
 Bind = tuple[str, str, bool]
@@ -132,6 +131,7 @@ class RootfsFence(Bubblewrap):
             "layers": list(map(str, chosen.layers)),
             "upper": str(chosen.upper or self.directories.upper),
             "points": [(path, True) for path in POINTS],
+            "directories": [chosen.workdir],
             "binds": binds,
             "program": self._tools.bwrap,
             "words": [self._tools.bwrap, *options],
