@@ -124,7 +124,7 @@ class LayerStore:
     async def pin(self, key: str) -> None:
         """Keep `key`, which need not exist yet, until `unpin`. Raises SandboxError: no disk."""
         try:
-            self._prepare()
+            self.prepare()
             if key not in self._held:
                 path = self._root / "pins" / key
                 descriptor = await hold(path, shared=True)
@@ -182,7 +182,7 @@ class LayerStore:
     @asynccontextmanager
     async def draft(self, name: str) -> AsyncIterator[Path]:
         """An empty directory that belongs to root inside; deleted after the block."""
-        self._prepare()
+        self.prepare()
         path = self._root / "drafts" / f"{name}.{secrets.token_hex(4)}"
         path.mkdir()
         path.chmod(0o755)
@@ -196,7 +196,7 @@ class LayerStore:
     @contextmanager
     def scratch(self) -> Iterator[IO[bytes]]:
         """A file without a name, for archives."""
-        self._prepare()
+        self.prepare()
         with tempfile.TemporaryFile(dir=self._root / "drafts") as file:
             yield file
 
@@ -233,7 +233,7 @@ class LayerStore:
 
     async def remove(self, key: str) -> bool:
         """Delete a layer that no process has pinned and no other layer needs."""
-        self._prepare()
+        self.prepare()
         if any(each.parent == key for each in (await asyncio.to_thread(self.all)).values()):
             return False
         lock = try_hold(self._root / "pins" / key)
@@ -252,13 +252,14 @@ class LayerStore:
 
     async def sweep(self) -> None:
         """Delete drafts of processes that died."""
-        self._prepare()
+        self.prepare()
         for each in list((self._root / "drafts").iterdir()):
             with suppress(OSError):
                 if time.time() - each.stat().st_mtime > ABANDONED_S:
                     await self._remove(each)
 
-    def _prepare(self) -> None:
+    def prepare(self) -> None:
+        """Make the directories. Raises OSError, IsolationUnavailable: no ids for slots here."""
         if (self._root / "pins").is_dir():
             return
         host_id = self.runner.host_id
