@@ -118,7 +118,7 @@ class RootfsHost:
                 "points": [],
                 "binds": [],
                 "program": str(self.python),
-                "words": ["python3", "-I", "-S", "-c", program, str(tree), *arguments],
+                "words": [str(self.python), "-I", "-S", "-c", program, str(tree), *arguments],
                 "end": [],
             }
             return await self._boot(request, stdin, stdout, timeout_s)
