@@ -8,24 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import logging
 import platform
 import re
 import secrets
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
 from hermes_queue.cancellation import end_tasks, unbroken
-from hermes_queue.errors import NoSnapshot, SandboxError, SandboxRejected, SlotLost
-from hermes_queue.images.spec import ImageSpec
-from hermes_queue.sandbox import files
+from hermes_queue.errors import NoSnapshot, SandboxError, SlotLost
 from hermes_queue.sandbox.base import (
     MAX_FILE_BYTES,
     AssetSpec,
     Capabilities,
     ExecutionResult,
-    Listening,
     SandboxInfo,
     Slot,
     SlotSpec,
@@ -36,20 +32,17 @@ from hermes_queue.sandbox.host import cgroups, interpreter
 from hermes_queue.sandbox.host import pip as pip_settings
 from hermes_queue.sandbox.host.isolation import FencePrograms, find_tools, host_python, shortcomings
 from hermes_queue.sandbox.host.paths import SLOT_UID, check_cache
-from hermes_queue.sandbox.host.spawner import Spawners
-from hermes_queue.sandbox.image_slots import FileChange
 from hermes_queue.sandbox.local.assets import AssetStore, read_regular_file
 from hermes_queue.sandbox.local.fence import BubblewrapFence, FenceOptions, SlotDirectories, furnish
+from hermes_queue.sandbox.local.leased import LeasedSlots
 from hermes_queue.sandbox.local.registry import HostRegistry, record_slot
 from hermes_queue.sandbox.local.slot import LocalSlot
 from hermes_queue.sandbox.local.snapshots import LocalSnapshots
-from hermes_queue.sandbox.local.uids import SlotUids
 from hermes_queue.sandbox.local.unfenced import InPlaceAssetStore, PlainFence, TreeKiller
 from hermes_queue.sandbox.profiles import refuse_but_default, refuse_images
 from hermes_queue.sandbox.rootfs.fence import Bind
 from hermes_queue.sandbox.rootfs.slot import HeldImage, RootfsSlot
-from hermes_queue.sandbox.rootfs.slots import RootfsSlots, can_have_images, describe
-from hermes_queue.sandbox.slot_backend import SlotBackend
+from hermes_queue.sandbox.rootfs.slots import can_have_images, describe
 from hermes_queue.sandbox.snapshots import Snapshot
 from hermes_queue.settings import LocalSandboxSettings, WorkerSettings
 
@@ -58,7 +51,7 @@ logger = logging.getLogger(__name__)
 BUILD_MEMORY_MB = 4096
 
 
-class LocalBackend(SlotBackend):
+class LocalBackend(LeasedSlots):
     """See `SandboxBackend`.
 
     Its event loop's thread must live as long as the worker: slots die with it.
@@ -73,24 +66,17 @@ class LocalBackend(SlotBackend):
         cache: Path | None = None,
         fleet: Fleet | None = None,
     ) -> None:
-        self.settings = settings or LocalSandboxSettings()
-        slots = slots or self.settings.slots or WorkerSettings().concurrency
-        super().__init__(slots, labels, cache, fleet)
-        fenced = self.settings.isolation == "bwrap"
+        settings = settings or LocalSandboxSettings()
+        slots = slots or settings.slots or WorkerSettings().concurrency
+        super().__init__(slots, labels, cache, fleet, settings)
+        fenced = settings.isolation == "bwrap"
         # Without isolation, a slot's paths are those of no other slot.
         images = fenced and can_have_images()
         self.capabilities = Capabilities(isolation=fenced, snapshot=fenced, images=images)
-        self._spawners = Spawners(confined=self.capabilities.isolation)
-        self._rootfs = RootfsSlots(self._cache, self.settings, self._spawners)
         self._registry = HostRegistry(self._cache, remove=self._rootfs.host.remove)
         store = AssetStore if self.capabilities.isolation else InPlaceAssetStore
         self._assets = store(self._cache, self._build_asset)
-        self._slots: dict[str, LocalSlot] = {}
-        count = self.settings.uids if self.capabilities.isolation else 0
         self._snapshots = LocalSnapshots(self._cache, self.labels["deployment"], self.settings)
-        self._uids = SlotUids(self._cache, self.settings.first_uid, count)
-        self._of_lease: dict[str, list[Callable[[], None]]] = {}
-        """What ends with the lease of a slot, by its id."""
         self._killer = TreeKiller()
         self._tools: FencePrograms | None = None
         self._sandbox: Path | None = None
@@ -328,95 +314,6 @@ class LocalBackend(SlotBackend):
         assert self._tools is not None  # noqa: S101 - found by start()
         return BubblewrapFence(slot_id, self._tools, directories, options, self._spawners)
 
-    async def _end_slot(self, slot_id: str) -> None:
-        """Kill and delete a slot, and end its lease. No-op if it is gone; never raises."""
-        if (slot := self._slots.pop(slot_id, None)) is not None:
-            await self._finish(slot)
-            self._end_lease(self._of_lease.pop(slot_id, []))
-            if slot.has_capacity:
-                self._capacity.release()
-
-    def _end_lease(self, ends: Sequence[Callable[[], None]]) -> None:
-        for end in ends:
-            end()
-
-    async def _finish(self, slot: LocalSlot) -> None:
-        if await slot.end() and isinstance(slot.fence.options, FenceOptions):
-            self._uids.give_back(slot.fence.options.uid)
-
-    async def renew(self, slot: Slot, spec: SlotSpec | None = None) -> Slot:
-        """See `SandboxBackend`."""
-        self._leased_slot(slot)
-        if spec is not None:
-            await self.prepare(spec)
-
-        async def again(running: LocalSlot) -> Slot:
-            await unbroken(self._finish(running))
-            return await self._lease(slot.trajectory_id, spec or slot.spec)
-
-        return await self._continue(slot, again)
-
-    async def _continue(self, slot: Slot, again: Callable[[LocalSlot], Awaitable[Slot]]) -> Slot:
-        """Replace a slot, and keep its lease unless that fails."""
-        running = self._leased_slot(slot)
-        # Removed before the first await: a concurrent release finds nothing. Otherwise both would
-        # end the slot and release its capacity.
-        del self._slots[slot.slot_id]
-        ends = self._of_lease.pop(slot.slot_id, [])
-        try:
-            fresh = await again(running)
-        except BaseException:
-            self._end_lease(ends)
-            self._capacity.release()
-            raise
-        self._of_lease[fresh.slot_id] = ends
-        return fresh
-
-    async def release(self, slot: Slot) -> None:
-        """See `SandboxBackend`."""
-        await unbroken(self._end_slot(slot.slot_id))
-
-    # --- slots with an image: `hermes_queue.sandbox.image_slots.ImageSlots` ----------------
-
-    async def changes(self, slot: Slot) -> Sequence[FileChange]:
-        """See `ImageSlots`."""
-        return await self._rootfs.changes(self._with_image(slot))
-
-    async def restart(self, slot: Slot) -> Slot:
-        """See `ImageSlots`."""
-        self._with_image(slot)
-
-        async def again(running: LocalSlot) -> Slot:
-            assert isinstance(running, RootfsSlot)  # noqa: S101 - checked above
-            with contextlib.ExitStack() as pins:
-                # The new slot has the assets and the image of the old one.
-                pins.callback(running.on_end)
-                running.on_end = lambda: None
-                upper = running.keep_files()
-                await unbroken(self._finish(running))
-                pins.callback(self._rootfs.forget, upper)
-                binds = running.fence.options.binds
-                fresh = await self._begin_rootfs(slot.spec, running.image, binds, upper)
-                fresh.on_end = pins.pop_all().close
-            return self._leased(fresh, slot.trajectory_id, slot.spec)
-
-        return await self._continue(slot, again)
-
-    async def commit(self, slot: Slot) -> ImageSpec:
-        """See `ImageSlots`."""
-        image, end = await self._rootfs.commit(self._with_image(slot))
-        if slot.slot_id not in self._slots:
-            end()
-            raise SlotLost(f"slot {slot.slot_id} was released")
-        self._of_lease.setdefault(slot.slot_id, []).append(end)
-        return image
-
-    def _with_image(self, slot: Slot) -> RootfsSlot:
-        running = self._leased_slot(slot)
-        if not isinstance(running, RootfsSlot):
-            raise SandboxRejected("the slot has no image of its own")
-        return running
-
     # --- snapshots: `hermes_queue.sandbox.snapshots.KeepsSnapshots` -----------------------
 
     async def snapshot(self, slot: Slot) -> Snapshot:
@@ -438,41 +335,6 @@ class LocalBackend(SlotBackend):
     async def drop_snapshot(self, snapshot_id: str) -> None:
         """See `KeepsSnapshots`."""
         await asyncio.to_thread(self._snapshots.drop, snapshot_id)
-
-    # --- commands and files -----------------------------------------------------------
-
-    @contextlib.contextmanager
-    def _in_slot(
-        self, slot: Slot, *, whole: bool = False, user: str | None = None
-    ) -> Iterator[files.RunInSlot]:
-        running = self._leased_slot(slot)
-        if isinstance(running, RootfsSlot) and user is not None:
-            yield functools.partial(running.run_as, user)
-        else:
-            yield running.run
-
-    async def read_file(self, slot: Slot, path: str, *, max_bytes: int = MAX_FILE_BYTES) -> bytes:
-        """See `SandboxBackend`."""
-        running = self._leased_slot(slot)
-        if isinstance(running, RootfsSlot):
-            return await running.read_file(path, max_bytes=max_bytes)
-        return await super().read_file(slot, path, max_bytes=max_bytes)
-
-    async def write_file(self, slot: Slot, path: str, data: bytes) -> None:
-        """See `SandboxBackend`."""
-        running = self._leased_slot(slot)
-        if isinstance(running, RootfsSlot):
-            return await running.write_file(path, data)
-        return await super().write_file(slot, path, data)
-
-    async def listen(self, slot: Slot, factory: Callable[[], asyncio.BaseProtocol]) -> Listening:
-        """See `SandboxBackend`."""
-        return await self._leased_slot(slot).listen(factory)
-
-    def _leased_slot(self, slot: Slot) -> LocalSlot:
-        if (found := self._slots.get(slot.slot_id)) is None:
-            raise SlotLost(f"slot {slot.slot_id} is not leased")
-        return found
 
     # --- the reaper's side ------------------------------------------------------------
 
