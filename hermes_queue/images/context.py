@@ -53,6 +53,8 @@ class ContextEntry:
     size: int
     content: str
     """Hex SHA-256 of a file, target of a link, empty for a directory."""
+    mtime: int = 0
+    """Kept in the image, because make and zip look at it; no part of digests and keys."""
 
 
 class BuildContext:
@@ -184,8 +186,9 @@ def digest_of(entries: Iterable[ContextEntry]) -> str:
 
 
 def tar_member(entry: ContextEntry, name: str, *, size: int | None = None) -> tarfile.TarInfo:
-    """The header of an entry: of root, and without times, so that equal files give equal bytes."""
+    """The header of an entry, which belongs to root."""
     info = tarfile.TarInfo(name)
+    info.mtime = entry.mtime
     info.mode = entry.mode
     if entry.kind == "directory":
         info.type = tarfile.DIRTYPE
@@ -236,27 +239,27 @@ class _Walk:
             if len(path) > MAX_PATH_CHARS or not _is_unicode(path):
                 raise self.refuse(repr(path), "its path is too long, or not UTF-8")
             found_stat = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
-            mode = stat.S_IMODE(found_stat.st_mode) & 0o777
+            mode, mtime = stat.S_IMODE(found_stat.st_mode) & 0o777, int(found_stat.st_mtime)
             if stat.S_ISLNK(found_stat.st_mode):
                 target = os.readlink(name, dir_fd=descriptor)
                 if leads_out(path, target):
                     raise self.refuse(path, f"the link leads out of the folder, to {target[:300]}")
-                self.add(ContextEntry(path, "link", 0o777, 0, target))
+                self.add(ContextEntry(path, "link", 0o777, 0, target, mtime))
             elif stat.S_ISDIR(found_stat.st_mode):
                 if depth >= MAX_DEPTH:
                     raise self.refuse(path, f"more than {MAX_DEPTH} directories deep")
-                self.add(ContextEntry(path, "directory", mode, 0, ""))
+                self.add(ContextEntry(path, "directory", mode, 0, "", mtime))
                 inner = os.open(name, _DIRECTORY, dir_fd=descriptor)
                 try:
                     self.visit(inner, f"{path}/", depth + 1)
                 finally:
                     os.close(inner)
             elif stat.S_ISREG(found_stat.st_mode):
-                self._visit_file(descriptor, name, path, mode)
+                self._visit_file(descriptor, name, path, mode, mtime)
             else:
                 raise self.refuse(path, "neither a file, a directory nor a link")
 
-    def _visit_file(self, above: int, name: str, path: str, mode: int) -> None:
+    def _visit_file(self, above: int, name: str, path: str, mode: int, mtime: int) -> None:
         opened = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=above)
         with os.fdopen(opened, "rb") as file:
             size = os.fstat(opened).st_size
@@ -266,7 +269,7 @@ class _Walk:
             while chunk := file.read(min(CHUNK_BYTES, size - read)):
                 digest.update(chunk)
                 read += len(chunk)
-        self.add(ContextEntry(path, "file", mode, read, digest.hexdigest()))
+        self.add(ContextEntry(path, "file", mode, read, digest.hexdigest(), mtime))
 
     def _bounded(self, found: Iterator[os.DirEntry[str]]) -> Iterator[os.DirEntry[str]]:
         for number, each in enumerate(found):

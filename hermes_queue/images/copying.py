@@ -9,6 +9,7 @@ import hashlib
 import io
 import json
 import tarfile
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from posixpath import basename, dirname, join, normpath
@@ -138,5 +139,5 @@ class ContextCopy:
 
 
 def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
-    entry = ContextEntry(name, "file", 0o644, len(content), "")
+    entry = ContextEntry(name, "file", 0o644, len(content), "", int(time.time()))
     tar.addfile(tar_member(entry, name), io.BytesIO(content))

@@ -1,6 +1,6 @@
 """What slots with images need of this host: programs, a range of ids, and a place for their files.
 
-    <cache>/slots/<sandbox id>/<name>/    files of one step, see `boot_process`
+<cache>/slots/<sandbox id>/<name>/    files of one step, see `boot_process`
 """
 
 from __future__ import annotations
