@@ -37,6 +37,8 @@ MAX_STARS = 3
 """In one part of a pattern, and of `**` in all of it: each multiplies the time of a match."""
 MATCH_TIMEOUT_S = 20.0
 CHUNK_BYTES = 1 << 20
+SETTLED_S = 2.0
+"""Age of a change after which another one has another time."""
 
 EntryKind = Literal["file", "directory", "link"]
 
@@ -131,24 +133,13 @@ class BuildContext:
         with _opened(self.root, entry.path) as source:
             return source.read(512)
 
-    def write_tar(self, file: IO[bytes], replaced: Mapping[str, bytes] | None = None) -> None:
-        """Write a tar archive for a container engine: included files, owned by root.
-
-        `replaced` has contents for paths, e.g. of a rewritten Dockerfile. Raises EnvBug: a file
-        has changed since the walk.
-        """
+    def for_engines(self) -> dict[str, ContextEntry]:
+        """What a container engine gets: `included`, and the Dockerfile."""
         chosen = self.included()
-        for name in (DOCKERFILE, IGNORE_FILE):
-            if name in self.entries:
-                chosen[name] = self.entries[name]
-        with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar:
-            for entry in chosen.values():
-                if replaced and entry.path in replaced:
-                    data = replaced[entry.path]
-                    info = tar_member(entry, entry.path, size=len(data))
-                    tar.addfile(info, io.BytesIO(data))
-                else:
-                    self.add_to_tar(tar, entry, entry.path)
+        chosen.pop(IGNORE_FILE, None)  # applied already; some engines would apply it again
+        if DOCKERFILE in self.entries:
+            chosen[DOCKERFILE] = self.entries[DOCKERFILE]
+        return chosen
 
     def add_to_tar(self, tar: tarfile.TarFile, entry: ContextEntry, name: str) -> None:
         """Add one entry under another name. Raises EnvBug: it has changed since the walk."""
@@ -185,7 +176,7 @@ def digest_of(entries: Iterable[ContextEntry]) -> str:
     return digest.hexdigest()
 
 
-def tar_member(entry: ContextEntry, name: str, *, size: int | None = None) -> tarfile.TarInfo:
+def tar_member(entry: ContextEntry, name: str) -> tarfile.TarInfo:
     """The header of an entry, which belongs to root."""
     info = tarfile.TarInfo(name)
     info.mtime = entry.mtime
@@ -195,7 +186,7 @@ def tar_member(entry: ContextEntry, name: str, *, size: int | None = None) -> ta
     elif entry.kind == "link":
         info.type, info.linkname = tarfile.SYMTYPE, entry.content
     else:
-        info.size = entry.size if size is None else size
+        info.size = entry.size
     return info
 
 
@@ -262,20 +253,35 @@ class _Walk:
     def _visit_file(self, above: int, name: str, path: str, mode: int, mtime: int) -> None:
         opened = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=above)
         with os.fdopen(opened, "rb") as file:
-            size = os.fstat(opened).st_size
-            if self.bytes + size > MAX_BYTES:
+            found = os.fstat(opened)
+            if self.bytes + found.st_size > MAX_BYTES:
                 raise EnvBug(f"{self.root} has more than {MAX_BYTES >> 30} GiB, at {path}")
-            digest, read = hashlib.sha256(), 0
-            while chunk := file.read(min(CHUNK_BYTES, size - read)):
-                digest.update(chunk)
-                read += len(chunk)
-        self.add(ContextEntry(path, "file", mode, read, digest.hexdigest(), mtime))
+            key = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+            content = _KNOWN.get(key) or _digest_of_file(file, found.st_size)
+        if found.st_ctime < time.time() - SETTLED_S:
+            if len(_KNOWN) >= MAX_ENTRIES:
+                _KNOWN.clear()
+            _KNOWN[key] = content
+        self.add(ContextEntry(path, "file", mode, found.st_size, content, mtime))
 
     def _bounded(self, found: Iterator[os.DirEntry[str]]) -> Iterator[os.DirEntry[str]]:
         for number, each in enumerate(found):
             if number > MAX_ENTRIES:
                 raise EnvBug(f"{self.root} has more than {MAX_ENTRIES} files, at {each.name}")
             yield each
+
+
+_KNOWN: dict[tuple[int, ...], str] = {}
+"""Digests of files by device, inode, size and times: many leases have the same context."""
+
+
+def _digest_of_file(file: IO[bytes], size: int) -> str:
+    """Hex SHA-256 of the first `size` bytes."""
+    digest = hashlib.sha256()
+    while size > 0 and (chunk := file.read(min(CHUNK_BYTES, size))):
+        digest.update(chunk)
+        size -= len(chunk)
+    return digest.hexdigest()
 
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
