@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import dataclasses
 import secrets
 
 from hermes_queue.errors import EnvBug, EnvInfraError, SandboxError
