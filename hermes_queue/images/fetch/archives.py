@@ -115,7 +115,6 @@ async def import_archive(
                 record = key, config or ROOTFS_CONFIG, digest
         top, found, digest = record
         result = ImageRecord(whole, top, found, digest, "imported", path.name, time.time())
-        await asyncio.to_thread(store.layers.write_out)  # nothing could bring it back
         store.names.put(result)
     except (Malformed, tarfile.TarError, OSError) as error:
         raise InputError(f"{path}: not an image that can be imported: {error}") from error
