@@ -128,8 +128,12 @@ def import_image(name: str, file: Path) -> None:
     """
     from hermes_queue.images.fetch.archives import import_archive
 
-    record = _with_store(lambda store: import_archive(store, name, file))
-    click.echo(f"{name} sha256:{record.digest}")
+    async def use(store: ImageStore) -> str:
+        record = await import_archive(store, name, file)
+        await asyncio.to_thread(store.layers.write_out)
+        return record.digest
+
+    click.echo(f"{name} sha256:{_with_store(use)}")
 
 
 @images.command()
@@ -164,6 +168,7 @@ def base(name: str, suite: str, include: str, mirror: str | None, out: Path | No
             wanted, store.root / "bases", lambda line: click.echo(line, err=True)
         )
         record = await import_archive(store, name, archive, wanted.config)
+        await asyncio.to_thread(store.layers.write_out)
         if out is not None:
             await asyncio.to_thread(shutil.copyfile, archive, out)
         return record.digest

@@ -23,7 +23,7 @@ import sys
 import tarfile
 import zlib  # noqa: F401
 from collections.abc import Callable, Iterator
-from typing import IO, Any, NoReturn
+from typing import IO, Any
 
 INDEX = "index.json"
 """First member of the archives that `pack` writes and `place` reads."""
@@ -386,14 +386,7 @@ def main(arguments: list[str]) -> None:
     try:
         COMMANDS[command](json.loads(text))
     except (Refused, OSError, tarfile.TarError, ValueError, EOFError, MemoryError) as error:
-        fail(error)
-
-
-def fail(error: BaseException) -> NoReturn:
-    """End with the error as a line."""
-    sys.stderr.write(f"{type(error).__name__}: {error}\n"[:2000])
-    sys.stderr.flush()
-    os._exit(1)
+        sys.exit(f"{type(error).__name__}: {error}"[:2000])
 
 
 if __name__ == "__main__":
