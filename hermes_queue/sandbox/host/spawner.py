@@ -240,7 +240,7 @@ class Spawner:
         self._send(b"-%d" % number)
 
     def kill_all(self) -> None:
-        """Kill everything in the slot but its first process: the kernel allows no fork meanwhile."""
+        """Kill everything in the slot but its first process; nothing can fork meanwhile."""
         self._send(KILL_ALL)
 
     def _send(self, data: bytes) -> None:

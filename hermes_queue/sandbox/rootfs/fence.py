@@ -140,6 +140,11 @@ class RootfsFence(Bubblewrap):
         os.pwrite(self._request, json.dumps(request).encode(), 0)
         return boot_command(self._request)
 
+    def mount_points(self) -> list[str]:
+        """Paths inside at which something other than the slot's own files is mounted."""
+        binds = [*self.directories.etc_binds(network=False), *self.options.binds]
+        return [*POINTS, *(target for _, target, _ in binds)]
+
     @property
     def workspace(self) -> str:
         """Where commands run."""
