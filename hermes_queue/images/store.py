@@ -127,6 +127,11 @@ class ImageStore:
         name = full_name(substitute(reference, self.settings) or reference)
         record = self.names.get(name)
         if record is None or not await self._pin_chain(record.top, pinned):
+            if record is not None and record.kept:
+                raise SandboxRejected(
+                    f"the image {short_name(name)} was imported from {record.source}, and its "
+                    f"layers are gone: hermes-queue images import {short_name(name)} FILE"
+                )
             record = await self.pull(name)
             if not await self._pin_chain(record.top, pinned):
                 raise SandboxError(f"{name}: its layers were deleted while it was pulled")
