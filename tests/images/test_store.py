@@ -87,7 +87,10 @@ async def test_a_hostile_root_file_system_stays_in_its_layer(
         (archive(("hard", member(tarfile.LNKTYPE, linkname="../../etc/shadow"))), "leads out"),
         (archive(("x" * 5000, b"")), "too long"),
         (archive(("a", b"x" * 2000))[:1500], "unexpected end|ReadError"),
-        (archive(("a", member(tarfile.REGTYPE, size=1 << 50))), "more than is allowed|Invalid|end of data"),
+        (
+            archive(("a", member(tarfile.REGTYPE, size=1 << 50))),
+            "more than is allowed|Invalid|end of data",
+        ),
     ],
     ids=["dots", "hard link", "long name", "cut off", "huge"],
 )
