@@ -27,10 +27,10 @@ UV ?= $(BIN)/uv
 PACKAGES := hermes_queue workers producers envs
 COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-annotate --custom-compile-command "make lock"
-SLOW := test-exhaustive|test-agents|tamper|validate|chaos|datasets|test-atropos|test-prometheus|test-compose|test-image|test-flower|test-pages|test-gvisor|test-modal-docker|test-modal-oldest|test-aimock|test-vllm|test-sglang|soak
+SLOW := test-exhaustive|test-images|test-agents|tamper|validate|chaos|datasets|test-atropos|test-prometheus|test-compose|test-image|test-flower|test-pages|test-gvisor|test-modal-docker|test-modal-oldest|test-aimock|test-vllm|test-sglang|soak
 RUN_EXTRAS := --extra producer --extra worker --extra local
 
-.PHONY: help demo test test-all test-exhaustive test-agents test-aimock test-atropos test-compose test-flower test-image test-modal-oldest test-pages test-prometheus \
+.PHONY: help demo test test-all test-exhaustive test-agents test-aimock test-atropos test-compose test-flower test-image test-images test-modal-oldest test-pages test-prometheus \
 	test-gvisor test-modal-docker test-sglang test-vllm validate tamper chaos datasets lint audit sbom format bench soak lock lock-programs docs site clean redis
 
 help: ## List the targets
@@ -69,6 +69,11 @@ test-gvisor: redis $(VENV)/.dev ## The Modal backend in sandboxes inside gVisor,
 	@[ "$$(id -u)" = 0 ] && command -v runsc >/dev/null || { echo "make test-gvisor needs root, and runsc on PATH; \
 	on Debian: apt-get install runsc" >&2; exit 1; }
 	BACKENDS=modal-gvisor $(BIN)/python -m pytest -n $(JOBS) $(MODAL_TESTS)
+
+test-images: $(VENV)/.dev ## Twelve Dockerfiles built without an engine, and a base image of Debian's packages (root, mmdebstrap)
+	@[ "$$(id -u)" = 0 ] && command -v mmdebstrap >/dev/null || { echo "make test-images needs root and mmdebstrap; \
+	on Debian: apt-get install mmdebstrap" >&2; exit 1; }
+	$(BIN)/python -m pytest tests/builds
 
 test-aimock: $(VENV)/.dev ## 200 trajectories against a third-party server that fails half of all calls
 	@command -v npm >/dev/null || { echo "make test-aimock needs Node.js 20.15 or newer, with npm" >&2; exit 1; }

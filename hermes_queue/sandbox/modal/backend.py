@@ -320,7 +320,9 @@ class ModalBackend(SlotBackend):
             self._observer.released(slot_id)
 
     @contextlib.contextmanager
-    def _in_slot(self, slot: Slot, *, whole: bool = False) -> Iterator[files.RunInSlot]:
+    def _in_slot(
+        self, slot: Slot, *, whole: bool = False, user: str | None = None
+    ) -> Iterator[files.RunInSlot]:
         with self._losing(slot) as held:
             yield functools.partial(held.box.run, held.lease, whole=whole)
 

@@ -30,7 +30,7 @@ _LIST = (
 )
 
 
-@check()
+@check(image="backend")
 async def a_snapshot_brings_back_all_that_the_slot_could_write(bench: Trial, slot: Slot) -> None:
     """Keep files with names, modes, times and links, also for another worker after the slot has
     ended; a snapshot needs no more room than the data.
@@ -56,7 +56,7 @@ async def a_snapshot_brings_back_all_that_the_slot_could_write(bench: Trial, slo
             await keeper.restore(fresh, kept.snapshot_id)
 
 
-@check()
+@check(image="backend")
 async def what_a_snapshot_cannot_bring_back_has_none(bench: Trial, slot: Slot) -> None:
     """Raise NoSnapshot for a slot with processes, shared memory or unreadable files; never restore
     one into a slot of another trajectory.
