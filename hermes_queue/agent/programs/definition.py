@@ -83,6 +83,8 @@ class Definition(BaseModel):
     files: dict[str, _Template] = Field(default_factory=dict, max_length=MAX_FILES)
     keep: tuple[_Template, ...] = Field(default=(), max_length=MAX_FILES)
     refusal_status: Literal[400, 401, 402, 403, 404, 429] = 401
+    answer: str = Field(default="", pattern=r"^([A-Za-z0-9_-]{1,64}\.[A-Za-z0-9_-]{1,64})?$")
+    """`TOOL.ARGUMENT`, if its model ends by a call of a tool that takes the last message."""
 
     @field_validator("lock")
     @classmethod
@@ -153,7 +155,9 @@ def read_definition(data: Mapping[str, Any]) -> Definition:
     try:
         return Definition.model_validate(data)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
+        # A misspelt field is what a missing one was meant to be.
+        errors = error.errors(include_url=False)
+        first = next((each for each in errors if each["type"] == "extra_forbidden"), errors[0])
         place = ".".join(str(part)[:100] for part in first["loc"])
         message = first["msg"].removeprefix("Value error, ")
         given = first["input"] if first["type"] == "extra_forbidden" or not place else ""
