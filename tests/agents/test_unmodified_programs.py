@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pages
 import pytest
+from records import published_records
 from scripted_model import Fail, Say, replies_before, steps
 from worker_process import wait_until
 
@@ -218,7 +219,7 @@ def test_the_job_of_a_worker_killed_under_hermes_is_finished_elsewhere_and_publi
     record = run.record()
     assert_complete(record, calls=3)
     assert (record.trajectory_id, record.epoch, record.score) == (trajectory, 2, 1.0)
-    assert len(run.records()) == 1
+    assert len(published_records(run.ledger)) == 1
 
 
 # --- branches -----------------------------------------------------------------------------

@@ -119,6 +119,10 @@ def test_a_model_name_that_would_end_a_string_in_a_configuration_is_refused(name
         ({"dialect": "gemini"}, "dialect: .*'chat', 'responses' or 'messages'"),
         ({"netwrok": True}, "netwrok: there is no such field; there are .*refusal_status"),
         ({"name": "My Agent"}, "name"),
+        (
+            {"pythons": ["3.12", "3.9"]},
+            "pythons: 3.9: pip installs locks into Python 3.10 or newer",
+        ),
         ({"answer": "finish"}, "answer: String should match"),
         ({"lock": "\n".join([PIN] * 20_000)}, "lock: String should have at most 1048576"),
         ({"env": {f"A{n}": "x" * 60_000 for n in range(20)}}, "at most 1048576 can travel with"),

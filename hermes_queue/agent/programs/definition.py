@@ -24,6 +24,8 @@ from hermes_queue.agent.programs.templates import NEEDED, PLACEHOLDERS, placehol
 MAX_BYTES = 1 << 20
 """Largest definition as JSON, with its lock."""
 MAX_FILES = 32
+_OLDEST_MINOR = 10
+"""Of the Pythons that pip runs with."""
 _Template = Annotated[str, StringConstraints(max_length=64 << 10)]
 _PIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(\[[\w,. -]*\])? *==")
 _OTHER = re.compile(r"\s-(?!-hash=)|\$\{")
@@ -90,6 +92,16 @@ class Definition(BaseModel):
     @classmethod
     def _has_hashes(cls, lock: str) -> str:
         return checked_lock(lock)
+
+    @field_validator("pythons")
+    @classmethod
+    def _can_be_installed_into(cls, pythons: tuple[str, ...]) -> tuple[str, ...]:
+        for python in pythons:
+            if int(python.removeprefix("3.")) < _OLDEST_MINOR:
+                raise ValueError(
+                    f"{python}: pip installs locks into Python 3.{_OLDEST_MINOR} or newer"
+                )
+        return pythons
 
     @field_validator("env")
     @classmethod
