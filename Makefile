@@ -187,10 +187,11 @@ lock: ## Resolve requirements/*.txt anew
 
 lock-programs: ## Resolve the locks of the bundled agent programs anew
 	cd hermes_queue/agent/programs/presets && for input in *.in; do \
-		program=$${input%.in}; without=; \
+		program=$${input%.in}; without=; python=$$(sed -n 's/^# Python //p' $$input); \
 		[ ! -e $$program.without ] || without="--override $$program.without"; \
-		$(abspath $(UV)) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
-			--no-annotate --custom-compile-command "make lock-programs" --upgrade $$without $$input -o $$program.lock; \
+		$(abspath $(UV)) pip compile --quiet --universal --python-version $${python:-3.11} --generate-hashes \
+			--no-emit-index-url --no-annotate --custom-compile-command "make lock-programs" --upgrade $$without \
+			$$input -o $$program.lock; \
 	done
 
 clean: ## Remove the virtual environment and everything generated (not your caches and results)
