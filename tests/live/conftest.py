@@ -28,6 +28,7 @@ from trail_env import row  # noqa: E402
 DONE_TIMEOUT_S = 1500.0
 TEST_TIMEOUT_S = 900
 """The first test waits for the server too."""
+NEEDED = ("--server", "--server-venv", "--model-dir", "--program-model-dir")
 MODES = {
     "messages": {"token_ids": True, "parser": "hermes"},
     "tokens": {"mode": "tokens", "parser": "hermes"},
@@ -39,6 +40,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--server-venv", type=Path, help="where it is installed")
     parser.addoption("--episodes", type=int, default=100, help="of each mode and temperature")
     parser.addoption("--model-dir", type=Path, help="made by tests/live/tiny_model.py")
+    parser.addoption("--program-model-dir", type=Path, help="by tests/live/program_model.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -51,17 +53,18 @@ class Live:
     """What the tests start servers with."""
 
     def __init__(self, config: pytest.Config, directory: Path) -> None:
-        if not all(map(config.getoption, ("--server", "--server-venv", "--model-dir"))):
+        if not all(map(config.getoption, NEEDED)):
             raise pytest.UsageError("needs a server: make test-vllm, or make test-sglang")
         self.kind: str = config.getoption("--server")
         self.venv = Path(config.getoption("--server-venv")).absolute()
         self.model = Path(config.getoption("--model-dir")).absolute()
+        self.program_model = Path(config.getoption("--program-model-dir")).absolute()
         self.directory = directory
 
-    def server(self, *arguments: str, **environment: str) -> LiveServer:
+    def server(self, *arguments: str, model: Path | None = None, **environment: str) -> LiveServer:
         """One that is not started yet."""
         return LiveServer(
-            self.kind, self.venv, self.model, self.directory, *arguments, **environment
+            self.kind, self.venv, model or self.model, self.directory, *arguments, **environment
         )
 
     def processed(self) -> LiveServer:
