@@ -110,7 +110,7 @@ class Program:
             written = json.dumps(call, separators=(",", ":"))
         else:
             written = json.dumps(call).replace("{", "{ ").replace("}", " }")
-        text = f"{text}\n" if said or rng.random() < 0.3 and text else ""
+        text = f"{text}\n" if said or (rng.random() < 0.3 and text) else ""
         return {"role": "assistant", "content": f"{text}<tool_call>\n{written}\n</tool_call>"}
 
     @staticmethod
@@ -173,31 +173,28 @@ def fit(
     rng = random.Random(seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, total_steps=steps)
+    pad = tokenizer.pad_token_id
     began = time.monotonic()
     model.train()
     for step in range(steps):
-        for program in programs[step % len(programs) :][:1]:
-            head, rows = rows_of(program, tokenizer, rng, batch, step / steps)
-            cache = DynamicCache(config=model.config)
-            # All rows share the opening, which is long: it is computed once.
-            model.model(input_ids=torch.tensor([head]), past_key_values=cache, use_cache=True)
-            cache.batch_repeat_interleave(batch)
-            length = max(len(ids) for ids, _ in rows)
-            pad = [(length - len(ids)) for ids, _ in rows]
-            ids = torch.tensor(
-                [i + [tokenizer.pad_token_id] * p for (i, _), p in zip(rows, pad, strict=True)]
-            )
-            labels = torch.tensor([l + [-100] * p for (_, l), p in zip(rows, pad, strict=True)])
-            loss = model(input_ids=ids, past_key_values=cache, labels=labels).loss
-            loss.backward()
+        program = programs[step % len(programs)]
+        head, rows = rows_of(program, tokenizer, rng, batch, step / steps)
+        # All rows share the opening, which is long: it is computed once.
+        cache = DynamicCache(config=model.config)
+        model.model(input_ids=torch.tensor([head]), past_key_values=cache, use_cache=True)
+        cache.batch_repeat_interleave(batch)
+        length = max(len(ids) for ids, _ in rows)
+        ids = torch.tensor([each + [pad] * (length - len(each)) for each, _ in rows])
+        labels = torch.tensor([each + [-100] * (length - len(each)) for _, each in rows])
+        loss = model(input_ids=ids, past_key_values=cache, labels=labels).loss
+        optimizer.zero_grad()
+        loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        optimizer.zero_grad()
         schedule.step()
-        if step % 20 < 2 or step == steps - 1:
-            print(
-                f"step {step}: loss {loss.item():.4f}, {time.monotonic() - began:.0f} s", flush=True
-            )
+        if step % 20 < len(programs) or step == steps - 1:
+            elapsed_s = time.monotonic() - began
+            print(f"step {step}: loss {loss.item():.4f}, {elapsed_s:.0f} s", flush=True)
     model.eval()
     with torch.no_grad():
         model.model.norm.weight.mul_(SHARPNESS)

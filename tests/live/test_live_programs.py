@@ -73,7 +73,7 @@ def trail_program(tmp_path_factory) -> str:
 
 
 def breaks_by(record):
-    """How many sequences were broken by the program, by changing what was said, and how many not."""
+    """How many sequences the program broke by changing what was said, and how many others broke."""
     # The place of the change is named where the program sent another conversation.
     changed = {e["turn"] for e in record.events if e["event"] == "rerendered" and "at" in e}
     turns = [event["turn"] for event in record.events if event["event"] == "sequence_break"]
@@ -106,7 +106,9 @@ def shown(records, result, capsys, began, **more):
         "breaks_by_program": sum(each["program"] for each in breaks),
         "sampled": sum(len(turn.completion_ids) for _, turn in turns),
         "prompt_most": max(len(turn.prompt_ids) for _, turn in turns),
-        "calls": [sum(getattr(r.tool_calls, k) for r in records) for k in ("attempted", "ok")],
+        "calls": [
+            sum(getattr(r.tool_calls, k) for r in records) for k in ("attempted", "schema_valid")
+        ],
         "sequences": sum(len(record.sequences) for record in records),
         "branches": Counter(b.label for record in records for b in record.branches),
         "stops": Counter(record.stop_reason for record in records),
