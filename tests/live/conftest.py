@@ -25,7 +25,8 @@ sys.path.insert(0, str(HERE))
 from live_server import LiveServer  # noqa: E402
 from trail_env import row  # noqa: E402
 
-DONE_TIMEOUT_S = 1500.0
+DONE_TIMEOUT_S = 3000.0
+RESCORE_TIMEOUT_S = 1500.0
 TEST_TIMEOUT_S = 900
 """The first test waits for the server too."""
 NEEDED = ("--server", "--server-venv", "--model-dir", "--program-model-dir")
@@ -167,6 +168,8 @@ def rescored(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
         path = tmp_path / "records.jsonl"
         path.write_text("".join(f"{record.model_dump_json()}\n" for record in records))
         command = [str(Path(sys.executable).with_name("hermes-queue")), "rescore", str(path)]
-        return subprocess.run([*command, *flags], capture_output=True, text=True, timeout=600)
+        return subprocess.run(
+            [*command, *flags], capture_output=True, text=True, timeout=RESCORE_TIMEOUT_S
+        )
 
     return rescored
