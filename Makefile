@@ -85,14 +85,14 @@ test-aimock: $(VENV)/.dev ## 200 trajectories against a third-party server that 
 test-agents: redis $(VENV)/.dev ## Unmodified agent programs against a scripted model (installs 2.4 GB once, into the cache)
 	$(BIN)/python -m pytest -n 2 tests/agents $(if $(AGENTS),-k '$(AGENTS)')
 
-test-vllm: $(VENV)/.dev $(LIVE)/model/.made ## A real vLLM on this CPU serves real trajectories (3.4 GB, LIVE=.live)
+test-vllm: $(VENV)/.dev $(LIVE)/model/.made $(LIVE)/program-model/.made ## A real vLLM on this CPU serves real trajectories (3.4 GB, LIVE=.live)
 	$(BIN)/python -m pytest $(LIVE_TESTS) --server vllm --server-venv $(LIVE)/vllm \
-		--model-dir $(LIVE)/model --episodes $(EPISODES)
+		--model-dir $(LIVE)/model --program-model-dir $(LIVE)/program-model --episodes $(EPISODES)
 
-test-sglang: $(VENV)/.dev $(LIVE)/model/.made ## The same with SGLang
+test-sglang: $(VENV)/.dev $(LIVE)/model/.made $(LIVE)/program-model/.made ## The same with SGLang
 	PYTHON=$(PYTHON) bash tests/live/install_sglang.sh $(LIVE)/sglang $(LIVE)/vllm
 	$(BIN)/python -m pytest $(LIVE_TESTS) --server sglang --server-venv $(LIVE)/sglang \
-		--model-dir $(LIVE)/model --episodes $(EPISODES)
+		--model-dir $(LIVE)/model --program-model-dir $(LIVE)/program-model --episodes $(EPISODES)
 
 validate: $(VENV)/.run ## Oracle 1.0 and nop 0.0 on every bundled row, on each Python there is
 	@for version in $(PYTHONS); do \
@@ -223,6 +223,15 @@ $(LIVE)/model/.made: tests/live/tiny_model.py | $(LIVE)/vllm/.vllm $(VENV)/.dev
 	$(BIN)/python -c 'import json; from hermes_queue.tools import load_tool; \
 		print(json.dumps([load_tool("terminal").schema()]))' >$(LIVE)/tools.json
 	$(LIVE)/vllm/bin/python tests/live/tiny_model.py $(@D) --tools $(LIVE)/tools.json
+	@touch $@
+
+# What the programs say decides what their model has to know, so they are run once beforehand.
+$(LIVE)/transcripts.json: tests/live/record_programs.py hermes_queue/agent/programs/presets/programs.toml | $(VENV)/.dev
+	@mkdir -p $(LIVE)
+	$(BIN)/python tests/live/record_programs.py $@
+
+$(LIVE)/program-model/.made: tests/live/program_model.py tests/live/tiny_model.py $(LIVE)/transcripts.json | $(LIVE)/vllm/.vllm
+	$(LIVE)/vllm/bin/python tests/live/program_model.py $(@D) --transcripts $(LIVE)/transcripts.json
 	@touch $@
 
 # Every module that the tests import, compiled by one process: all processes of pytest start at
