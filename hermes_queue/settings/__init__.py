@@ -1,5 +1,6 @@
 """Settings: one small frozen section per component, read from `HERMES_QUEUE_*`.
 
+    harbor.py         tasks in the Harbor format
     images.py         images of tasks
     model.py          model endpoints
     observability.py  metrics and logs
@@ -26,6 +27,7 @@ from pydantic_settings import BaseSettings
 
 from hermes_queue import extensions
 from hermes_queue.errors import ConfigurationError
+from hermes_queue.settings.harbor import HarborSettings
 from hermes_queue.settings.images import ImageSettings
 from hermes_queue.settings.model import LimiterSettings, ModelSettings
 from hermes_queue.settings.observability import LogSettings, MetricsSettings
@@ -261,6 +263,7 @@ SECTIONS: tuple[type[BaseSettings], ...] = (
     StoreSettings,
     ArchiveSettings,
     ProducerSettings,
+    HarborSettings,
     MetricsSettings,
     LogSettings,
 )
@@ -272,6 +275,7 @@ __all__ = [
     "SECTIONS",
     "ArchiveSettings",
     "BreakerSettings",
+    "HarborSettings",
     "ImageSettings",
     "LeaseSettings",
     "LimiterSettings",

@@ -1,0 +1,4 @@
+"""Tasks in the Harbor format.
+
+archive...
+"""
