@@ -20,16 +20,20 @@ agent's files cannot be taken), suspect (programs of the image were changed).
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from envs.base import Verdict
 from envs.harbor_task import box, boxes, cache, cheats, prompt
 from envs.harbor_task.item import HarborItem
+from envs.harbor_task.task import TaskFolder
+from envs.harbor_task.templates import filled
 from hermes_queue.errors import EnvBug
 from hermes_queue.models import Message, ToolCall
 from hermes_queue.sandbox.base import SlotSpec
 from hermes_queue.sandbox.context import SlotContext
+from hermes_queue.settings import HarborSettings
 from hermes_queue.tools.base import make_call
 
 SOLUTION = "/solution"
@@ -41,7 +45,7 @@ class Harbor:
     name: ClassVar[str] = "harbor"
     version: ClassVar[str] = "1"
     tools: ClassVar[Sequence[str]] = tuple(
-        "terminal read_file write_file patch search_files submit".split()
+        "terminal process read_file write_file patch search_files submit".split()
     )
     Item: type[HarborItem] = HarborItem
 
@@ -93,7 +97,10 @@ class Harbor:
         if folder is None:
             raise EnvBug("solution/solve.sh: the task has none, so the oracle cannot solve it")
         await box.upload(context, folder, SOLUTION)
-        return [make_call("oracle_0", "terminal", command=_solve(item)), make_call("oracle_1", "submit")]
+        return [
+            make_call("oracle_0", "terminal", command=_solve(item.folder)),
+            make_call("oracle_1", "submit"),
+        ]
 
     def oracle_answer(self, item: HarborItem) -> str:
         """The oracle's final message."""
@@ -102,6 +109,13 @@ class Harbor:
     def tamper(self, item: HarborItem) -> Mapping[str, Sequence[ToolCall | str]]:
         """Ways to a reward without the work."""
         return cheats.cases()
+
+
+def _solve(task: TaskFolder) -> str:
+    """The command line that runs the solution."""
+    own = filled(task.config.solution.env, HarborSettings().env, place="solution.env")
+    words = [f"{name}={text}" for name, text in (("DEBIAN_FRONTEND", "noninteractive"), *own)]
+    return shlex.join(["env", *words, "bash", f"{SOLUTION}/solve.sh"])
 
 
 ENV = Harbor()

@@ -71,16 +71,20 @@ class Healthcheck(_Table):
     """A command that exits with 0 as soon as the box is ready."""
 
     command: str
-    interval_s: Seconds = Field(5.0, validation_alias=AliasChoices("interval_sec", "interval"))
-    timeout_s: Seconds = Field(30.0, validation_alias=AliasChoices("timeout_sec", "timeout"))
+    interval_s: Seconds = Field(
+        default=5.0, validation_alias=AliasChoices("interval_sec", "interval")
+    )
+    timeout_s: Seconds = Field(
+        default=30.0, validation_alias=AliasChoices("timeout_sec", "timeout")
+    )
     start_period_s: float = Field(
-        0.0,
+        default=0.0,
         ge=0,
         le=86_400,
         validation_alias=AliasChoices("start_period_sec", "start_period"),
     )
-    start_interval_s: Seconds = Field(5.0, validation_alias="start_interval_sec")
-    retries: int = Field(3, ge=1, le=10_000)
+    start_interval_s: Seconds = Field(default=5.0, validation_alias="start_interval_sec")
+    retries: int = Field(default=3, ge=1, le=10_000)
 
 
 class _Phase(_Table):
@@ -93,11 +97,11 @@ class _Phase(_Table):
 class EnvironmentTable(_Phase):
     """`[environment]` and `[verifier.environment]`: the box."""
 
-    docker_image: str | None = Field(None, min_length=1)
-    build_timeout_s: Seconds = Field(600.0, validation_alias="build_timeout_sec")
-    cpus: float | None = Field(None, gt=0, allow_inf_nan=False)
-    memory_mb: int | None = Field(None, gt=0)
-    storage_mb: int | None = Field(None, gt=0)
+    docker_image: str | None = Field(default=None, min_length=1)
+    build_timeout_s: Seconds = Field(default=600.0, validation_alias="build_timeout_sec")
+    cpus: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    memory_mb: int | None = Field(default=None, gt=0)
+    storage_mb: int | None = Field(default=None, gt=0)
     gpus: int | None = None
     gpu_types: tuple[str, ...] | None = None
     tpu: Any = None
@@ -129,7 +133,7 @@ class EnvironmentTable(_Phase):
 class AgentTable(_Phase):
     """`[agent]`."""
 
-    timeout_s: Seconds | None = Field(None, validation_alias="timeout_sec")
+    timeout_s: Seconds | None = Field(default=None, validation_alias="timeout_sec")
     user: User | None = None
 
 
@@ -138,14 +142,14 @@ class CollectHook(_Table):
 
     command: str
     service: str = MAIN
-    timeout_s: Seconds = Field(60.0, validation_alias="timeout_sec")
+    timeout_s: Seconds = Field(default=60.0, validation_alias="timeout_sec")
     user: User | None = None
 
 
 class VerifierTable(_Phase):
     """`[verifier]`."""
 
-    timeout_s: Seconds = Field(600.0, validation_alias="timeout_sec")
+    timeout_s: Seconds = Field(default=600.0, validation_alias="timeout_sec")
     env: dict[str, str] = Field(default_factory=dict)
     user: User | None = None
     environment_mode: Literal["shared", "separate"] | None = None
@@ -190,8 +194,8 @@ class StepTable(_Table):
     """One of `[[steps]]`."""
 
     name: str = Field(pattern=_STEP.pattern + "$")
-    agent: AgentTable = AgentTable()
-    verifier: VerifierTable = VerifierTable()
+    agent: AgentTable = Field(default_factory=AgentTable)
+    verifier: VerifierTable = Field(default_factory=VerifierTable)
     min_reward: float | dict[str, float] | None = None
     healthcheck: Healthcheck | None = None
     artifacts: tuple[Artifact, ...] = ()
@@ -200,14 +204,16 @@ class StepTable(_Table):
 class TaskConfig(_Table):
     """The whole file."""
 
-    schema_version: str = Field("1.4", validation_alias=AliasChoices("schema_version", "version"))
+    schema_version: str = Field(
+        default="1.4", validation_alias=AliasChoices("schema_version", "version")
+    )
     task: dict[str, Any] | None = None
     metadata: dict[str, Any] = Field(default_factory=dict)
     source: str | None = None
-    environment: EnvironmentTable = EnvironmentTable()
-    agent: AgentTable = AgentTable()
-    verifier: VerifierTable = VerifierTable()
-    solution: SolutionTable = SolutionTable()
+    environment: EnvironmentTable = Field(default_factory=EnvironmentTable)
+    agent: AgentTable = Field(default_factory=AgentTable)
+    verifier: VerifierTable = Field(default_factory=VerifierTable)
+    solution: SolutionTable = Field(default_factory=SolutionTable)
     steps: tuple[StepTable, ...] = ()
     multi_step_reward_strategy: Literal["mean", "final"] | None = None
     artifacts: tuple[Artifact, ...] = ()

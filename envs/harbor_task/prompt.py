@@ -10,11 +10,11 @@ from envs.harbor_task.item import HarborItem
 from envs.harbor_task.task import TaskFolder
 
 SYSTEM = """\
-You work alone on a task in a Linux box, through the tools you are given. Nobody answers questions. \
-Commands must not wait for input.
+You work alone on a task in a Linux box, through the tools you are given. Nobody answers questions, \
+and commands must not wait for input.
 {facts}
-When the task is done, call the tool `submit`. Then files and services are checked as you left them; \
-running processes are ended first.
+When the task is done, call the tool `submit`. Then your files are checked as you left them, after \
+running processes have been ended.
 """
 
 TASK = """\
@@ -22,8 +22,8 @@ TASK = """\
 
 ---
 {facts}
-Nobody answers questions, and commands must not wait for input. When the task is done, end your work: \
-files are then checked as you left them, after running processes have been ended.
+Nobody answers questions, and commands must not wait for input. When the task is done, end your \
+work: your files are then checked as you left them, after running processes have been ended.
 """
 """For programs, whose tools are not ours and which do not see `SYSTEM`."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Mapping
+from functools import partial
 
 from hermes_queue.errors import EnvBug
 
@@ -32,7 +33,8 @@ def filled(
     for name, text in sorted(table.items()):
         if not _NAME.fullmatch(name) or "\0" in text or len(text) > MAX_VALUE_CHARS:
             raise EnvBug(f"{place}.{name:.100}: is no name and value of a variable")
-        found.append((name, _TEMPLATE.sub(lambda m: _value(m, allowed, f"{place}.{name}"), text)))
+        fill = partial(_value, allowed=allowed, place=f"{place}.{name}")
+        found.append((name, _TEMPLATE.sub(fill, text)))
     return tuple(found)
 
 

@@ -8,8 +8,9 @@ import shutil
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
+from io import BufferedReader, FileIO
 from pathlib import Path, PurePosixPath
-from typing import IO, Literal
+from typing import Literal
 
 from hermes_queue.errors import EnvBug
 
@@ -131,13 +132,13 @@ def _target(root: Path, name: str) -> str:
     return target
 
 
-def _opened(root: Path, entry: Entry) -> IO[bytes]:
+def _opened(root: Path, entry: Entry) -> BufferedReader:
     """Open a file that is still the one that was seen. Raises EnvBug."""
     try:
         descriptor = os.open(root / entry.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
         raise EnvBug(f"{root}/{entry.name}: cannot be read: {error.strerror}") from error
-    file = os.fdopen(descriptor, "rb")
+    file: BufferedReader = BufferedReader(FileIO(descriptor))
     state = os.fstat(descriptor)
     if not stat.S_ISREG(state.st_mode) or state.st_size != entry.size_bytes:
         file.close()
