@@ -26,6 +26,7 @@ from typing import ClassVar
 
 from envs.base import Verdict
 from envs.harbor_task import box, boxes, cache, cheats, prompt
+from envs.harbor_task.grading.grader import grade
 from envs.harbor_task.item import HarborItem
 from envs.harbor_task.task import TaskFolder
 from envs.harbor_task.templates import filled
@@ -89,7 +90,7 @@ class Harbor:
         self, item: HarborItem, context: SlotContext, transcript: Sequence[Message]
     ) -> Verdict:
         """Grade what the agent left, as the module's docstring says."""
-        raise NotImplementedError
+        return await grade(item, context)
 
     async def oracle(self, item: HarborItem, context: SlotContext) -> list[ToolCall]:
         """Put the solution into the slot and run it."""
