@@ -30,8 +30,8 @@ def refuse_impossible(task: TaskFolder) -> None:
     Raises:
         EnvBug: names every reason with its fix.
     """
-    if problems := task.problems():
-        raise EnvBug(f"{task.path.parent.name[:16]}: " + "; ".join(problems))
+    if problems := [*task.missing(), *task.unsupported()]:
+        raise EnvBug("; ".join(problems))
     settings = HarborSettings()
     for table, place in (
         (task.verifier.env, "verifier.env"),

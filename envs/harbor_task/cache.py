@@ -111,7 +111,7 @@ async def _source(item: HarborItem, scratch: Path, home: Path) -> Path:
     """The folder as its source has it."""
     source = item.task
     if isinstance(source, str):
-        if not Path(source, CONFIG).is_file():
+        if not await asyncio.to_thread(Path(source, CONFIG).is_file):
             raise EnvBug(
                 f"task: {source} is no task folder on this worker's host; if workers do not share "
                 "the producer's files, give the producer the flag --embed"

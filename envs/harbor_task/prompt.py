@@ -10,8 +10,8 @@ from envs.harbor_task.item import HarborItem
 from envs.harbor_task.task import TaskFolder
 
 SYSTEM = """\
-You work alone on a task in a Linux box, through the tools you are given. Nobody answers questions, \
-and commands must not wait for input.
+You work alone on a task in a Linux box, through the tools you are given. Nobody answers \
+questions, and commands must not wait for input.
 {facts}
 When the task is done, call the tool `submit`. Then your files are checked as you left them, after \
 running processes have been ended.

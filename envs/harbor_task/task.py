@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -14,7 +14,6 @@ from envs.harbor_task.config import (
     MAX_CONFIG_BYTES,
     Artifact,
     EnvironmentTable,
-    StepTable,
     TaskConfig,
     VerifierTable,
     parse_config,
@@ -163,9 +162,13 @@ class TaskFolder:
         files = [path for path in sorted(self.tests.rglob("*.sh")) if path.is_file()][:50]
         return "\n".join(_text(path, MAX_CONFIG_BYTES) for path in files)
 
-    def problems(self) -> list[str]:
-        """Why the task cannot run, each with the fix; empty if nothing is known."""
-        return list(_problems(self))
+    def missing(self) -> list[str]:
+        """What a task has and this one has not; empty if it is whole."""
+        return list(_missing(self))
+
+    def unsupported(self) -> list[str]:
+        """What it asks for that no slot here can have; empty if there is nothing."""
+        return list(_unsupported(self))
 
     def is_evaluation(self) -> bool:
         """Whether a file of it says that it must not be trained on. Blocking."""
@@ -175,41 +178,35 @@ class TaskFolder:
         return any(map(_has_canary, files[:_CANARY_FILES]))
 
 
-def _problems(task: TaskFolder) -> Iterator[str]:
-    table = task.environment
-    if task.compose is not None:
-        yield (
-            f"{task.compose.relative_to(task.path)}: tasks of several containers are not "
-            "supported: they need compose"
-        )
-    elif table.docker_image is None and task.context is None:
+def _missing(task: TaskFolder) -> Iterator[str]:
+    if task.compose is None and task.environment.docker_image is None and task.context is None:
         yield "environment: has no Dockerfile, and environment.docker_image names no image"
     if not task.tests_are_baked and not task.config.steps:
         if not (task.tests / "test.sh").is_file():
             yield "tests/test.sh: is missing; nothing could grade the task"
-    yield from _unsupported(table, "environment")
+
+
+def _unsupported(task: TaskFolder) -> Iterator[str]:
+    if task.compose is not None:
+        yield f"{task.compose.name}: tasks of several containers are not supported"
+    yield from _beyond(task.environment, "environment")
     if task.verifier.environment is not None:
-        yield from _unsupported(task.verifier.environment, "verifier.environment")
+        yield from _beyond(task.verifier.environment, "verifier.environment")
     services = {hook.service for hook in task.verifier.collect}
     services |= {each.service or MAIN for each in task.config.artifacts}
     for service in sorted(services - {MAIN}):
         yield f"service {service!r}: there are no services beside {MAIN!r} without compose"
-    yield from _steps(task.path, task.config.steps)
+    if task.config.steps:
+        yield "steps: tasks of several steps are not supported"
 
 
-def _unsupported(table: EnvironmentTable, name: str) -> Iterator[str]:
+def _beyond(table: EnvironmentTable, name: str) -> Iterator[str]:
     if table.os.lower() != "linux":
         yield f"{name}.os: {table.os!r} is not supported, only linux"
     if table.gpus or table.tpu:
         yield f"{name}: slots with an image have no GPU or TPU"
     if table.mcp_servers:
         yield f"{name}.mcp_servers: MCP servers are not provided to agents"
-
-
-def _steps(path: Path, steps: Sequence[StepTable]) -> Iterator[str]:
-    if steps:
-        names = ", ".join(step.name for step in steps)
-        yield f"steps ({names}): tasks of several steps are not supported"
 
 
 def _has_canary(path: Path) -> bool:

@@ -55,6 +55,11 @@ class Filters(SinkOptions):
         description="Write at most this many rows of one instance, from all runs together.",
     )
 
+    allow_evaluation: bool = Field(
+        default=False,
+        description="Write also trajectories of an evaluation, on which nothing may be trained.",
+    )
+
     def described(self) -> dict[str, Any]:
         """The filters that differ from the default, for a data card."""
         return self.model_dump(exclude_defaults=True)

@@ -29,8 +29,7 @@ _PACKAGE = re.compile(r".*/(?:site|dist)-packages/([^/]+?)(?:\.(?:py|so|[\w-]+\.
 
 
 def changed_programs(changes: Iterable[FileChange], decisive: Decisive) -> list[str]:
-    """Files of the image that the agent has changed or deleted, and what it put where every
-    program looks. Sorted."""
+    """Files of the image that the agent has changed, and what it put where all programs look."""
     changes = list(changes)
     # Folders of the image in which something changed are no change of their own.
     above = set(parents([change.path for change in changes]))
