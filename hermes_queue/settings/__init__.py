@@ -1,5 +1,6 @@
 """Settings: one small frozen section per component, read from `HERMES_QUEUE_*`.
 
+    docker.py         containers of Docker Engine and Podman
     images.py         images of tasks
     model.py          model endpoints
     observability.py  metrics and logs
@@ -26,6 +27,7 @@ from pydantic_settings import BaseSettings
 
 from hermes_queue import extensions
 from hermes_queue.errors import ConfigurationError
+from hermes_queue.settings.docker import DockerSettings
 from hermes_queue.settings.images import ImageSettings
 from hermes_queue.settings.model import LimiterSettings, ModelSettings
 from hermes_queue.settings.observability import LogSettings, MetricsSettings
@@ -255,6 +257,7 @@ SECTIONS: tuple[type[BaseSettings], ...] = (
     SandboxSettings,
     LocalSandboxSettings,
     ModalSettings,
+    DockerSettings,
     ModelSettings,
     LimiterSettings,
     ResultSettings,
@@ -272,6 +275,7 @@ __all__ = [
     "SECTIONS",
     "ArchiveSettings",
     "BreakerSettings",
+    "DockerSettings",
     "ImageSettings",
     "LeaseSettings",
     "LimiterSettings",
