@@ -11,6 +11,9 @@ profiles.py        for backends with one kind of slot
 snapshots.py       copies of slots' files, which some backends keep
 slot_backend.py    the common part of backends that can run a program in a slot
 builds/            where assets are built
+commands/          commands through a provider's streams
+containers/        slots in containers, on any host of containers
+docker/            the host of containers: Docker Engine or Podman
 host/              Linux: namespaces, cgroups, seccomp, processes
 listening/         ports inside slots that the worker serves
 local/             slots on this host

@@ -150,7 +150,7 @@ async def _separate(context: SlotContext, task: TaskFolder) -> GradingBox:
         await box.wait_until_healthy(context, table.healthcheck)
     made = GradingBox("separate", [name for each in found for name in each.names])
     made.report |= _paths("missing_artifacts", missing)
-    made.report |= _paths("dropped", [path for each in found for path in each.dropped])
+    made.report |= _paths("left_out", [path for each in found for path in each.dropped])
     return made
 
 
@@ -176,7 +176,7 @@ async def _transplant(context: SlotContext, task: TaskFolder) -> GradingBox:
         await write_archive(context, "/", archive.data, own=False)
     await _start_services(context, task)
     made = GradingBox("transplant", archive.names)
-    made.report |= _paths("dropped", [*planned.left_out, *archive.dropped, *led_away])
+    made.report |= _paths("left_out", [*planned.left_out, *archive.dropped, *led_away])
     return made
 
 
