@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from envs.harbor_task import box, boxes
-from envs.harbor_task.config import MAIN
+from envs.harbor_task.config import MAIN, Healthcheck
 from envs.harbor_task.grading.places import Decisive, TransplantPlan, parents, plan
 from envs.harbor_task.grading.suspects import changed_programs
 from envs.harbor_task.task import GradingMode, TaskFolder
@@ -18,6 +18,7 @@ from hermes_queue.sandbox.archives import (
     ArchiveError,
     Checked,
     checked,
+    joined,
     read_archive,
     write_archive,
 )
@@ -141,13 +142,11 @@ async def _separate(context: SlotContext, task: TaskFolder) -> GradingBox:
         else:
             missing.append(source)
     await context.renew(boxes.grading_spec(task, context.slot.spec.profile))
-    await box.make_log_folders(context)
-    for archive in found:
-        await write_archive(context, "/", archive.data, own=False)
-    await box.start_entrypoint(context)
+    if found:
+        data = await asyncio.to_thread(joined, [archive.data for archive in found])
+        await write_archive(context, "/", data, own=False)
     table = task.verifier.environment
-    if table is not None and table.healthcheck is not None:
-        await box.wait_until_healthy(context, table.healthcheck)
+    await _start_services(context, table.healthcheck if table else None)
     made = GradingBox("separate", [name for each in found for name in each.names])
     made.report |= _paths("missing_artifacts", missing)
     made.report |= _paths("left_out", [path for each in found for path in each.dropped])
@@ -163,7 +162,6 @@ async def _transplant(context: SlotContext, task: TaskFolder) -> GradingBox:
         data = await read_archive(context, planned.taken, max_bytes=_budget(), recursive=False)
         archive = await asyncio.to_thread(checked, data, set(planned.taken).__contains__)
     await context.renew(boxes.grading_spec(task, context.slot.spec.profile))
-    await box.make_log_folders(context)
     led_away = await _led_away(context, archive.names + planned.deleted)
     if led_away:
         kept = _outside(led_away)
@@ -174,7 +172,7 @@ async def _transplant(context: SlotContext, task: TaskFolder) -> GradingBox:
         await context.run(_DELETE, stdin=listed, cwd="/", user=ROOT, timeout_s=120.0)
     if archive.names:
         await write_archive(context, "/", archive.data, own=False)
-    await _start_services(context, task)
+    await _start_services(context, task.environment.healthcheck)
     made = GradingBox("transplant", archive.names)
     made.report |= _paths("left_out", [*planned.left_out, *archive.dropped, *led_away])
     return made
@@ -190,19 +188,21 @@ async def _restart(context: SlotContext, task: TaskFolder) -> GradingBox:
     made.report |= _paths("changed_programs", changed_programs(changes, decisive))
     # Compiled modules of the agent's would run in place of their source.
     made.variables["PYTHONPYCACHEPREFIX"] = "/logs/verifier/.pycache"
-    await box.make_log_folders(context)
     # The same holds for the linker's cache; its sources are looked at.
     await context.run("ldconfig", cwd="/", user=ROOT, timeout_s=60.0)
-    await _start_services(context, task)
+    await _start_services(context, task.environment.healthcheck)
     return made
 
 
-async def _start_services(context: SlotContext, task: TaskFolder) -> None:
+async def _start_services(context: SlotContext, check: Healthcheck | None) -> None:
     """Start what the image starts. A service that the agent has broken is for the tests to see."""
-    await box.start_entrypoint(context)
     config = context.slot.image_config
-    if task.environment.healthcheck is not None and config is not None and config.entrypoint:
-        await box.wait_until_healthy(context, task.environment.healthcheck)
+    if config is None or not config.entrypoint:
+        return
+    await box.make_log_folders(context)
+    await box.start_entrypoint(context)
+    if check is not None:
+        await box.wait_until_healthy(context, check)
 
 
 async def _led_away(context: SlotContext, paths: Sequence[str]) -> list[str]:
