@@ -102,7 +102,7 @@ def test_a_digest_is_over_names_contents_and_executable_bits(tmp_path: Path) -> 
 def test_a_link_that_leaves_the_folder_is_refused(tmp_path: Path, target: str) -> None:
     task = write_task(tmp_path / "t")
     (task / "tests" / "link").symlink_to(target)
-    with pytest.raises(EnvBug, match="tests/link.*leaves the task folder"):
+    with pytest.raises(EnvBug, match=r"tests/link.*leaves the task folder"):
         load(task=str(task))
 
 
@@ -121,7 +121,10 @@ def test_a_pipe_in_a_folder_is_refused(tmp_path: Path) -> None:
         ({"test": None}, "tests/test.sh: is missing"),
         ({"environment/docker-compose.yaml": "services: {}"}, "several containers"),
         ({"config": IMAGE + "gpus = 1"}, "no GPU"),
-        ({"config": IMAGE + 'env = {KEY = "${SECRET}"}'}, 'add "SECRET" to HERMES_QUEUE_HARBOR_ENV'),
+        (
+            {"config": IMAGE + 'env = {KEY = "${SECRET}"}'},
+            'add "SECRET" to HERMES_QUEUE_HARBOR_ENV',
+        ),
         ({"config": IMAGE + '[verifier.env]\nK = "${S}"'}, 'verifier.env.K.*add "S"'),
     ],
 )
@@ -211,7 +214,7 @@ def test_only_named_variables_are_filled_in(monkeypatch: pytest.MonkeyPatch) -> 
     found = filled(table, ["TOKEN"], place="environment.env")
     assert found == (("A", "secret/x"), ("B", "default"), ("C", "plain $HOME"))
     assert filled({"A": "${TOKEN:-none}"}, [], place="p") == (("A", "none"),)
-    with pytest.raises(EnvBug, match="environment.env.A.*which tasks may not read"):
+    with pytest.raises(EnvBug, match=r"environment\.env\.A.*which tasks may not read"):
         filled(table, [], place="environment.env")
 
 
@@ -258,8 +261,10 @@ def test_the_prompt_discloses_nothing_that_grades(tmp_path: Path) -> None:
     item = load(task=str(task))
     shown = "".join(message.content or "" for message in ENV.prompt(item)) + ENV.task(item)
     assert "Write 42 to /app/answer." in shown
-    assert "not root" in shown and "10 minutes" in shown and "cut off" in shown
-    assert "hidden" not in shown and "/app/answer)" not in shown
+    for fact in ("not root", "10 minutes", "cut off"):
+        assert fact in shown
+    for secret in ("hidden", "/app/answer)"):
+        assert secret not in shown
 
 
 def test_a_canary_marks_an_evaluation(tmp_path: Path) -> None:
