@@ -88,7 +88,7 @@ def test_files_links_and_folders_come_back_as_they_were(tmp_path: Path) -> None:
 
 def test_an_archive_that_is_too_large_says_so(tmp_path: Path) -> None:
     (tmp_path / "big").write_bytes(bytes(100_000))
-    with pytest.raises(OSError) as caught:
+    with pytest.raises(OSError, match="more than 50000 bytes") as caught:
         asyncio.run(read_archive(CONTEXT, [str(tmp_path / "big")], max_bytes=50_000))
     assert caught.value.errno == errno.EFBIG
 
