@@ -175,14 +175,14 @@ async def _check(context: SlotContext, needs: Needs) -> None:
 def _shims() -> bytes:
     """The kit's programs and settings, as a tar."""
     folder = Path(__file__).parent / "shims"
+    names = {"curl": "curl wget", "uv": "uv uvx", "apt-get": "apt-get apt"}
     files = {
-        "shims/curl": (folder / "curl").read_bytes(),
-        "shims/wget": (folder / "curl").read_bytes(),
-        "shims/uv": (folder / "uv").read_bytes(),
-        "shims/uvx": (folder / "uv").read_bytes(),
-        "install.sh": (folder / "install.sh").read_bytes(),
-        "uv.toml": _CONFIG.encode(),
+        f"shims/{name}": (folder / source).read_bytes()
+        for source, several in names.items()
+        for name in several.split()
     }
+    files["install.sh"] = (folder / "install.sh").read_bytes()
+    files["uv.toml"] = _CONFIG.encode()
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         for name, content in files.items():
