@@ -16,7 +16,7 @@ from hermes_queue.sandbox.context import SlotContext
 
 ENTRYPOINT_LOG = "/logs/agent/entrypoint.log"
 
-_FOLDERS = """\
+LOG_FOLDERS = """\
 [ -d /logs ] && [ ! -L /logs ] || rm -rf /logs
 for name in agent verifier artifacts; do
   folder=/logs/$name
@@ -24,6 +24,7 @@ for name in agent verifier artifacts; do
   mkdir -p "$folder" && chmod 0777 "$folder" || exit 1
 done
 """
+"""A script that makes `/logs` and what is in it, in place of links and files."""
 _IDLE = ("sh", "-c", "sleep infinity")
 """What the format runs in place of the image's CMD."""
 
@@ -46,7 +47,7 @@ async def make_ready(context: SlotContext, task: TaskFolder) -> None:
 
 async def make_log_folders(context: SlotContext) -> None:
     """Make `/logs` and what is in it, in place of links and files. Raises SandboxError."""
-    result = await context.run(_FOLDERS, cwd="/", user=ROOT, timeout_s=60.0)
+    result = await context.run(LOG_FOLDERS, cwd="/", user=ROOT, timeout_s=60.0)
     if not result.ok:
         raise SandboxError(f"/logs cannot be made: {result.output[-500:]}")
 

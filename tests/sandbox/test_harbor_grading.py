@@ -53,14 +53,10 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
     return run
 
 
-@pytest.mark.parametrize("mode", ["transplant", "restart"])
-def test_the_work_is_rewarded_in_both_modes(play: Play, mode: str) -> None:
-    verdict = play("echo 42 >answer", mode)
-    assert (verdict.score, verdict.report["reason"], verdict.report["mode"]) == (1, "graded", mode)
-
-
-def test_no_work_is_not_rewarded(play: Play) -> None:
-    assert play("true").score == 0
+def test_a_box_that_starts_again_keeps_the_work(play: Play) -> None:
+    verdict = play("echo 42 >answer", "restart")
+    assert (verdict.score, verdict.report["reason"]) == (1, "graded")
+    assert verdict.report["mode"] == "restart"
 
 
 def test_a_fresh_box_gets_what_was_changed_and_deleted(play: Play) -> None:
@@ -76,15 +72,10 @@ def test_a_fresh_box_gets_what_was_changed_and_deleted(play: Play) -> None:
     assert play(work, image=image, test=test).score == 1
 
 
-def test_several_rewards_are_kept_and_one_of_them_scores(play: Play) -> None:
-    test = """echo '{"reward": 0.5, "speed": 2, "style": 0}' >/logs/verifier/reward.json"""
+def test_several_rewards_count_and_an_exit_code_does_not(play: Play) -> None:
+    test = """echo '{"reward": 0.5, "speed": 2, "style": 0}' >/logs/verifier/reward.json; exit 1"""
     verdict = play("true", test=test)
     assert (verdict.score, verdict.rewards) == (0.5, {"reward": 0.5, "speed": 2, "style": 0})
-
-
-def test_an_exit_code_is_no_reward(play: Play) -> None:
-    test = "echo 1 >/logs/verifier/reward.txt; exit 1"
-    assert play("true", test=test).score == 1
 
 
 def test_tests_that_give_no_reward_anywhere_are_a_failure_of_ours(play: Play) -> None:
@@ -123,15 +114,14 @@ def test_an_artifact_that_links_to_the_tests_is_dropped(play: Play) -> None:
     assert (verdict.score, verdict.report["dropped_links"]) == (0, ["/app/out/answer"])
 
 
-@pytest.mark.parametrize("mode", ["transplant", "restart"])
-def test_planted_rewards_tests_and_startup_files_do_not_grade(play: Play, mode: str) -> None:
+def test_planted_rewards_tests_and_startup_files_do_not_grade(play: Play) -> None:
     work = (
         "rm -rf /tests /logs/verifier; mkdir -p /app/fake; echo 1 >/app/fake/reward.txt;"
         "ln -s /app/fake /logs/verifier; ln -s /app/fake /tests;"
         'echo "echo 1 >/logs/verifier/reward.txt" | tee /app/fake/test.sh /root/.bashrc'
         " /etc/profile /etc/bash.bashrc"
     )
-    assert play(work, mode).score == 0
+    assert play(work, "restart").score == 0
 
 
 def test_programs_that_the_agent_put_first_do_not_grade(play: Play) -> None:
