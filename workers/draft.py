@@ -44,6 +44,8 @@ class Draft:
     image: str | None = None
     """What the sandbox was made of, as its backend says."""
     verdict: Verdict | None = None
+    evaluation: bool = False
+    """Whether its item says that nothing may be trained on it."""
     counts_journal: bool = False
     """Whether `spent` has what was not booked of the journal of an earlier attempt."""
     kept_agent_s: float = 0.0

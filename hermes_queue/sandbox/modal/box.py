@@ -10,7 +10,6 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import resources
 from typing import Any
 
 from hermes_queue.errors import SandboxError, SandboxRejected, SlotLost
@@ -21,6 +20,7 @@ from hermes_queue.sandbox.base import (
     WORKSPACE,
     ExecutionResult,
 )
+from hermes_queue.sandbox.commands import shell
 from hermes_queue.sandbox.listening.relayed import RelayedListening
 from hermes_queue.sandbox.modal.abilities import Abilities, cannot_hold_slots
 from hermes_queue.sandbox.modal.failures import explained
@@ -133,7 +133,7 @@ class ModalSandbox:
         Raises SandboxRejected: the image lacks what slots need; SandboxError: it did not start in
         time.
         """
-        script = resources.files(__package__).joinpath("slot.sh").read_text("utf-8")
+        script = shell.script(__package__, "slot.sh")
         install = f'mkdir -p {ROOT} && printf %s "$1" >{SCRIPT} && shift && exec "$@"'
         probe = ["/bin/bash", SCRIPT, "probe", str(FIRST_UID), str(LAST_UID)]
         both = f"/bin/bash {SCRIPT} install && exec {' '.join(probe)}"

@@ -294,19 +294,6 @@ processes_of() {
   done
 }
 
-# Whether nothing, or only the exit code, is left of the process with this status. Its state is that
-# of its first thread, which may end before the others.
-has_ended() {
-  local key value rest
-  while read -r key value rest; do
-    case $key in
-      State:) [[ $value == [ZX] ]] || return 1 ;;
-      Threads:) [ "$value" -le 1 ]; return ;;
-    esac
-  done 2>/dev/null <"$1"
-  return 0
-}
-
 # Kill all processes of a uid. Signals are sent as that uid, so that a reused pid of another slot is
 # never hit; one by one, and to all at once for processes that fork faster than we look.
 kill_uid() {
@@ -446,62 +433,6 @@ fate() {
   [ ! -e "$note" ] || cat "$note"
 }
 
-# Print every process with its parent, and who traces a dead one with the parent of that, which
-# cannot see its death, and the word `holds`.
-parents() {
-  local file key value rest pid parent state tracer
-  for file in /proc/[0-9]*/status; do
-    pid=${file#/proc/} pid=${pid%/status}
-    while read -r key value rest; do
-      case $key in
-        State:) state=$value ;;
-        PPid:) parent=$value && [[ $state != [ZX] ]] && echo "$pid $parent" && break ;;
-        TracerPid:) tracer=$(process_of "$value") && echo "$tracer $parent holds" ;;
-        Threads:) [ "$value" -le 1 ] || echo "$pid $parent"; break ;;
-      esac
-    done 2>/dev/null <"$file"
-  done
-}
-
-# Print the process of a thread.
-process_of() {
-  local key value rest
-  while read -r key value rest; do
-    [ "$key" = Tgid: ] && echo "$value" && return
-  done 2>/dev/null <"/proc/$1/status"
-  return 1
-}
-
-# Kill who traces threads of a killed process and keeps them just before, or after, their end.
-kill_tracers() {
-  local file key value rest
-  for file in /proc/"$1"/task/[0-9]*/status; do
-    while read -r key value rest; do
-      [ "$key" = TracerPid: ] || continue
-      value=$(process_of "$value") && kill -KILL "$value" 2>/dev/null
-      break
-    done 2>/dev/null <"$file"
-  done
-}
-
-marked() {
-  grep -lzxF -e "$1" /proc/[0-9]*/environ 2>/dev/null | grep -oE '[0-9]+'
-}
-
-# Add to the pids, keys of the array $1, all descendants of them and of the keys of $2.
-add_descendants() {
-  local -n members=$1 ancestors=$2
-  local pid grown=1
-  while [ $grown = 1 ]; do
-    grown=0
-    for pid in "${!parent_of[@]}"; do
-      [ -n "${members[$pid]:-}" ] && continue
-      [ -n "${members[${parent_of[$pid]}]:-}${ancestors[${parent_of[$pid]}]:-}" ] || continue
-      members[$pid]=1 grown=1
-    done
-  done
-}
-
 # Print all processes of the uid that do not belong to another running command of the slot.
 unclaimed() {
   local uid=$1 wrapper=$2 file pid
@@ -517,52 +448,7 @@ unclaimed() {
   done
 }
 
-# Kill all processes with the mark, or with a uid all unclaimed ones, and their descendants. Spares
-# the wrapper, a process of root that waits for the command: it ends by itself.
-kill_marked() {
-  local mark=$1 wrapper=$2 uid=$3 round pid parent holds fresh=0
-  local -A tree spared stopped=() parent_of held_by
-  for round in {1..50}; do
-    tree=() spared=() parent_of=() held_by=()
-    if [ -n "$wrapper" ]; then
-      for pid in $(marked "$wrapper"); do
-        [ -O "/proc/$pid" ] && spared[$pid]=1 tree[$pid]=1
-      done
-    fi
-    while read -r pid parent holds; do
-      [ -n "$holds" ] && held_by[$pid]=$parent || parent_of[$pid]=$parent
-    done < <(parents)
-    for pid in "${!held_by[@]}"; do
-      [ -n "${spared[${held_by[$pid]}]:-}" ] && tree[$pid]=1
-    done
-    for pid in $([ -n "$uid" ] && unclaimed "$uid" "$wrapper" || marked "$mark"); do
-      tree[$pid]=1
-    done
-    add_descendants tree stopped
-    fresh=0
-    for pid in "${!tree[@]}"; do
-      [ -n "${spared[$pid]:-}${stopped[$pid]:-}" ] && continue
-      [ -n "${parent_of[$pid]:-}" ] || continue
-      kill -STOP "$pid" 2>/dev/null
-      stopped[$pid]=1 fresh=1
-    done
-    [ $fresh = 0 ] && break
-  done
-  for pid in "${!stopped[@]}"; do kill -KILL "$pid" 2>/dev/null; done
-  # Wait until they are gone: a process exists for a moment after its kill, and must not be seen.
-  for round in {1..500}; do
-    for pid in "${!stopped[@]}"; do
-      has_ended "/proc/$pid/status" && continue
-      [ $round = 50 ] && kill_tracers "$pid"
-      sleep 0.02
-      continue 2
-    done
-    [ $fresh = 0 ] && return 0
-    break
-  done
-  echo "processes of a command are left" >&2
-  return 1
-}
+#: here come the functions of hermes_queue/sandbox/commands
 
 kill_command() {
   local uid=${2:-0}
