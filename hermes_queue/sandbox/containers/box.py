@@ -105,7 +105,9 @@ class SlotBox:
                 words += ["-c", script]
         has_input = str(int(bool(stdin)))
         limit_s = str(math.ceil(timeout_s + BACKSTOP_S))
-        fixed = [uid, limit_s, command_id, cwd, has_input, str(len(first)), str(len(variables))]
+        drain = str(int(self.host.facts.closes_streams))
+        fixed = [uid, limit_s, command_id, cwd, has_input, str(len(first)), drain]
+        fixed.append(str(len(variables)))
         _check_arguments([*fixed, *variables, *words])
         ended = await run_command(
             self.host,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from hermes_queue.images.engine import HostedImage
@@ -72,7 +72,8 @@ class HostFacts:
     shares_files: bool = True
     """Whether it runs on this machine, so that containers can mount directories of ours."""
     rootless: bool = False
-    notes: tuple[str, ...] = field(default=())
+    closes_streams: bool = False
+    """Whether it closes a program's output at the program's end, though others may write to it."""
 
 
 class ExecStream(Protocol):

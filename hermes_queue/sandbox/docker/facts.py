@@ -40,6 +40,7 @@ def facts_of(
         limits=tuple(lacks),
         shares_files=shares_files,
         rootless=rootless,
+        closes_streams=kind == "Podman",
     )
 
 
