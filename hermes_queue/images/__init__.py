@@ -13,5 +13,6 @@ users.py       users of an image
 layers.py      layers on this host's disk: made, pinned, deleted
 names.py       the images that this host has by name
 store.py       images for slots: had by name, or built
+engine/        images at a container engine: pulled, built, loaded
 inside/        the program that works on an image's files
 """

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from hermes_queue.cancellation import unbroken
 from hermes_queue.errors import SandboxRejected
-from hermes_queue.images.engine import HostedImage
+from hermes_queue.images.engine.hosted import HostedImage
 from hermes_queue.sandbox.base import MAX_FILE_BYTES, AssetSpec, ExecutionResult, SlotSpec
 from hermes_queue.sandbox.builds.hosts import BuildHosts
 from hermes_queue.sandbox.builds.network import build_variables, with_refusals

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 from hermes_queue.cancellation import end_tasks, unbroken
 from hermes_queue.errors import EnvInfraError, SandboxError, SandboxRejected, SlotLost
-from hermes_queue.images.engine import EngineImages, HostedImage
+from hermes_queue.images.engine.hosted import EngineImages, HostedImage
+from hermes_queue.images.permission import check_resources
 from hermes_queue.images.spec import ImageSpec
 from hermes_queue.sandbox import files
 from hermes_queue.sandbox.base import (
@@ -171,7 +172,7 @@ class ContainerBackend(SlotBackend):
     ) -> bytes:
         """See `SandboxBackend`."""
         self._check_running()
-        image = await self._images.ensure(ImageSpec(self.settings.image))
+        image = await self._images.own(self.settings.image)
         return await self._assets.read(image, asset, path, max_bytes=max_bytes)
 
     async def _plan(self, spec: SlotSpec) -> ContainerPlan:
@@ -183,14 +184,20 @@ class ContainerBackend(SlotBackend):
         if committed := self._commits.get(spec.image.reference or ""):
             image, name = committed, str(spec.image.reference)
         else:
-            image, name = await self._images.ensure_for(spec)
+            check_resources(
+                self._images.images,
+                cpus=spec.cpus,
+                memory_mb=spec.memory_mb,
+                network=spec.network,
+            )
+            image, name = await self._images.ensure(spec.image)
         network = (
             "none" if spec.network == "none" else await self._host.network(self.settings.network)
         )
         return image_plan(self.settings, image, name, spec, network)
 
     async def _own_plan(self, spec: SlotSpec) -> ContainerPlan:
-        image = await self._images.ensure(ImageSpec(self.settings.image))
+        image = await self._images.own(self.settings.image)
         making = (self._assets.ensure(image, asset) for asset in spec.assets)
         plan = own_plan(self.settings, image, spec, await asyncio.gather(*making))
         if spec.python is not None:

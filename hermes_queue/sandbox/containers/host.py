@@ -12,7 +12,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
-from hermes_queue.images.engine import HostedImage
+from hermes_queue.images.engine.hosted import HostedImage
 from hermes_queue.sandbox.base import SandboxInfo
 from hermes_queue.sandbox.image_slots import FileChange
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hermes_queue.images.engine import HostedImage
+from hermes_queue.images.engine.hosted import HostedImage, described
 from hermes_queue.images.spec import ImageConfig
 from hermes_queue.sandbox.base import SlotSpec
 from hermes_queue.sandbox.containers.host import ContainerSpec, Mount
@@ -61,7 +61,7 @@ def own_plan(
         capabilities=RIGHTS,
         mounts=tuple(mounts),
     )
-    return ContainerPlan(wanted, described(settings.image, image), spec, "", None, uid)
+    return ContainerPlan(wanted, described(settings.image, None, image), spec, "", None, uid)
 
 
 def image_plan(
@@ -83,9 +83,3 @@ def image_plan(
     )
     user = wanted.user or image.config.user or "0"
     return ContainerPlan(wanted, name, spec, user, image.config)
-
-
-def described(name: str, image: HostedImage) -> str:
-    """The name with its digest; without a registry's, with the image's own."""
-    digest = next((each.partition("@")[2] for each in image.digests), image.image_id)
-    return name if "@" in name else f"{name}@{digest}"

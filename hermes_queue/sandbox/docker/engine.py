@@ -13,8 +13,8 @@ from urllib.parse import quote
 
 from hermes_queue.cancellation import unbroken
 from hermes_queue.errors import SandboxError, SandboxRejected, SlotLost
-from hermes_queue.images.engine import EngineImages, HostedImage
-from hermes_queue.images.engine_client import EngineClient, is_ended, translated
+from hermes_queue.images.engine.hosted import EngineImages, HostedImage
+from hermes_queue.images.engine.client import EngineClient, is_ended, translated
 from hermes_queue.sandbox.base import SandboxInfo
 from hermes_queue.sandbox.containers.backend import ContainerBackend
 from hermes_queue.sandbox.containers.host import (
@@ -25,7 +25,7 @@ from hermes_queue.sandbox.containers.host import (
 )
 from hermes_queue.sandbox.docker.facts import check_limits, read_facts
 from hermes_queue.sandbox.image_slots import FileChange
-from hermes_queue.settings import DockerSettings
+from hermes_queue.settings import DockerSettings, PathSettings
 
 if TYPE_CHECKING:
     from aiodocker.execs import Exec
@@ -50,8 +50,10 @@ CODE_TRIES, CODE_PAUSE_S = 40, 0.05
 def make_backend(settings: DockerSettings, **options: Any) -> ContainerBackend:
     """The backend `docker`; `options` are those of `BackendFactory`."""
     client = EngineClient(settings.host)
-    images = EngineImages(client, settings)
-    return ContainerBackend(Engine(client, settings), images, settings, **options)
+    cache = (options.pop("cache", None) or PathSettings().cache).absolute()
+    images = EngineImages(client, settings, cache=cache)
+    engine = Engine(client, settings, images)
+    return ContainerBackend(engine, images, settings, cache=cache, **options)
 
 
 class EngineExec:
@@ -102,8 +104,11 @@ class EngineExec:
 class Engine:
     """See `ContainerHost`."""
 
-    def __init__(self, client: EngineClient, settings: DockerSettings) -> None:
+    def __init__(
+        self, client: EngineClient, settings: DockerSettings, images: EngineImages
+    ) -> None:
         self._client = client
+        self._images = images
         self._settings = settings
         self._networks: set[str] = set()
         self._networking = asyncio.Lock()
@@ -259,7 +264,7 @@ class Engine:
         }
         with translated("keeping a container's files", gone=True):
             await self._client.json("commit", "POST", params=params, data={}, timeout_s=600.0)
-        if (image := await EngineImages(self._client, self._settings).find(name)) is None:
+        if (image := await self._images.find(name)) is None:
             raise SandboxError(f"the engine lost the image {name} that it has just made")
         return image
 
