@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
 
 from pydantic import BaseModel
 
@@ -25,8 +25,8 @@ ItemT = TypeVar("ItemT", bound=BaseModel)
 class Verdict:
     """The result of `verify`, which either returns one or raises; there is no "unknown"."""
 
-    score: float
-    """The task's own measure, usually 0.0 or 1.0."""
+    score: float | None
+    """The task's own measure, usually 0.0 or 1.0. None in an `Unscored` env alone."""
     rewards: Mapping[str, float] = field(default_factory=dict)
     """Optional shaping terms; never added to `score`."""
     report: Mapping[str, Any] = field(default_factory=dict)
@@ -87,6 +87,17 @@ class Environment(Protocol[ItemT]):
 
 
 @runtime_checkable
+class Unscored(Protocol):
+    """An env without a verifier, whose trajectories have no score by design.
+
+    Its verdicts have the score None; the records are `unscored`, not failed, and no training data
+    for reinforcement learning.
+    """
+
+    unscored: ClassVar[Literal[True]]
+
+
+@runtime_checkable
 class DescribesTask(Protocol):
     """An env that says its task to a program with tools of its own (`--agent command`).
 
@@ -99,6 +110,29 @@ class DescribesTask(Protocol):
 
         If the answer is not in the workspace, the text says that the last message holds it.
         """
+
+
+@runtime_checkable
+class LoadsItem(Protocol):
+    """An env whose items name something that has to be on the worker's host first.
+
+    Optional. Producers do not call it: there, only `Item`, `tamper` and, for programs, `spec` and
+    `task` are used, which must do without.
+    """
+
+    async def load(self, item: Any) -> Any:
+        """The item with what it names, for all other methods. Blocks no event loop.
+
+        Raises:
+            EnvBug: it names something that is not there or is not what it should be.
+            EnvInfraError: it could not be fetched.
+        """
+
+
+async def load_item(env: Environment[Any], row: Mapping[str, Any]) -> Any:
+    """The item of a row, loaded if the env does that. Raises the same as `LoadsItem.load`."""
+    item = env.Item.model_validate(row)
+    return await env.load(item) if isinstance(env, LoadsItem) else item
 
 
 ReadAsset = Callable[[AssetSpec, str], Awaitable[bytes]]

@@ -44,6 +44,8 @@ class Draft:
     image: str | None = None
     """What the sandbox was made of, as its backend says."""
     verdict: Verdict | None = None
+    evaluation: bool = False
+    """Whether its item says that nothing may be trained on it."""
     continued: bool = False
     """Whether it continues turns of an earlier attempt."""
     kept_agent_s: float = 0.0

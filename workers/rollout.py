@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from envs.base import Environment, load_env, task_of
+from envs.base import Environment, load_env, load_item, task_of
 from hermes_queue.agent.chat import ChatClient
 from hermes_queue.agent.context import ContextControl
 from hermes_queue.agent.endpoint.limiter import Limiter, Unlimited
@@ -20,7 +20,7 @@ from hermes_queue.agent.loop import BeforeTurn, run_agent
 from hermes_queue.agent.programs.conceal import check_conceal
 from hermes_queue.agent.registry import AgentScript, make_chat, warm_up
 from hermes_queue.models import Message, ToolCall
-from hermes_queue.sandbox.base import WORKSPACE, SandboxBackend
+from hermes_queue.sandbox.base import WORKSPACE, SandboxBackend, Slot
 from hermes_queue.sandbox.context import SlotContext
 from hermes_queue.settings import ModelSettings
 from hermes_queue.tools import Toolbox, ToolContext
@@ -77,7 +77,8 @@ async def rollout(
     async with draft.clock.stage("load"):
         await import_named(job, allowed=imports)
         env = load_env(job.env)
-        item = env.Item.model_validate(row)
+        item = await load_item(env, row)
+        draft.evaluation = getattr(item, "evaluation", None) is True
         draft.env_version = checked_version(env, job.env)
         program = program_of(job.agent, env, definition)
         spec = spec_of(env.spec(item, job.profile), program)
@@ -105,7 +106,7 @@ async def rollout(
             if program is None:
                 await _act(draft, env, prompt(), chat, at_work, before_turn, journal)
             else:
-                task = _moved(task_of(env, item), context.workspace)
+                task = _moved(task_of(env, item), context.slot)
                 work = (draft, program, task, chat, backend, context.slot)
                 await run_command(*work, deadline=end, before_turn=before_turn)
         if draft.agent.stop_reason == "slot_killed":
@@ -113,7 +114,7 @@ async def rollout(
         context.deadline = draft.clock.deadline
         async with draft.clock.stage("verify", limit_s=limits.verify_timeout_s):
             verdict = await env.verify(item, context, draft.agent.shown)
-            draft.verdict = await check(verdict)
+            draft.verdict = await check(verdict, env)
         await on_measured()
     finally:
         await backend.release(context.slot)
@@ -173,24 +174,24 @@ async def _replace_slot(
 
 
 def _prompt(env: Environment[Any], item: Any, context: SlotContext) -> Sequence[Message]:
-    return _with_workspace(env.prompt(item), context.workspace)
+    return _with_workspace(env.prompt(item), context.slot)
 
 
-def _with_workspace(messages: Sequence[Message], workspace: str) -> Sequence[Message]:
+def _with_workspace(messages: Sequence[Message], slot: Slot) -> Sequence[Message]:
     """Return the prompt with the workspace's real path, if the backend cannot mount /workspace."""
-    if workspace == WORKSPACE:
+    if slot.workspace == WORKSPACE:
         return messages
-    moved = [_moved(message.content or "", workspace) for message in messages]
+    moved = [_moved(message.content or "", slot) for message in messages]
     return [
         message.model_copy(update={"content": text or message.content})
         for message, text in zip(messages, moved, strict=True)
     ]
 
 
-def _moved(text: str, workspace: str) -> str:
-    if workspace == WORKSPACE:
+def _moved(text: str, slot: Slot) -> str:
+    if slot.workspace == WORKSPACE or slot.spec.image is not None:  # an image has its own paths
         return text
-    return re.sub(re.escape(WORKSPACE) + r"(?![\w-])", lambda _: workspace, text)
+    return re.sub(re.escape(WORKSPACE) + r"(?![\w-])", lambda _: slot.workspace, text)
 
 
 def _script(

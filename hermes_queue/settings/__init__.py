@@ -1,5 +1,6 @@
 """Settings: one small frozen section per component, read from `HERMES_QUEUE_*`.
 
+    harbor.py         tasks in the Harbor format
     docker.py         containers of Docker Engine and Podman
     images.py         images of tasks
     model.py          model endpoints
@@ -28,6 +29,7 @@ from pydantic_settings import BaseSettings
 from hermes_queue import extensions
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.settings.docker import DockerSettings
+from hermes_queue.settings.harbor import HarborSettings
 from hermes_queue.settings.images import ImageSettings
 from hermes_queue.settings.model import LimiterSettings, ModelSettings
 from hermes_queue.settings.observability import LogSettings, MetricsSettings
@@ -264,6 +266,7 @@ SECTIONS: tuple[type[BaseSettings], ...] = (
     StoreSettings,
     ArchiveSettings,
     ProducerSettings,
+    HarborSettings,
     MetricsSettings,
     LogSettings,
 )
@@ -276,6 +279,7 @@ __all__ = [
     "ArchiveSettings",
     "BreakerSettings",
     "DockerSettings",
+    "HarborSettings",
     "ImageSettings",
     "LeaseSettings",
     "LimiterSettings",

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hermes_queue.cancellation import end_tasks, unbroken
-from hermes_queue.errors import EnvInfraError, SandboxError, SandboxRejected, SlotLost
+from hermes_queue.errors import EnvInfraError, SandboxError, SlotLost
 from hermes_queue.images.engine.hosted import EngineImages, HostedImage
 from hermes_queue.images.permission import check_resources
 from hermes_queue.images.spec import ImageSpec

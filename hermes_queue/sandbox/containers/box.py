@@ -15,7 +15,6 @@ from hermes_queue.errors import SandboxError, SandboxRejected, SlotLost
 from hermes_queue.sandbox.base import (
     MAX_OUTPUT_BYTES,
     SLOT_ENVIRONMENT,
-    WORKSPACE,
     ExecutionResult,
 )
 from hermes_queue.sandbox.containers.host import ContainerHost
@@ -60,7 +59,7 @@ class SlotBox:
     @property
     def workspace(self) -> str:
         """Working directory of commands."""
-        return self.plan.config.workdir or "/" if self.plan.config else WORKSPACE
+        return self.plan.workdir
 
     def check(self, slot_id: str) -> None:
         """Raises SlotLost: the lease has ended, or the container has."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hermes_queue.images.engine.hosted import HostedImage, described
 from hermes_queue.images.spec import ImageConfig
-from hermes_queue.sandbox.base import SlotSpec
+from hermes_queue.sandbox.base import WORKSPACE, SlotSpec
 from hermes_queue.sandbox.containers.host import ContainerSpec, Mount
 from hermes_queue.sandbox.containers.scripts import SLOT_UID, first_process
 from hermes_queue.settings import DockerSettings
@@ -30,6 +30,7 @@ class ContainerPlan:
     """Who runs commands: a name or uid of the image."""
     config: ImageConfig | None
     """Of the task's image; None = the backend's own, whose slots are furnished."""
+    workdir: str = WORKSPACE
     uid: int | None = None
     """Who runs commands in a furnished slot; never anybody with a name in the image."""
 
@@ -39,7 +40,7 @@ class ContainerPlan:
         spec = self.spec
         limits = (spec.cpus, spec.memory_mb, spec.pids, spec.shm_mb, spec.network)
         rest = (spec.capabilities, spec.no_new_privileges, spec.mounts, spec.env, self.uid)
-        return (spec.image, *limits, *rest)
+        return (spec.image, spec.command, *limits, *rest)
 
 
 def own_plan(
@@ -61,7 +62,7 @@ def own_plan(
         capabilities=RIGHTS,
         mounts=tuple(mounts),
     )
-    return ContainerPlan(wanted, described(settings.image, None, image), spec, "", None, uid)
+    return ContainerPlan(wanted, described(settings.image, None, image), spec, "", None, uid=uid)
 
 
 def image_plan(
@@ -70,7 +71,7 @@ def image_plan(
     """For a task with an image; `name` describes it, `network` is a name for the host."""
     spec = ContainerSpec(
         image=image.image_id,
-        command=first_process(None),
+        command=first_process(None, wanted.workdir),
         labels={},
         cpus=wanted.cpus or settings.cpus,
         memory_mb=wanted.memory_mb or settings.memory_mb,
@@ -82,4 +83,5 @@ def image_plan(
         env=wanted.env,
     )
     user = wanted.user or image.config.user or "0"
-    return ContainerPlan(wanted, name, spec, user, image.config)
+    workdir = wanted.workdir or image.config.workdir or "/"
+    return ContainerPlan(wanted, name, spec, user, image.config, workdir)

@@ -23,10 +23,14 @@ PROBE = (
 """Prints abilities of an image."""
 
 
-def first_process(uid: int | None) -> tuple[str, ...]:
-    """The argv of a container's first process; it makes a slot's directories for `uid`."""
+def first_process(uid: int | None, workdir: str | None = None) -> tuple[str, ...]:
+    """The argv of a container's first process.
+
+    It makes a slot's directories for `uid`; without one, the working directory of the task.
+    """
     if uid is None:
-        return ("/bin/sh", "-c", _WAIT)
+        make = 'mkdir -p -- "$1"; ' if workdir else ""
+        return ("/bin/sh", "-c", make + _WAIT, "slot", *([workdir] if workdir else []))
     places = f"{WORKSPACE} {HOME}"
     furnish = (
         f"umask 022 && mkdir -p {places} {ASSETS} && chown {uid}:{uid} {places} && "

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote
 
 from hermes_queue.cancellation import unbroken
-from hermes_queue.errors import SandboxError, SandboxRejected, SlotLost
+from hermes_queue.errors import SandboxError, SlotLost
 from hermes_queue.images.engine.hosted import EngineImages, HostedImage
-from hermes_queue.images.engine.client import EngineClient, is_ended, translated
+from hermes_queue.images.engine.client import EngineClient, translated
 from hermes_queue.sandbox.base import SandboxInfo
 from hermes_queue.sandbox.containers.backend import ContainerBackend
 from hermes_queue.sandbox.containers.host import (
