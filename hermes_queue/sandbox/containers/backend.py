@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hermes_queue.cancellation import end_tasks, unbroken
-from hermes_queue.errors import EnvInfraError, SandboxError, SlotLost
+from hermes_queue.errors import EnvInfraError, SandboxError, SandboxRejected, SlotLost
 from hermes_queue.images.engine.hosted import EngineImages, HostedImage
 from hermes_queue.images.permission import check_resources
 from hermes_queue.images.spec import ImageSpec
@@ -48,8 +48,10 @@ MAX_CHANGES = 200_000
 GIVE_UP_S = 20.0
 """For an engine that is away while the backend stops; the next worker removes what is left."""
 MEASURE_S = 30.0
-NOBODY = "trajectory"
-"""Label of the container of a trajectory."""
+TRAJECTORY = "trajectory"
+"""Label of a container that was made for one."""
+COMMITS = "localhost/hermes-queue/commit"
+"""Names of images that `commit` makes; Podman gives this host to all that come from no registry."""
 
 
 class ContainerBackend(SlotBackend):
@@ -181,8 +183,11 @@ class ContainerBackend(SlotBackend):
         self._check_running()
         if spec.image is None:
             return await self._own_plan(spec)
-        if committed := self._commits.get(spec.image.reference or ""):
-            image, name = committed, str(spec.image.reference)
+        reference = spec.image.reference or ""
+        if reference in self._commits:
+            image, name = self._commits[reference], reference
+        elif reference.startswith(f"{COMMITS}:"):
+            raise SandboxRejected(f"the slot of image {reference} has ended, and with it the image")
         else:
             check_resources(
                 self._images.images,
@@ -217,7 +222,16 @@ class ContainerBackend(SlotBackend):
     async def _make(self, plan: ContainerPlan, labels: Mapping[str, str]) -> str:
         """A container of this plan, known to the ledger and with all that a slot needs."""
         every = {**self.labels, **self._leftovers.labels, **labels}
-        container = await self._host.create(dataclasses.replace(plan.spec, labels=every))
+        name = f"hermes-queue-{uuid.uuid4().hex}"
+        spec = dataclasses.replace(plan.spec, labels=every, name=name)
+        try:
+            container = await self._host.create(spec)
+        except SandboxRejected:
+            raise
+        except BaseException:
+            # The engine may have made it, and died before it could tell.
+            await unbroken(self._stock.remove(name))
+            raise
         try:
             await self._observer.created(container, self.labels)
             await self._probes.check(container, plan)
@@ -246,7 +260,7 @@ class ContainerBackend(SlotBackend):
     ) -> Slot:
         plan = plan or await self._plan(spec)
         self._check_running()
-        box = await self._stock.take(plan, {NOBODY: trajectory_id})
+        box = await self._stock.take(plan, {TRAJECTORY: trajectory_id})
         try:
             if spec.conceal:
                 await self._probes.conceal(box.container, plan, spec.conceal)
@@ -400,7 +414,7 @@ class ContainerBackend(SlotBackend):
     async def commit(self, slot: Slot) -> ImageSpec:
         """See `ImageSlots`."""
         box = self._leased(slot)
-        name = f"hermes-queue/commit:{uuid.uuid4().hex}"
+        name = f"{COMMITS}:{uuid.uuid4().hex}"
         labels = {**self.labels, **self._leftovers.labels}
         box.commits.append(name)
         made = await unbroken(self._host.commit(box.container, name, labels))

@@ -49,6 +49,8 @@ class ContainerSpec:
     no_new_privileges: bool = True
     mounts: tuple[Mount, ...] = ()
     env: tuple[tuple[str, str], ...] = ()
+    name: str = ""
+    """Chosen by us, so that a container can be removed whose id never reached us."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,7 @@ class ContainerHost(Protocol):
         """Idempotent, never raises."""
 
     async def create(self, spec: ContainerSpec) -> str:
-        """A started container; its id. On failure, or if cancelled, nothing is left."""
+        """A started container; its id. If it fails, a container of this name may be left."""
         ...
 
     def exec(
@@ -140,7 +142,7 @@ class ContainerHost(Protocol):
         ...
 
     async def remove(self, container: str) -> None:
-        """End a container and delete its files. No-op if it is gone."""
+        """End a container, by id or name, and delete its files. No-op if it is gone."""
 
     async def remove_image(self, name: str) -> None:
         """Delete an image. No-op if it is gone."""

@@ -40,7 +40,7 @@ class ContainerPlan:
         spec = self.spec
         limits = (spec.cpus, spec.memory_mb, spec.pids, spec.shm_mb, spec.network)
         rest = (spec.capabilities, spec.no_new_privileges, spec.mounts, spec.env, self.uid)
-        return (spec.image, spec.command, *limits, *rest)
+        return (spec.image, self.wanted.workdir, *limits, *rest)
 
 
 def own_plan(
@@ -71,7 +71,7 @@ def image_plan(
     """For a task with an image; `name` describes it, `network` is a name for the host."""
     spec = ContainerSpec(
         image=image.image_id,
-        command=first_process(None, wanted.workdir),
+        command=first_process(None),
         labels={},
         cpus=wanted.cpus or settings.cpus,
         memory_mb=wanted.memory_mb or settings.memory_mb,

@@ -23,14 +23,10 @@ PROBE = (
 """Prints abilities of an image."""
 
 
-def first_process(uid: int | None, workdir: str | None = None) -> tuple[str, ...]:
-    """The argv of a container's first process.
-
-    It makes a slot's directories for `uid`; without one, the working directory of the task.
-    """
+def first_process(uid: int | None) -> tuple[str, ...]:
+    """The argv of a container's first process; it makes a slot's directories for `uid`."""
     if uid is None:
-        make = 'mkdir -p -- "$1"; ' if workdir else ""
-        return ("/bin/sh", "-c", make + _WAIT, "slot", *([workdir] if workdir else []))
+        return ("/bin/sh", "-c", _WAIT)
     places = f"{WORKSPACE} {HOME}"
     furnish = (
         f"umask 022 && mkdir -p {places} {ASSETS} && chown {uid}:{uid} {places} && "

@@ -150,7 +150,11 @@ class Engine:
     async def _create(self, spec: ContainerSpec) -> str:
         with translated(f"making a container of {spec.image}", making=True):
             made = await self._client.json(
-                "containers/create", "POST", data=self._body(spec), timeout_s=300.0
+                "containers/create",
+                "POST",
+                params={"name": spec.name},
+                data=self._body(spec),
+                timeout_s=300.0,
             )
             container = str(made["Id"])
             try:
