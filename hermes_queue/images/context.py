@@ -37,6 +37,8 @@ MAX_STARS = 3
 """In one part of a pattern, and of `**` in all of it: each multiplies the time of a match."""
 MATCH_TIMEOUT_S = 20.0
 CHUNK_BYTES = 1 << 20
+SETTLED_S = 2.0
+"""Age of a change after which another one has another time."""
 
 EntryKind = Literal["file", "directory", "link"]
 
@@ -53,6 +55,8 @@ class ContextEntry:
     size: int
     content: str
     """Hex SHA-256 of a file, target of a link, empty for a directory."""
+    mtime: int = 0
+    """Kept in the image, because make and zip look at it; no part of digests and keys."""
 
 
 class BuildContext:
@@ -129,24 +133,13 @@ class BuildContext:
         with _opened(self.root, entry.path) as source:
             return source.read(512)
 
-    def write_tar(self, file: IO[bytes], replaced: Mapping[str, bytes] | None = None) -> None:
-        """Write a tar archive for a container engine: included files, owned by root.
-
-        `replaced` has contents for paths, e.g. of a rewritten Dockerfile. Raises EnvBug: a file
-        has changed since the walk.
-        """
+    def for_engines(self) -> dict[str, ContextEntry]:
+        """What a container engine gets: `included`, and the Dockerfile."""
         chosen = self.included()
-        for name in (DOCKERFILE, IGNORE_FILE):
-            if name in self.entries:
-                chosen[name] = self.entries[name]
-        with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar:
-            for entry in chosen.values():
-                if replaced and entry.path in replaced:
-                    data = replaced[entry.path]
-                    info = tar_member(entry, entry.path, size=len(data))
-                    tar.addfile(info, io.BytesIO(data))
-                else:
-                    self.add_to_tar(tar, entry, entry.path)
+        chosen.pop(IGNORE_FILE, None)  # applied already; some engines would apply it again
+        if DOCKERFILE in self.entries:
+            chosen[DOCKERFILE] = self.entries[DOCKERFILE]
+        return chosen
 
     def add_to_tar(self, tar: tarfile.TarFile, entry: ContextEntry, name: str) -> None:
         """Add one entry under another name. Raises EnvBug: it has changed since the walk."""
@@ -183,16 +176,17 @@ def digest_of(entries: Iterable[ContextEntry]) -> str:
     return digest.hexdigest()
 
 
-def tar_member(entry: ContextEntry, name: str, *, size: int | None = None) -> tarfile.TarInfo:
-    """The header of an entry: of root, and without times, so that equal files give equal bytes."""
+def tar_member(entry: ContextEntry, name: str) -> tarfile.TarInfo:
+    """The header of an entry, which belongs to root."""
     info = tarfile.TarInfo(name)
+    info.mtime = entry.mtime
     info.mode = entry.mode
     if entry.kind == "directory":
         info.type = tarfile.DIRTYPE
     elif entry.kind == "link":
         info.type, info.linkname = tarfile.SYMTYPE, entry.content
     else:
-        info.size = entry.size if size is None else size
+        info.size = entry.size
     return info
 
 
@@ -236,43 +230,58 @@ class _Walk:
             if len(path) > MAX_PATH_CHARS or not _is_unicode(path):
                 raise self.refuse(repr(path), "its path is too long, or not UTF-8")
             found_stat = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
-            mode = stat.S_IMODE(found_stat.st_mode) & 0o777
+            mode, mtime = stat.S_IMODE(found_stat.st_mode) & 0o777, int(found_stat.st_mtime)
             if stat.S_ISLNK(found_stat.st_mode):
                 target = os.readlink(name, dir_fd=descriptor)
                 if leads_out(path, target):
                     raise self.refuse(path, f"the link leads out of the folder, to {target[:300]}")
-                self.add(ContextEntry(path, "link", 0o777, 0, target))
+                self.add(ContextEntry(path, "link", 0o777, 0, target, mtime))
             elif stat.S_ISDIR(found_stat.st_mode):
                 if depth >= MAX_DEPTH:
                     raise self.refuse(path, f"more than {MAX_DEPTH} directories deep")
-                self.add(ContextEntry(path, "directory", mode, 0, ""))
+                self.add(ContextEntry(path, "directory", mode, 0, "", mtime))
                 inner = os.open(name, _DIRECTORY, dir_fd=descriptor)
                 try:
                     self.visit(inner, f"{path}/", depth + 1)
                 finally:
                     os.close(inner)
             elif stat.S_ISREG(found_stat.st_mode):
-                self._visit_file(descriptor, name, path, mode)
+                self._visit_file(descriptor, name, path, mode, mtime)
             else:
                 raise self.refuse(path, "neither a file, a directory nor a link")
 
-    def _visit_file(self, above: int, name: str, path: str, mode: int) -> None:
+    def _visit_file(self, above: int, name: str, path: str, mode: int, mtime: int) -> None:
         opened = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=above)
         with os.fdopen(opened, "rb") as file:
-            size = os.fstat(opened).st_size
-            if self.bytes + size > MAX_BYTES:
+            found = os.fstat(opened)
+            if self.bytes + found.st_size > MAX_BYTES:
                 raise EnvBug(f"{self.root} has more than {MAX_BYTES >> 30} GiB, at {path}")
-            digest, read = hashlib.sha256(), 0
-            while chunk := file.read(min(CHUNK_BYTES, size - read)):
-                digest.update(chunk)
-                read += len(chunk)
-        self.add(ContextEntry(path, "file", mode, read, digest.hexdigest()))
+            key = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+            content = _KNOWN.get(key) or _digest_of_file(file, found.st_size)
+        if found.st_ctime < time.time() - SETTLED_S:
+            if len(_KNOWN) >= MAX_ENTRIES:
+                _KNOWN.clear()
+            _KNOWN[key] = content
+        self.add(ContextEntry(path, "file", mode, found.st_size, content, mtime))
 
     def _bounded(self, found: Iterator[os.DirEntry[str]]) -> Iterator[os.DirEntry[str]]:
         for number, each in enumerate(found):
             if number > MAX_ENTRIES:
                 raise EnvBug(f"{self.root} has more than {MAX_ENTRIES} files, at {each.name}")
             yield each
+
+
+_KNOWN: dict[tuple[int, ...], str] = {}
+"""Digests of files by device, inode, size and times: many leases have the same context."""
+
+
+def _digest_of_file(file: IO[bytes], size: int) -> str:
+    """Hex SHA-256 of the first `size` bytes."""
+    digest = hashlib.sha256()
+    while size > 0 and (chunk := file.read(min(CHUNK_BYTES, size))):
+        digest.update(chunk)
+        size -= len(chunk)
+    return digest.hexdigest()
 
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -9,14 +9,16 @@ import hashlib
 import io
 import json
 import tarfile
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from posixpath import basename, dirname, join, normpath
 from typing import IO, Literal
 
 from hermes_queue.errors import EnvBug
-from hermes_queue.images.context import BuildContext, ContextEntry, tar_member
+from hermes_queue.images.context import DOCKERFILE, BuildContext, ContextEntry, tar_member
 from hermes_queue.images.dockerfile.evaluation import CopyStep
+from hermes_queue.images.dockerfile.old_engines import FOLDER, OldEngineBuild
 from hermes_queue.images.inside.tree import INDEX, has_wildcards, matches
 
 MAX_LINKS = 40
@@ -137,6 +139,30 @@ class ContextCopy:
         return EnvBug(f"Dockerfile line {self._step.line}: {word}: {why}")
 
 
-def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
-    entry = ContextEntry(name, "file", 0o644, len(content), "")
+def _add(tar: tarfile.TarFile, name: str, content: bytes, mode: int = 0o644) -> None:
+    entry = ContextEntry(name, "file", mode, len(content), "", int(time.time()))
     tar.addfile(tar_member(entry, name), io.BytesIO(content))
+
+
+def write_engine_tar(context: BuildContext, build: OldEngineBuild, file: IO[bytes]) -> None:
+    """Write the context as an archive for a container engine, with a rewritten Dockerfile.
+
+    Blocking. Raises EnvBug: a file has changed since the walk, or a source is not there.
+    """
+    with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        for path, entry in context.for_engines().items():
+            if path != DOCKERFILE and path.partition("/")[0] != FOLDER:
+                context.add_to_tar(tar, entry, path)
+        _add(tar, DOCKERFILE, build.text.encode())
+        modes = {folder: mode for folder, _, mode in build.copies}
+        for path, content in build.files.items():
+            _add(tar, path, content, modes.get(dirname(path), 0o644))
+        for folder, sources, mode in build.copies:
+            step = CopyStep(0, sources, (), "/", None, "", mode, unpack=False)
+            for source in ContextCopy(step, context).sources:
+                name = "" if source.name == "." else source.name
+                merged = len(sources) > 1 or has_wildcards("".join(sources))
+                inner = "" if merged and source.kind == "directory" else name
+                for path, entry in source.entries:
+                    target = join(folder, inner, path).rstrip("/")
+                    context.add_to_tar(tar, replace(entry, mode=mode), target)

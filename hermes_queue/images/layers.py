@@ -13,6 +13,7 @@ namespace and may have setuid files, so nobody else may reach them: `layers` and
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import hashlib
 import json
 import os
@@ -166,6 +167,7 @@ class LayerStore:
                 await fill(draft)
                 size = await self._measured(draft)
                 info = LayerInfo(info.parent, info.made_by, size, info.created)
+                await asyncio.to_thread(_write_out, draft)
                 place = self._root / "info" / f"{key}.json"
                 unfinished = place.with_name(f".{key}.{secrets.token_hex(4)}")
                 with replaced(place, unfinished):
@@ -271,3 +273,15 @@ class LayerStore:
             if mode == 0o700 and os.geteuid() == 0:
                 os.chown(place, host_id, host_id)
         (self._root / "pins").mkdir(exist_ok=True)
+
+
+def _write_out(path: Path) -> None:
+    """Wait until a file system has everything on its disk. Raises OSError: it could not write."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        # Overlays of builds are mounted `volatile`: nothing in them was synced yet.
+        if ctypes.CDLL(None, use_errno=True).syncfs(descriptor):
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), str(path))
+    finally:
+        os.close(descriptor)

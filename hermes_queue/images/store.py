@@ -27,6 +27,8 @@ from hermes_queue.settings.images import ImageSettings
 
 BUILDS_AT_ONCE = 2
 DIGEST_CHARS = 12
+CONTEXT = "context:"
+"""Begins the names of built images; the digest of the context follows."""
 
 
 class Puller(Protocol):
@@ -134,7 +136,9 @@ class ImageStore:
         """Bring a whole name from its registry, again if it is here. Raises: as `pin`."""
         puller = self._puller
         if puller is None:
-            raise SandboxRejected(cannot_be_had(name, "there is no registry client"))
+            from hermes_queue.images.fetch.registry import Registry  # imports aiohttp, and us
+
+            puller = Registry()
         lock = self.root / "locks" / f"{hashlib.sha256(name.encode()).hexdigest()[:24]}.lock"
         self.layers.prepare()
         began = time.time()
@@ -174,7 +178,7 @@ class ImageStore:
 
     async def _by_context(self, spec: ImageSpec, pinned: PinnedImage) -> Rootfs:
         """Build the folder, unless the same files on the same base images were built before."""
-        if spec.digest and (record := self.names.get(f"context:{spec.digest}")) is not None:
+        if spec.digest and (record := self.names.get(f"{CONTEXT}{spec.digest}")) is not None:
             bases = {name: (await self.named(name, pinned)) for name in record.bases}
             same = all(bases[name].digest == digest for name, digest in record.bases.items())
             if same and await self._pin_chain(record.top, pinned):
@@ -186,7 +190,7 @@ class ImageStore:
             image = await self._build(spec, context, found, bases, pinned)
         assert image.top is not None  # noqa: S101 - checked by the builder
         record = ImageRecord(
-            f"context:{context.digest}",
+            f"{CONTEXT}{context.digest}",
             image.top,
             image.config,
             image.digest,
@@ -221,7 +225,7 @@ class ImageStore:
 
     def _built_description(self, record: ImageRecord, bases: dict[str, ImageRecord]) -> str:
         lines = [self._described(name, base) for name, base in bases.items()]
-        start = f"built from sha256:{record.name.removeprefix('context:')[:DIGEST_CHARS]}"
+        start = f"built from sha256:{record.name.removeprefix(CONTEXT)[:DIGEST_CHARS]}"
         return "; FROM ".join([start, *lines])
 
     async def make_room(self) -> int:
@@ -238,18 +242,41 @@ class ImageStore:
             unused_s: Spare layers that were used within this time.
             kept: Spare imported images, which nothing could bring back.
         """
+        spared = self._chains(lambda record: kept and record.kept)
+        return await self._delete(is_too_much, spared, unused_s)
+
+    async def forget(self, name: str) -> int:
+        """Remove an image, and its layers that no other image needs; returns freed bytes.
+
+        `name` is a whole name, or `context:` with the beginning of a digest. Raises KeyError: there
+        is no such image.
+        """
+        records = self.names.all()
+        is_built = name.startswith(CONTEXT) and len(name) > len(CONTEXT)
+        gone = [r for r in records if r.name == name or (is_built and r.name.startswith(name))]
+        if not gone:
+            raise KeyError(name)
+        layers = self._chains(lambda record: record in gone)
+        for record in gone:
+            self.names.forget(record.name)
+        others = set(await asyncio.to_thread(self.layers.all)) - layers
+        return await self._delete(lambda _: True, others | self._chains(lambda _: True), 0.0)
+
+    def _chains(self, which: Callable[[ImageRecord], bool]) -> set[str]:
+        """The layers of some of the images."""
+        chains = [self.layers.chain(each.top) or () for each in self.names.all() if which(each)]
+        return {key for chain in chains for key in chain}
+
+    async def _delete(
+        self, is_too_much: Callable[[int], bool], spared: set[str], unused_s: float
+    ) -> int:
         layers = await asyncio.to_thread(self.layers.all)
-        used = sum(each.size_bytes for each in layers.values())
-        spared: set[str] = set()
-        for record in self.names.all():
-            if kept and record.kept:
-                spared |= set(self.layers.chain(record.top) or ())
-        freed = 0
-        tried: set[str] = set()
+        used, freed = sum(each.size_bytes for each in layers.values()), 0
+        tried = set(spared)
         while is_too_much(used - freed):
             parents = {each.parent for each in layers.values()}
-            free = [key for key in layers if key not in parents | spared | tried]
-            free = [k for k in free if time.time() - self.layers.used_at(k) >= unused_s]
+            free = [key for key in layers if key not in parents | tried]
+            free = [key for key in free if time.time() - self.layers.used_at(key) >= unused_s]
             if not free:
                 break
             key = min(free, key=self.layers.used_at)

@@ -8,14 +8,14 @@ import json
 import logging
 import tempfile
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hermes_queue.disk.turn import build_turn
 from hermes_queue.errors import EnvInfraError, SandboxError
 from hermes_queue.images.context import DOCKERFILE, BuildContext
-from hermes_queue.images.dockerfile.old_engines import for_old_engines
+from hermes_queue.images.copying import write_engine_tar
+from hermes_queue.images.dockerfile.old_engines import OldEngineBuild, for_old_engines
 from hermes_queue.images.engine.client import EngineClient, progress, translated
 from hermes_queue.images.plan import plan
 from hermes_queue.images.spec import ImageSpec
@@ -61,7 +61,8 @@ async def built(
     async with build_turn(locks / f"{key[:40]}.lock"):
         found = await images.find(tag)
         if found is None:
-            await _build(client, settings, spec, context, for_old_engines(text, ids), tag)
+            rewritten = await asyncio.to_thread(for_old_engines, text, ids)
+            await _build(client, settings, spec, context, rewritten, tag)
             found = await images.find(tag)
     if found is None:
         raise SandboxError(f"the engine built {tag}, and does not have it")
@@ -73,7 +74,7 @@ async def _build(
     settings: DockerSettings,
     spec: ImageSpec,
     context: BuildContext,
-    dockerfile: str,
+    rewritten: OldEngineBuild,
     tag: str,
 ) -> None:
     began = time.monotonic()
@@ -89,8 +90,7 @@ async def _build(
     if settings.build_network:
         params["networkmode"] = settings.build_network
     with tempfile.TemporaryFile() as file:
-        changed: Mapping[str, bytes] = {DOCKERFILE: dockerfile.encode()}
-        await asyncio.to_thread(context.write_tar, file, changed)
+        await asyncio.to_thread(write_engine_tar, context, rewritten, file)
         file.seek(0)
         try:
             with translated(f"building {context.root}", making=True):

@@ -76,7 +76,7 @@ def _chunks(source: IO[bytes]) -> Iterator[bytes]:
             source, read_across_frames=True
         )
     elif head.startswith(b"BZh"):
-        reader = bz2.BZ2File(source)  # type: ignore[assignment]
+        reader = bz2.BZ2File(source)
     elif head.startswith(b"\xfd7zXZ\0"):
         yield from _xz(source)
         return

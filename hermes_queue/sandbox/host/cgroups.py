@@ -136,7 +136,9 @@ def _limit_cpus(groups: ControlGroups, cpus: float) -> None:
                     (group / name).write_text(text)
                 except OSError as error:  # A group above allows less.
                     extra = {"action": "cgroup_unavailable"}
-                    logger.warning("%s is not limited to %g cores: %s", group, cpus, error, extra=extra)
+                    logger.warning(
+                        "%s is not limited to %g cores: %s", group, cpus, error, extra=extra
+                    )
 
 
 def available() -> bool:

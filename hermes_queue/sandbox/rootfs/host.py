@@ -1,6 +1,6 @@
 """What slots with images need of this host: programs, a range of ids, and a place for their files.
 
-    <cache>/slots/<sandbox id>/<name>/    files of one step, see `boot_process`
+<cache>/slots/<sandbox id>/<name>/    files of one step, see `boot_process`
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class RootfsHost:
                 "points": [],
                 "binds": [],
                 "program": str(self.python),
-                "words": ["python3", "-I", "-S", "-c", program, str(tree), *arguments],
+                "words": [str(self.python), "-I", "-S", "-c", program, str(tree), *arguments],
                 "end": [],
             }
             return await self._boot(request, stdin, stdout, timeout_s)

@@ -25,9 +25,7 @@ class RootfsSlot(LocalSlot):
 
     fence: RootfsFence
 
-    def __init__(
-        self, fence: RootfsFence, record: Path, *, remove: Callable[[Path], None]
-    ) -> None:
+    def __init__(self, fence: RootfsFence, record: Path, *, remove: Callable[[Path], None]) -> None:
         super().__init__(fence, record, remove=remove)
         self.lost_because = ""
         """Why the worker has ended it."""

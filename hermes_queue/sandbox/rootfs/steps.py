@@ -95,7 +95,9 @@ class RootfsSteps:
             pid, started = fence.init_pid, fence.init_started
             record_slot(path.parent, path.name, pid=pid, started=started, groups=groups)
             await slot.become(step.user)
-            done = await (self._run_connected(slot, step, pip) if step.network else _run(slot, step))
+            done = await (
+                self._run_connected(slot, step, pip) if step.network else _run(slot, step)
+            )
         except SandboxRejected as error:  # no such user: the Dockerfile's fault
             return StepResult(1, f"{error}\n".encode())
         except OSError as error:
