@@ -171,6 +171,7 @@ async def make_backend(
     yield make
     for backend in started:
         await backend.stop()
+    for backend in started:
         left = await backend.list_sandboxes({"worker": backend.labels["worker"]})
         assert left == []
 

@@ -6,6 +6,7 @@ firewall rule and no bridge of the host. Elsewhere an engine that runs already i
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import fcntl
 import os
@@ -21,13 +22,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hermes_queue.errors import HermesQueueError
+from hermes_queue.images.base_image import BaseImage, make_base_image
+
 PACKAGES = {
     "docker": ("docker.io", "runc"),
     "podman": ("podman", "runc", "conmon", "netavark"),
     "image": ("mmdebstrap",),
 }
 PROGRAMS = {"docker": "dockerd", "podman": "podman", "image": "mmdebstrap"}
-BASE_PACKAGES = "ca-certificates,python3,git,procps"
+BASE_PACKAGES = ("python3", "git", "procps")
 """Of the image of slots: what `python:3.11` has of what the checks use."""
 SUITE = "bookworm"
 BASE = "localhost/hermes-queue-test:base"
@@ -87,33 +91,14 @@ def _exclusively(name: str) -> Iterator[None]:
 def base_tarball(cache: Path) -> Path:
     """An archive of Debian's root file system with `BASE_PACKAGES`, made once and kept in `cache`.
 
-    Raises NoEngine: it cannot be made.
+    Not within a running event loop. Raises NoEngine: it cannot be made.
     """
-    kept = cache / "test-images" / f"{SUITE}-{BASE_PACKAGES.replace(',', '-')}.tar"
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    with _exclusively("base-image"):
-        if kept.is_file():
-            return kept
-        install_packages("image")
-        unfinished = kept.with_suffix(".new.tar")
-        done = subprocess.run(
-            [
-                *("mmdebstrap", "--quiet", "--variant=minbase", f"--include={BASE_PACKAGES}"),
-                *("--aptopt=APT::Install-Recommends 0", "--dpkgopt=force-unsafe-io"),
-                *("--dpkgopt=path-exclude=/usr/share/man/*", "--dpkgopt=path-exclude=/usr/share/doc/*"),
-                "--dpkgopt=path-exclude=/usr/share/locale/*",
-                "--customize-hook=ln -s python3 $1/usr/bin/python",
-                *(SUITE, str(unfinished)),
-            ],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode != 0:
-            raise NoEngine(f"mmdebstrap failed: {done.stderr[-500:]}")
-        unfinished.rename(kept)
-    return kept
+    install_packages("image")
+    base = BaseImage(SUITE, BASE_PACKAGES, python_link=True)
+    try:
+        return asyncio.run(make_base_image(base, cache / "base-images"))
+    except HermesQueueError as why:
+        raise NoEngine(str(why)) from why
 
 
 @dataclass

@@ -26,6 +26,8 @@ BACKSTOP_S = 15.0
 STDIN_CHUNK_BYTES = 256 << 10
 KILL_ROUNDS = 10
 KILL_PAUSE_S = 0.5
+ENDING_ROUNDS, ENDING_PAUSE_S = 20, 0.1
+"""For a container that cannot start programs to be known as ended."""
 SMALL_BYTES = 1 << 20
 SMALL_S = 60.0
 
@@ -184,15 +186,14 @@ async def _check_alive(host: ContainerHost, container: str) -> None:
     other program can start then.
     """
     state = await host.state(container)  # raises SlotLost: it is gone
-    if state.running:
-        try:
-            await run_small(host, container, ("/bin/true",))
-        except SlotLost:
-            state = await host.state(container)
-        else:
-            return
-    memory = ", and it was out of memory" if state.out_of_memory else ""
-    raise SlotLost(f"the container has ended{memory}")
+    if state.running and (await run_small(host, container, ("/bin/true",))).exit_code == 0:
+        return
+    for _ in range(ENDING_ROUNDS):
+        if not state.running:
+            memory = ", and it was out of memory" if state.out_of_memory else ""
+            raise SlotLost(f"the container has ended{memory}")
+        await asyncio.sleep(ENDING_PAUSE_S)
+        state = await host.state(container)
 
 
 async def run_small(
