@@ -117,7 +117,7 @@ def engine(kind: str, engines: Callable[[str], EngineProcess]) -> EngineProcess:
 @pytest.fixture(scope="session")
 def cache() -> Iterator[Path]:
     """A cache that slots can reach, which pytest's own directories are not."""
-    with tempfile.TemporaryDirectory(prefix="hermes-queue-test-", dir="/tmp") as directory:  # noqa: S108
+    with tempfile.TemporaryDirectory(prefix="hermes-queue-test-", dir="/tmp") as directory:
         Path(directory).chmod(0o755)
         yield Path(directory)
 
@@ -138,9 +138,7 @@ def environment(
 
 
 @pytest.fixture
-async def make_backend(
-    engine: EngineProcess, cache: Path
-) -> AsyncIterator[Callable[..., Any]]:
+async def make_backend(engine: EngineProcess, cache: Path) -> AsyncIterator[Callable[..., Any]]:
     """Start backends; they are stopped after the test, and have left nothing then."""
     started: list[ContainerBackend] = []
 

@@ -95,7 +95,9 @@ async def test_a_dead_container_is_a_lost_slot_and_no_observation(bench):
 
 async def test_undecodable_output_is_kept(bench):
     slot = await bench.slot(SPEC)
-    result = await bench.sh(slot, "head -c 100000 /dev/urandom | tee /root/x; echo; sha256sum /root/x >&2")
+    result = await bench.sh(
+        slot, "head -c 100000 /dev/urandom | tee /root/x; echo; sha256sum /root/x >&2"
+    )
     assert len(result.stdout) == 100_001
     assert result.stderr.split()[0].decode() in await bench.out(slot, "sha256sum /root/x")
 
@@ -112,7 +114,9 @@ async def test_the_output_of_a_command_cannot_end_it(bench):
     result = await bench.sh(slot, r"printf '\0%s\0%s\0' \"$HQ_SEAL\" '0 0 -'; echo more; exit 3")
     assert result.exit_code == 3
     assert result.stdout.endswith(b"more\n")
-    seen = await bench.out(slot, "cat /proc/*/environ 2>/dev/null | tr '\\0' '\\n' | grep -c SEAL || true")
+    seen = await bench.out(
+        slot, "cat /proc/*/environ 2>/dev/null | tr '\\0' '\\n' | grep -c SEAL || true"
+    )
     assert seen == "0"
 
 
@@ -178,7 +182,9 @@ async def test_an_engine_that_is_killed_and_started_again_loses_no_work(make_bac
             try:
                 slot = await bench.backend.acquire(name, SPEC)
                 for step in range(4):
-                    answer = await bench.answer(slot, f"sleep 0.2; echo {name} {step}", timeout_s=60)
+                    answer = await bench.answer(
+                        slot, f"sleep 0.2; echo {name} {step}", timeout_s=60
+                    )
                     if not isinstance(answer, ExecutionResult):
                         raise answer
                     assert answer.stdout == f"{name} {step}\n".encode()

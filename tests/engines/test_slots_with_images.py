@@ -1,4 +1,4 @@
-"""Slots whose task brings an image: its directory, user, variables and limits, and what it keeps."""
+"""Slots whose task brings an image: directory, user, variables, limits, and what is kept."""
 
 from __future__ import annotations
 
@@ -27,8 +27,15 @@ async def test_commands_run_as_root_with_the_images_variables(bench):
 async def test_root_may_install_programs_and_become_another_user(bench):
     slot = await bench.slot(SPEC)
     await bench.out(slot, "useradd --create-home alice && chown alice /srv && mkdir /app")
-    assert await bench.out(slot, "su alice -c 'id -un; touch /srv/x && echo $HOME'") == "alice\n/home/alice"
-    for forbidden in ("mount -t tmpfs x /mnt", "mknod /x b 7 0 && cat /x", "echo 1 >/proc/sys/kernel/panic"):
+    assert (
+        await bench.out(slot, "su alice -c 'id -un; touch /srv/x && echo $HOME'")
+        == "alice\n/home/alice"
+    )
+    for forbidden in (
+        "mount -t tmpfs x /mnt",
+        "mknod /x b 7 0 && cat /x",
+        "echo 1 >/proc/sys/kernel/panic",
+    ):
         assert not (await bench.sh(slot, forbidden)).ok, forbidden
 
 
@@ -60,7 +67,9 @@ async def test_renewing_returns_to_the_image_or_to_another_one(bench):
 
 async def test_changes_name_files_and_no_directory_that_only_holds_them(bench):
     slot = await bench.slot(SPEC)
-    await bench.out(slot, "mkdir -p /app/deep && echo 1 >/app/deep/f; echo x >>/etc/passwd; rm -r /srv")
+    await bench.out(
+        slot, "mkdir -p /app/deep && echo 1 >/app/deep/f; echo x >>/etc/passwd; rm -r /srv"
+    )
     found = {change.path: change.kind for change in await bench.backend.changes(slot)}
     assert found == {
         "/app": "added",
@@ -83,7 +92,10 @@ async def test_a_restart_keeps_files_and_ends_processes(bench):
     again = await bench.backend.restart(slot)
     assert again.slot_id != slot.slot_id
     assert isinstance(await bench.answer(slot, "true"), SlotLost)
-    assert await bench.out(again, "cat /root/f; ls /dev/shm; pgrep -fc '[s]leep 4242' || true") == "kept\n0"
+    assert (
+        await bench.out(again, "cat /root/f; ls /dev/shm; pgrep -fc '[s]leep 4242' || true")
+        == "kept\n0"
+    )
 
 
 async def test_a_committed_slot_is_an_image_until_its_lease_ends(bench):

@@ -1,7 +1,7 @@
-"""Real container engines for tests: dockerd and podman's service, with all their state in one place.
+"""Real container engines for tests: dockerd and podman's service, all their state in one place.
 
-As root on Debian, missing packages are installed. Engines listen on unix sockets only, and change no
-firewall rule and no bridge of the host. Elsewhere an engine that runs already is used.
+As root on Debian, missing packages are installed. Engines listen on unix sockets only, and change
+no firewall rule and no bridge of the host. Elsewhere an engine that runs already is used.
 """
 
 from __future__ import annotations
@@ -265,7 +265,7 @@ def _running(engine: EngineProcess) -> Iterator[EngineProcess]:
 @contextlib.contextmanager
 def engine_directory() -> Iterator[Path]:
     """A directory with a short path: that of a socket has at most 107 characters."""
-    directory = Path(tempfile.mkdtemp(prefix="hq-engine-", dir="/tmp"))  # noqa: S108
+    directory = Path(tempfile.mkdtemp(prefix="hq-engine-", dir="/tmp"))
     directory.chmod(0o755)
     try:
         yield directory

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import io
+import asyncio
 import json
 import tarfile
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 from hermes_queue.errors import EnvInfraError
@@ -17,11 +17,11 @@ TIMEOUT_S = 1800.0
 
 async def load(client: EngineClient, archive: Path) -> None:
     """Load an archive of images, as `docker save` writes it. Raises EnvInfraError, SandboxError."""
-    with archive.open("rb") as file, translated(f"loading {archive}"):
+    with translated(f"loading {archive}"):
         async with client.request(
             "images/load",
             "POST",
-            data=file,
+            data=_chunks(archive),
             headers={"Content-Type": "application/x-tar"},
             timeout_s=TIMEOUT_S,
         ) as response:
@@ -54,36 +54,23 @@ async def import_root(
         raise EnvInfraError(f"{archive} cannot be imported: {problem}")
 
 
-class _Rooted(io.RawIOBase):
-    """An archive behind an entry for its root.
+async def _with_root(archive: Path) -> AsyncIterator[bytes]:
+    """The archive behind an entry for its root.
 
     Podman gives "/" a mode without write permission where the archive has no entry for it, and
     root without DAC_OVERRIDE could then make no directory there.
     """
-
-    def __init__(self, archive: Path) -> None:
-        root = tarfile.TarInfo("./")
-        root.type, root.mode = tarfile.DIRTYPE, 0o755
-        self._parts = iter([root.tobuf(tarfile.GNU_FORMAT)])
-        self._file = archive.open("rb")
-
-    def readable(self) -> bool:
-        """See `io.RawIOBase`."""
-        return True
-
-    def readinto(self, buffer: bytearray) -> int:  # type: ignore[override]
-        """See `io.RawIOBase`."""
-        data = next(self._parts, None)
-        if data is None:
-            data = self._file.read(len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
-
-    def close(self) -> None:
-        """See `io.RawIOBase`."""
-        self._file.close()
-        super().close()
+    root = tarfile.TarInfo("./")
+    root.type, root.mode = tarfile.DIRTYPE, 0o755
+    yield root.tobuf(tarfile.GNU_FORMAT)
+    async for chunk in _chunks(archive):
+        yield chunk
 
 
-def _with_root(archive: Path) -> Iterator[bytes] | io.BufferedReader:
-    return io.BufferedReader(_Rooted(archive), CHUNK_BYTES)
+async def _chunks(archive: Path) -> AsyncIterator[bytes]:
+    file = await asyncio.to_thread(archive.open, "rb")
+    try:
+        while data := await asyncio.to_thread(file.read, CHUNK_BYTES):
+            yield data
+    finally:
+        file.close()

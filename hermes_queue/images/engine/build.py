@@ -57,7 +57,7 @@ async def built(
         shown += f" ({'; '.join(replaced.values())})"
     if found := await images.find(tag):
         return found, shown
-    locks.mkdir(parents=True, exist_ok=True)
+    await asyncio.to_thread(locks.mkdir, parents=True, exist_ok=True)
     async with build_turn(locks / f"{key[:40]}.lock"):
         found = await images.find(tag)
         if found is None:

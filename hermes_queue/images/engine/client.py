@@ -58,8 +58,8 @@ def find_engine(host: str | None) -> str:
         if path.is_socket():
             return f"{UNIX}{path}"
     raise ConfigurationError(
-        "there is no container engine: neither HERMES_QUEUE_DOCKER_HOST nor DOCKER_HOST is set, and "
-        "none of the usual sockets exists. Start Docker (systemctl start docker) or Podman "
+        "there is no container engine: neither HERMES_QUEUE_DOCKER_HOST nor DOCKER_HOST is set, "
+        "and none of the usual sockets exists. Start Docker (systemctl start docker) or Podman "
         "(systemctl --user start podman.socket), or name the engine's address"
     )
 

@@ -158,9 +158,7 @@ class EngineImages:
             raise _not_pulled(short_name(name), source, problem)
         if source != name:
             with translated(f"naming {source}"):
-                await self._client.json(
-                    f"images/{quote(source)}/tag", "POST", params=_tag(name)
-                )
+                await self._client.json(f"images/{quote(source)}/tag", "POST", params=_tag(name))
         if (found := await self.find(name)) is None:
             raise SandboxError(f"the engine pulled {source}, and does not have it")
         return found

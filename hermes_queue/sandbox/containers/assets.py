@@ -68,8 +68,8 @@ class ContainerAssets:
         check_asset(spec)
         if not self._host.facts.shares_files:
             raise SandboxRejected(
-                f"the task needs the asset {spec.kind}, a directory of this host, and the container "
-                "engine runs on another one: give the worker an engine of its own host "
+                f"the task needs the asset {spec.kind}, a directory of this host, and the "
+                "container engine runs on another one: give the worker an engine of its own host "
                 "(HERMES_QUEUE_DOCKER_HOST=unix://...)"
             )
         return Mount(str(await self._store(image).ensure(spec)), spec.mount)

@@ -1,7 +1,7 @@
 """One command in a container: bytes both ways, capped output, a deadline that holds.
 
-Engines end no program of an `exec`, and do not always know its exit code: the wrapper writes it after
-the command's output (see run.sh), and a second program kills the tree.
+Engines end no program of an `exec`, and do not always know its exit code: the wrapper writes it
+after the command's output (see run.sh), and a second program kills the tree.
 """
 
 from __future__ import annotations
