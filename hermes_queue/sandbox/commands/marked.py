@@ -11,10 +11,10 @@ MAX_NOTE_BYTES = 200
 
 
 class MarkedStream:
-    """What arrives before the mark is kept, within a cap; what follows, from background processes,
-    is dropped.
+    """What arrives before the mark is kept, within a cap; later bytes are dropped.
 
-    A mark may be followed by a note that ends with a NUL: what the wrapper reports.
+    Those are of background processes. A mark may be followed by a note that ends with a NUL: what
+    the wrapper reports.
     """
 
     def __init__(self, cap: int, mark: bytes, *, has_note: bool = False) -> None:

@@ -6,6 +6,7 @@ box.py         one container and its commands
 host.py        what a host of containers must be able to do
 leftovers.py   containers of dead workers of this host
 plan.py        the container that a task needs
+planner.py     plans with image, assets and network
 probes.py      what images can do
 process.py     one command through the host
 scripts.py     what runs inside: the first process, the wrapper of commands, their end

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from hermes_queue.cancellation import unbroken
 from hermes_queue.errors import SandboxRejected
-from hermes_queue.images.engine import HostedImage
+from hermes_queue.images.engine.hosted import HostedImage
 from hermes_queue.sandbox.base import MAX_FILE_BYTES, AssetSpec, ExecutionResult, SlotSpec
 from hermes_queue.sandbox.builds.hosts import BuildHosts
 from hermes_queue.sandbox.builds.network import build_variables, with_refusals
@@ -68,8 +68,8 @@ class ContainerAssets:
         check_asset(spec)
         if not self._host.facts.shares_files:
             raise SandboxRejected(
-                f"the task needs the asset {spec.kind}, a directory of this host, and the container "
-                "engine runs on another one: give the worker an engine of its own host "
+                f"the task needs the asset {spec.kind}, a directory of this host, and the "
+                "container engine runs on another one: give the worker an engine of its own host "
                 "(HERMES_QUEUE_DOCKER_HOST=unix://...)"
             )
         return Mount(str(await self._store(image).ensure(spec)), spec.mount)

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hermes_queue.cancellation import end_tasks, unbroken
-from hermes_queue.errors import EnvInfraError, SandboxError, SlotLost
-from hermes_queue.images.engine import EngineImages, HostedImage
+from hermes_queue.errors import SandboxError, SandboxRejected, SlotLost
+from hermes_queue.images.engine.hosted import EngineImages
 from hermes_queue.images.spec import ImageSpec
 from hermes_queue.sandbox import files
 from hermes_queue.sandbox.base import (
@@ -32,7 +32,8 @@ from hermes_queue.sandbox.containers.assets import ContainerAssets
 from hermes_queue.sandbox.containers.box import SlotBox
 from hermes_queue.sandbox.containers.host import ContainerHost
 from hermes_queue.sandbox.containers.leftovers import Leftovers
-from hermes_queue.sandbox.containers.plan import ContainerPlan, image_plan, own_plan
+from hermes_queue.sandbox.containers.plan import ContainerPlan
+from hermes_queue.sandbox.containers.planner import Planner
 from hermes_queue.sandbox.containers.probes import Probes
 from hermes_queue.sandbox.containers.stock import Stock
 from hermes_queue.sandbox.fleet import Fleet
@@ -47,8 +48,8 @@ MAX_CHANGES = 200_000
 GIVE_UP_S = 20.0
 """For an engine that is away while the backend stops; the next worker removes what is left."""
 MEASURE_S = 30.0
-NOBODY = "trajectory"
-"""Label of the container of a trajectory."""
+TRAJECTORY = "trajectory"
+"""Label of a container that was made for one."""
 
 
 class ContainerBackend(SlotBackend):
@@ -68,15 +69,15 @@ class ContainerBackend(SlotBackend):
         super().__init__(slots or WorkerSettings().concurrency, labels, cache, fleet)
         self.settings = settings
         self._host = host
-        self._images = images
         self._leftovers = Leftovers(self._cache)
         self._stock = Stock(host, self._make, self._observer, starting=settings.max_starting)
         self._assets = ContainerAssets(
             self._cache, settings, host, lambda plan: self._stock.new(plan, {}), self._stock.drop
         )
         self._probes = Probes(host)
+        self._planner = Planner(settings, host, images, self._assets, self._probes, self._stock)
         self._held: dict[str, SlotBox] = {}
-        self._commits: dict[str, HostedImage] = {}
+        self._ending: set[asyncio.Future[None]] = set()
         self._tender: asyncio.Task[None] | None = None
 
     @property
@@ -122,7 +123,7 @@ class ContainerBackend(SlotBackend):
             self._observer.released(slot_id)
             self._capacity.release()
             ended.append(self._end(box))
-        await asyncio.gather(*ended)
+        await asyncio.gather(*ended, *self._ending)
         await self._stock.close(GIVE_UP_S)
         await self._host.close()
         self._leftovers.close()
@@ -171,46 +172,27 @@ class ContainerBackend(SlotBackend):
     ) -> bytes:
         """See `SandboxBackend`."""
         self._check_running()
-        image = await self._images.ensure(ImageSpec(self.settings.image))
+        image = await self._planner.own_image()
         return await self._assets.read(image, asset, path, max_bytes=max_bytes)
 
     async def _plan(self, spec: SlotSpec) -> ContainerPlan:
-        """The container for a task; its image and assets are there then."""
         refuse_but_default(spec.profile)
         self._check_running()
-        if spec.image is None:
-            return await self._own_plan(spec)
-        if committed := self._commits.get(spec.image.reference or ""):
-            image, name = committed, str(spec.image.reference)
-        else:
-            image, name = await self._images.ensure_for(spec)
-        network = (
-            "none" if spec.network == "none" else await self._host.network(self.settings.network)
-        )
-        return image_plan(self.settings, image, name, spec, network)
-
-    async def _own_plan(self, spec: SlotSpec) -> ContainerPlan:
-        image = await self._images.ensure(ImageSpec(self.settings.image))
-        making = (self._assets.ensure(image, asset) for asset in spec.assets)
-        plan = own_plan(self.settings, image, spec, await asyncio.gather(*making))
-        if spec.python is not None:
-            found = self._probes.known(image.image_id)
-            if found is None:
-                box = await self._stock.new(plan, {})  # its probe tells
-                await self._stock.drop(box)
-                found = self._probes.known(image.image_id)
-            if found is not None and found.python != spec.python:
-                raise EnvInfraError(
-                    f"the job needs Python {spec.python}, image {self.settings.image} has "
-                    f"{found.python or 'none'}: install it there, or name another image with "
-                    "HERMES_QUEUE_DOCKER_IMAGE"
-                )
-        return plan
+        return await self._planner.plan(spec)
 
     async def _make(self, plan: ContainerPlan, labels: Mapping[str, str]) -> str:
         """A container of this plan, known to the ledger and with all that a slot needs."""
         every = {**self.labels, **self._leftovers.labels, **labels}
-        container = await self._host.create(dataclasses.replace(plan.spec, labels=every))
+        name = f"hermes-queue-{uuid.uuid4().hex}"
+        spec = dataclasses.replace(plan.spec, labels=every, name=name)
+        try:
+            container = await self._host.create(spec)
+        except SandboxRejected:
+            raise
+        except BaseException:
+            # The engine may have made it, and died before it could tell.
+            await unbroken(self._stock.remove(name))
+            raise
         try:
             await self._observer.created(container, self.labels)
             await self._probes.check(container, plan)
@@ -239,7 +221,7 @@ class ContainerBackend(SlotBackend):
     ) -> Slot:
         plan = plan or await self._plan(spec)
         self._check_running()
-        box = await self._stock.take(plan, {NOBODY: trajectory_id})
+        box = await self._stock.take(plan, {TRAJECTORY: trajectory_id})
         try:
             if spec.conceal:
                 await self._probes.conceal(box.container, plan, spec.conceal)
@@ -282,7 +264,7 @@ class ContainerBackend(SlotBackend):
             finally:
                 await unbroken(ending)
         except BaseException:
-            await unbroken(self._drop_commits(box))
+            await unbroken(self._planner.drop_commits(box))
             self._capacity.release()
             raise
         self._held[renewed.slot_id].commits = box.commits
@@ -294,7 +276,9 @@ class ContainerBackend(SlotBackend):
             box = self._held.pop(lease.result().slot_id, None)
             self._observer.released(lease.result().slot_id)
             if box is not None:
-                asyncio.ensure_future(self._end(box))
+                task = asyncio.ensure_future(self._end(box))
+                self._ending.add(task)
+                task.add_done_callback(self._ending.discard)
 
     async def release(self, slot: Slot) -> None:
         """See `SandboxBackend`."""
@@ -317,16 +301,7 @@ class ContainerBackend(SlotBackend):
         if not was_spent:
             await self._stock.drop(box)
         if not keep_commits:
-            await self._drop_commits(box)
-
-    async def _drop_commits(self, box: SlotBox) -> None:
-        for name in box.commits:
-            self._commits.pop(name, None)
-            try:
-                await self._host.remove_image(name)
-            except SandboxError as error:
-                extra = {"action": "image_left"}
-                logger.warning("image %s is left: %s", name, error, extra=extra)
+            await self._planner.drop_commits(box)
 
     def _leased(self, slot: Slot) -> SlotBox:
         if (box := self._held.get(slot.slot_id)) is None:
@@ -338,12 +313,7 @@ class ContainerBackend(SlotBackend):
 
     @contextlib.contextmanager
     def _in_slot(self, slot: Slot, *, whole: bool = False) -> Iterator[files.RunInSlot]:
-        box = self._leased(slot)
-        try:
-            yield functools.partial(box.run, slot.slot_id)
-        except SlotLost as error:
-            box.why_spent = box.why_spent or str(error)
-            raise
+        yield functools.partial(self._leased(slot).run, slot.slot_id)
 
     async def _execute(self, request: ExecutionRequest) -> ExecutionResult | SandboxError:
         try:
@@ -382,28 +352,15 @@ class ContainerBackend(SlotBackend):
             await box.end_ports(stop=False, slot_id=slot.slot_id)
             await unbroken(self._host.restart(box.container))
         except BaseException:
-            await unbroken(self._release_lost(box))
+            await unbroken(self._end(box))
+            self._capacity.release()
             raise
         return self._begin(box, slot.trajectory_id, slot.spec)
 
-    async def _release_lost(self, box: SlotBox) -> None:
-        await self._end(box)
-        self._capacity.release()
-
     async def commit(self, slot: Slot) -> ImageSpec:
         """See `ImageSlots`."""
-        box = self._leased(slot)
-        name = f"hermes-queue/commit:{uuid.uuid4().hex}"
         labels = {**self.labels, **self._leftovers.labels}
-        box.commits.append(name)
-        made = await unbroken(self._host.commit(box.container, name, labels))
-        # The container was made with a first process of ours, the image's own is kept.
-        config = box.plan.config or made.config
-        self._commits[name] = dataclasses.replace(made, config=config)
-        if not box.slot_id:  # released meanwhile
-            await self._drop_commits(box)
-            raise SlotLost(f"slot {slot.slot_id} was released")
-        return ImageSpec(name)
+        return await self._planner.commit(self._leased(slot), labels)
 
     # --- the reaper's side ------------------------------------------------------------
 

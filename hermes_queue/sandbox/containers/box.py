@@ -15,7 +15,6 @@ from hermes_queue.errors import SandboxError, SandboxRejected, SlotLost
 from hermes_queue.sandbox.base import (
     MAX_OUTPUT_BYTES,
     SLOT_ENVIRONMENT,
-    WORKSPACE,
     ExecutionResult,
 )
 from hermes_queue.sandbox.containers.host import ContainerHost
@@ -60,7 +59,7 @@ class SlotBox:
     @property
     def workspace(self) -> str:
         """Working directory of commands."""
-        return self.plan.config.workdir or "/" if self.plan.config else WORKSPACE
+        return self.plan.workdir
 
     def check(self, slot_id: str) -> None:
         """Raises SlotLost: the lease has ended, or the container has."""
@@ -105,7 +104,9 @@ class SlotBox:
                 words += ["-c", script]
         has_input = str(int(bool(stdin)))
         limit_s = str(math.ceil(timeout_s + BACKSTOP_S))
-        fixed = [uid, limit_s, command_id, cwd, has_input, str(len(first)), str(len(variables))]
+        drain = str(int(self.host.facts.closes_streams))
+        fixed = [uid, limit_s, command_id, cwd, has_input, str(len(first)), drain]
+        fixed.append(str(len(variables)))
         _check_arguments([*fixed, *variables, *words])
         ended = await run_command(
             self.host,

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
-from hermes_queue.images.engine import HostedImage
+from hermes_queue.images.engine.hosted import HostedImage
 from hermes_queue.sandbox.base import SandboxInfo
 from hermes_queue.sandbox.image_slots import FileChange
 
@@ -49,6 +49,8 @@ class ContainerSpec:
     no_new_privileges: bool = True
     mounts: tuple[Mount, ...] = ()
     env: tuple[tuple[str, str], ...] = ()
+    name: str = ""
+    """Chosen by us, so that a container can be removed whose id never reached us."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,8 @@ class HostFacts:
     shares_files: bool = True
     """Whether it runs on this machine, so that containers can mount directories of ours."""
     rootless: bool = False
-    notes: tuple[str, ...] = field(default=())
+    closes_streams: bool = False
+    """Whether it closes a program's output at the program's end, though others may write to it."""
 
 
 class ExecStream(Protocol):
@@ -108,7 +111,7 @@ class ContainerHost(Protocol):
         """Idempotent, never raises."""
 
     async def create(self, spec: ContainerSpec) -> str:
-        """A started container; its id. On failure, or if cancelled, nothing is left."""
+        """A started container; its id. If it fails, a container of this name may be left."""
         ...
 
     def exec(
@@ -139,7 +142,7 @@ class ContainerHost(Protocol):
         ...
 
     async def remove(self, container: str) -> None:
-        """End a container and delete its files. No-op if it is gone."""
+        """End a container, by id or name, and delete its files. No-op if it is gone."""
 
     async def remove_image(self, name: str) -> None:
         """Delete an image. No-op if it is gone."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hermes_queue.images.engine import HostedImage
+from hermes_queue.images.engine.hosted import HostedImage, described
 from hermes_queue.images.spec import ImageConfig
-from hermes_queue.sandbox.base import SlotSpec
+from hermes_queue.sandbox.base import WORKSPACE, SlotSpec
 from hermes_queue.sandbox.containers.host import ContainerSpec, Mount
 from hermes_queue.sandbox.containers.scripts import SLOT_UID, first_process
 from hermes_queue.settings import DockerSettings
@@ -30,6 +30,7 @@ class ContainerPlan:
     """Who runs commands: a name or uid of the image."""
     config: ImageConfig | None
     """Of the task's image; None = the backend's own, whose slots are furnished."""
+    workdir: str = WORKSPACE
     uid: int | None = None
     """Who runs commands in a furnished slot; never anybody with a name in the image."""
 
@@ -39,7 +40,7 @@ class ContainerPlan:
         spec = self.spec
         limits = (spec.cpus, spec.memory_mb, spec.pids, spec.shm_mb, spec.network)
         rest = (spec.capabilities, spec.no_new_privileges, spec.mounts, spec.env, self.uid)
-        return (spec.image, *limits, *rest)
+        return (spec.image, self.wanted.workdir, *limits, *rest)
 
 
 def own_plan(
@@ -61,7 +62,7 @@ def own_plan(
         capabilities=RIGHTS,
         mounts=tuple(mounts),
     )
-    return ContainerPlan(wanted, described(settings.image, image), spec, "", None, uid)
+    return ContainerPlan(wanted, described(settings.image, None, image), spec, "", None, uid=uid)
 
 
 def image_plan(
@@ -82,10 +83,5 @@ def image_plan(
         env=wanted.env,
     )
     user = wanted.user or image.config.user or "0"
-    return ContainerPlan(wanted, name, spec, user, image.config)
-
-
-def described(name: str, image: HostedImage) -> str:
-    """The name with its digest; without a registry's, with the image's own."""
-    digest = next((each.partition("@")[2] for each in image.digests), image.image_id)
-    return name if "@" in name else f"{name}@{digest}"
+    workdir = wanted.workdir or image.config.workdir or "/"
+    return ContainerPlan(wanted, name, spec, user, image.config, workdir)

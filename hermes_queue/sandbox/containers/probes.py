@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hermes_queue.errors import SandboxError, SandboxRejected
+from hermes_queue.errors import EnvBug, SandboxError, SandboxRejected
 from hermes_queue.sandbox.containers.host import ContainerHost
 from hermes_queue.sandbox.containers.plan import ContainerPlan
 from hermes_queue.sandbox.containers.process import run_small
@@ -37,7 +37,10 @@ class Probes:
         return self._known.get(image_id)
 
     async def check(self, container: str, plan: ContainerPlan) -> None:
-        """Look into a container's image. Raises SandboxRejected: it cannot hold slots."""
+        """Look into a new container's image, and make the task's working directory.
+
+        Raises SandboxRejected: it cannot hold slots; EnvBug: the directory cannot be made.
+        """
         image = plan.spec.image
         if image not in self._known:
             self._known[image] = await self._look(container, plan)
@@ -49,6 +52,12 @@ class Probes:
                 "install bash, coreutils and, for slots without an image of their own, util-linux "
                 "in it"
             )
+
+        if plan.wanted.workdir:
+            make = ("/bin/mkdir", "-p", "--", plan.wanted.workdir)
+            done = await run_small(self._host, container, make)
+            if done.exit_code != 0:
+                raise EnvBug(f"workdir {plan.wanted.workdir}: {done.output.strip()[-300:]}")
 
     async def _look(self, container: str, plan: ContainerPlan) -> ImageAbilities:
         try:

@@ -1,7 +1,7 @@
 """One command in a container: bytes both ways, capped output, a deadline that holds.
 
-Engines end no program of an `exec`, and do not always know its exit code: the wrapper writes it after
-the command's output (see run.sh), and a second program kills the tree.
+Engines end no program of an `exec`, and do not always know its exit code: the wrapper writes it
+after the command's output (see run.sh), and a second program kills the tree.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ BACKSTOP_S = 15.0
 STDIN_CHUNK_BYTES = 256 << 10
 KILL_ROUNDS = 10
 KILL_PAUSE_S = 0.5
+ENDING_ROUNDS, ENDING_PAUSE_S = 20, 0.1
+"""For a container that cannot start programs to be known as ended."""
 SMALL_BYTES = 1 << 20
 SMALL_S = 60.0
 
@@ -146,8 +148,10 @@ async def run_command(
             code = None if is_marked and command.mark else await stream.exit_code()
         finally:
             await end_tasks(run.reading, run.feeding)
+        if command.mark and not is_marked:
+            await _check_alive(host, container)
         if code is None and not (is_marked and command.mark):
-            raise await _why(host, container)
+            raise SandboxError("the connection to a command was lost")
     seconds = time.monotonic() - began
     code, out_of_memory, cpu_s = _note(run.out.note, code)
     timed_out = timed_out or (code == TIMEOUT_EXIT_CODE and seconds >= command.timeout_s)
@@ -175,13 +179,21 @@ def _note(note: bytes, code: int | None) -> tuple[int, bool, float | None]:
         raise SandboxError(f"a command's wrapper reported {note[:100]!r}") from error
 
 
-async def _why(host: ContainerHost, container: str) -> SandboxError:
-    """Why a command ended without its wrapper's report, and the host does not know its code."""
+async def _check_alive(host: ContainerHost, container: str) -> None:
+    """After a command that was killed with its wrapper: raise SlotLost if that was all that was.
+
+    The end of a container looks the same at first. Where all processes end with the first one, no
+    other program can start then.
+    """
     state = await host.state(container)  # raises SlotLost: it is gone
-    if state.running:
-        return SandboxError("the connection to a command was lost")
-    memory = ", and it was out of memory" if state.out_of_memory else ""
-    return SlotLost(f"the container has ended{memory}")
+    if state.running and (await run_small(host, container, ("/bin/true",))).exit_code == 0:
+        return
+    for _ in range(ENDING_ROUNDS):
+        if not state.running:
+            memory = ", and it was out of memory" if state.out_of_memory else ""
+            raise SlotLost(f"the container has ended{memory}")
+        await asyncio.sleep(ENDING_PAUSE_S)
+        state = await host.state(container)
 
 
 async def run_small(

@@ -5,14 +5,15 @@
 #   ID CWD     id of the command, its working directory
 #   STDIN      1 = the command gets what follows on standard input; 0 = an empty one
 #   BYTES      length of the command line that comes first on standard input; 0 = it is an argument
+#   DRAIN      1 = the engine closes the streams at the command's end, see below
 #   NVARS [NAME=VALUE...] PROGRAM ARGUMENT...
 #
 # In the environment: HQ_SEAL, a secret of this command, and HQ_WRAPPER, which marks this process for
 # kill.sh. At the end standard error gets NUL SEAL NUL, and standard output the same with the note
 # `exit code, 1 if the kernel killed for lack of memory, microseconds of CPU` and a NUL.
 set -u
-uid=$1 limit=$2 id=$3 cwd=$4 stdin=$5 bytes=$6 count=$7
-shift 7
+uid=$1 limit=$2 id=$3 cwd=$4 stdin=$5 bytes=$6 drain=$7 count=$8
+shift 8
 seal=$HQ_SEAL own_path=$PATH
 unset HQ_SEAL HQ_WRAPPER
 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
@@ -41,12 +42,10 @@ cpu_us() {
 }
 
 # The first process makes the slot's directories. It needs milliseconds, or has failed.
-if [ "$uid" != "" ]; then
-  for _ in {1..1000}; do
-    [ -e /.hq ] && break
-    sleep 0.01
-  done
-fi
+for _ in {1..1000}; do
+  [ "$uid" = "" ] || [ -e /.hq ] && break
+  sleep 0.01
+done
 streams=() script=
 if [ "$bytes" != 0 ]; then
   # Without the added character the shell would drop newlines at the end.
@@ -81,6 +80,10 @@ cpu_us
 memory_kills
 [ "$kills" = "$before" ] && kills=0 || kills=1
 [ -n "$cpu" ] && cpu=$((cpu - began))
+if [ "$drain" = 1 ]; then
+  # Else SIGPIPE would end what the command has left in the background. The engine reads first.
+  { sleep 3; cat <&5 & exec cat <&4; } 4</proc/$$/fd/1 5</proc/$$/fd/3 0</dev/null >/dev/null 3>&- &
+fi
 printf '\0%s\0' "$seal" >&3
 printf '\0%s\0%s\0' "$seal" "$code $kills ${cpu:--}"
 exit $code

@@ -1,4 +1,4 @@
-"""The relay of a slot's port as a program in its container; see `hermes_queue.sandbox.listening`."""
+"""The relay of a slot's port as a program in its container; see `sandbox.listening`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
 """The backend `docker`: slots in containers of Docker Engine or Podman.
 
-engine.py   the engine as a host of containers
-facts.py    what an engine enforces, for its check
+changes.py     what a container has changed
+engine.py      the engine as a host of containers
+execution.py   a running program in a container
+facts.py       what an engine enforces, for its check
 
 The client library is imported when a backend starts, never with this package.
 """

@@ -8,13 +8,13 @@ import json
 import logging
 import resource
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 from urllib.parse import quote
 
 from hermes_queue.cancellation import unbroken
 from hermes_queue.errors import SandboxError, SlotLost
-from hermes_queue.images.engine import EngineImages, HostedImage
-from hermes_queue.images.engine_client import EngineClient, translated
+from hermes_queue.images.engine.client import EngineClient, translated
+from hermes_queue.images.engine.hosted import EngineImages, HostedImage
 from hermes_queue.sandbox.base import SandboxInfo
 from hermes_queue.sandbox.containers.backend import ContainerBackend
 from hermes_queue.sandbox.containers.host import (
@@ -23,13 +23,11 @@ from hermes_queue.sandbox.containers.host import (
     ExecStream,
     HostFacts,
 )
+from hermes_queue.sandbox.docker.changes import file_changes
+from hermes_queue.sandbox.docker.execution import EngineExec
 from hermes_queue.sandbox.docker.facts import check_limits, read_facts
 from hermes_queue.sandbox.image_slots import FileChange
-from hermes_queue.settings import DockerSettings
-
-if TYPE_CHECKING:
-    from aiodocker.execs import Exec
-    from aiodocker.stream import Stream
+from hermes_queue.settings import DockerSettings, PathSettings
 
 logger = logging.getLogger(__name__)
 
@@ -37,73 +35,25 @@ LABEL = "hermes-queue."
 """Prefix of our labels at the engine."""
 NOFILE, NPROC = 65_536, 30_000
 """The kernel counts a user's processes in all containers together; PidsLimit limits a slot's."""
-KINDS = {0: "changed", 1: "added", 2: "deleted"}
-OF_THE_ENGINE = (
-    *("/dev", "/proc", "/sys", "/run/.containerenv", "/.dockerenv", "/etc/hostname"),
-    *("/etc/hosts", "/etc/resolv.conf", "/etc/mtab", "/run/secrets"),
-)
-"""Files that the engine itself puts into every container."""
-CODE_TRIES, CODE_PAUSE_S = 40, 0.05
-"""The engine learns of a program's end a little after its streams."""
 
 
 def make_backend(settings: DockerSettings, **options: Any) -> ContainerBackend:
     """The backend `docker`; `options` are those of `BackendFactory`."""
     client = EngineClient(settings.host)
-    images = EngineImages(client, settings)
-    return ContainerBackend(Engine(client, settings), images, settings, **options)
-
-
-class EngineExec:
-    """See `ExecStream`."""
-
-    def __init__(self, execution: Exec, stream: Stream) -> None:
-        self._execution = execution
-        self._stream = stream
-        self._has_eof = False
-
-    async def read(self) -> tuple[int, bytes] | None:
-        """See `ExecStream`."""
-        with translated("reading a command's output"):
-            return cast("tuple[int, bytes] | None", await self._stream.read_out())
-
-    async def write(self, data: bytes) -> None:
-        """See `ExecStream`."""
-        if self._has_eof:
-            raise SandboxError("a command's input has ended")
-        with translated("writing to a command"):
-            await self._stream.write_in(data)
-
-    async def write_eof(self) -> None:
-        """See `ExecStream`."""
-        self._has_eof = True
-        with contextlib.suppress(Exception):  # the command may have ended, and with it the stream
-            response = self._stream._resp
-            if response is not None and response.connection is not None:
-                transport = response.connection.transport
-                if transport is not None and transport.can_write_eof():
-                    transport.write_eof()
-
-    async def exit_code(self) -> int | None:
-        """See `ExecStream`."""
-        for _ in range(CODE_TRIES):
-            try:
-                with translated("asking for a command's exit code"):
-                    found = await self._execution.inspect()
-            except SandboxError:
-                return None  # Podman forgets ended programs, a restarted engine all of them
-            code = found.get("ExitCode")
-            if not found.get("Running") and isinstance(code, int):
-                return code & 0xFF
-            await asyncio.sleep(CODE_PAUSE_S)
-        return None
+    cache = (options.pop("cache", None) or PathSettings().cache).absolute()
+    images = EngineImages(client, settings, cache=cache)
+    engine = Engine(client, settings, images)
+    return ContainerBackend(engine, images, settings, cache=cache, **options)
 
 
 class Engine:
     """See `ContainerHost`."""
 
-    def __init__(self, client: EngineClient, settings: DockerSettings) -> None:
+    def __init__(
+        self, client: EngineClient, settings: DockerSettings, images: EngineImages
+    ) -> None:
         self._client = client
+        self._images = images
         self._settings = settings
         self._networks: set[str] = set()
         self._networking = asyncio.Lock()
@@ -145,7 +95,11 @@ class Engine:
     async def _create(self, spec: ContainerSpec) -> str:
         with translated(f"making a container of {spec.image}", making=True):
             made = await self._client.json(
-                "containers/create", "POST", data=self._body(spec), timeout_s=300.0
+                "containers/create",
+                "POST",
+                params={"name": spec.name},
+                data=self._body(spec),
+                timeout_s=300.0,
             )
             container = str(made["Id"])
             try:
@@ -245,7 +199,7 @@ class Engine:
         """See `ContainerHost`."""
         with translated("listing a container's changes", gone=True):
             found = await self._client.json(f"containers/{container}/changes") or []
-        return await asyncio.to_thread(_changes, found, most)
+        return await asyncio.to_thread(file_changes, found, most)
 
     async def commit(self, container: str, name: str, labels: Mapping[str, str]) -> HostedImage:
         """See `ContainerHost`."""
@@ -259,7 +213,7 @@ class Engine:
         }
         with translated("keeping a container's files", gone=True):
             await self._client.json("commit", "POST", params=params, data={}, timeout_s=600.0)
-        if (image := await EngineImages(self._client, self._settings).find(name)) is None:
+        if (image := await self._images.find(name)) is None:
             raise SandboxError(f"the engine lost the image {name} that it has just made")
         return image
 
@@ -369,29 +323,3 @@ def _ours(labels: Mapping[str, str]) -> dict[str, str]:
     return {
         name.removeprefix(LABEL): value for name, value in labels.items() if name.startswith(LABEL)
     }
-
-
-def _changes(found: Sequence[Mapping[str, Any]], most: int) -> list[FileChange]:
-    """Changes without directories that only hold others, and without the engine's own files."""
-    if len(found) > most:
-        raise SandboxError(f"more than {most} files were changed")
-    kinds = {str(each["Path"]): KINDS.get(int(each["Kind"]), "changed") for each in found}
-    parents = {path.rpartition("/")[0] for path in kinds}
-    parents |= {path.rpartition("/")[0] for path in parents}
-    gone = {path for path, kind in kinds.items() if kind == "deleted"}
-    kept = []
-    for path in sorted(kinds):
-        kind = kinds[path]
-        if any(path == own or path.startswith(f"{own}/") for own in OF_THE_ENGINE):
-            continue
-        if kind == "changed" and path in parents:
-            continue
-        if kind == "deleted" and any(above in gone for above in _above(path)):
-            continue
-        kept.append(FileChange(path, cast(Any, kind)))
-    return kept
-
-
-def _above(path: str) -> list[str]:
-    parts = path.split("/")[1:-1]
-    return ["/" + "/".join(parts[: count + 1]) for count in range(len(parts))]

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from hermes_queue.errors import IsolationUnavailable
-from hermes_queue.images.engine_client import EngineClient, translated
+from hermes_queue.images.engine.client import EngineClient, translated
 from hermes_queue.sandbox.containers.host import HostFacts
 from hermes_queue.sandbox.offers import Condition
 from hermes_queue.settings import DockerSettings
@@ -40,6 +40,7 @@ def facts_of(
         limits=tuple(lacks),
         shares_files=shares_files,
         rootless=rootless,
+        closes_streams=kind == "Podman",
     )
 
 

@@ -34,6 +34,8 @@ SOCKETS = (
 )
 """Where Docker Engine and Podman listen, with and without root."""
 SETTING = "HERMES_QUEUE_DOCKER_HOST"
+MAX_LINE_BYTES, MAX_LOG_CHARS = 1 << 20, 16_000
+"""Of the output of a build or a pull."""
 AWAY_S = 10.0
 """After which a job asks again for an engine that did not answer."""
 MAX_ANSWER_BYTES = 64 << 20
@@ -56,8 +58,8 @@ def find_engine(host: str | None) -> str:
         if path.is_socket():
             return f"{UNIX}{path}"
     raise ConfigurationError(
-        "there is no container engine: neither HERMES_QUEUE_DOCKER_HOST nor DOCKER_HOST is set, and "
-        "none of the usual sockets exists. Start Docker (systemctl start docker) or Podman "
+        "there is no container engine: neither HERMES_QUEUE_DOCKER_HOST nor DOCKER_HOST is set, "
+        "and none of the usual sockets exists. Start Docker (systemctl start docker) or Podman "
         "(systemctl --user start podman.socket), or name the engine's address"
     )
 
@@ -164,6 +166,34 @@ class EngineClient:
             timeout=aiohttp.ClientTimeout(total=timeout_s),
         ) as response:
             yield response
+
+
+async def progress(response: Any) -> tuple[str, str]:
+    """Read the lines of a long action, such as a build: the end of its output, and the error or "".
+
+    Both are bounded; lines that are no JSON objects are left out.
+    """
+    log, problem, line = "", "", b""
+    async for chunk in response.content.iter_chunked(1 << 16):
+        *lines, line = (line + chunk).split(b"\n")
+        line = line[-MAX_LINE_BYTES:]
+        for each in lines:
+            text, error = _message(each)
+            log, problem = (log + text)[-MAX_LOG_CHARS:], problem or error[:MAX_LOG_CHARS]
+    text, error = _message(line)
+    return (log + text)[-MAX_LOG_CHARS:], problem or error[:MAX_LOG_CHARS]
+
+
+def _message(line: bytes) -> tuple[str, str]:
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return "", ""
+    if not isinstance(found, dict):
+        return "", ""
+    detail = found.get("errorDetail")
+    error = found.get("error") or (detail.get("message") if isinstance(detail, dict) else "")
+    return str(found.get("stream") or ""), str(error or "")
 
 
 async def _close(client: aiodocker.Docker, connector: Any) -> None:
