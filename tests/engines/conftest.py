@@ -42,6 +42,7 @@ SETTINGS: Mapping[str, Any] = {
 }
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks at the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Each engine's tests in one process of pytest-xdist: it is started there."""
     for item in items:

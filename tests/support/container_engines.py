@@ -24,6 +24,7 @@ from typing import Any
 
 from hermes_queue.errors import HermesQueueError
 from hermes_queue.images.base_image import BaseImage, make_base_image
+from hermes_queue.settings import PathSettings
 
 PACKAGES = {
     "docker": ("docker.io", "runc"),
@@ -276,15 +277,15 @@ def engine_directory() -> Iterator[Path]:
 ENGINES: dict[str, Any] = {"docker": docker_engine, "podman": podman_engine}
 
 if __name__ == "__main__":
-    # prepare CACHE: install what is missing, make the base image.
+    # prepare: install what is missing, make the base image.
     # docker|podman DIRECTORY: an engine until Ctrl-C.
-    what, place = sys.argv[1], Path(sys.argv[2])
+    what = sys.argv[1]
     if what == "prepare":
         with contextlib.suppress(NoEngine):  # the tests say why, and are skipped
             install_packages()
-            base_tarball(place)
+            base_tarball(PathSettings().cache)
     else:
-        with ENGINES[what](place) as running:
+        with ENGINES[what](Path(sys.argv[2])) as running:
             sys.stdout.write(f"{running.address}\n")
             sys.stdout.flush()
             with contextlib.suppress(KeyboardInterrupt):

@@ -37,9 +37,8 @@ async def import_root(
 
     Raises EnvInfraError, SandboxError.
     """
-    repository, _, tag = name.rpartition(":")
     lines = [f"ENV {key}={json.dumps(value)}" for key, value in (environment or {}).items()]
-    params = {"fromSrc": "-", "repo": repository, "tag": tag, "changes": "\n".join(lines)}
+    params = {"fromSrc": "-", "repo": name, "changes": "\n".join(lines)}
     with translated(f"importing {archive}"):
         async with client.request(
             "images/create",
