@@ -255,6 +255,7 @@ SECTIONS: tuple[type[BaseSettings], ...] = (
     SandboxSettings,
     LocalSandboxSettings,
     ModalSettings,
+    ImageSettings,
     ModelSettings,
     LimiterSettings,
     ResultSettings,
