@@ -50,6 +50,8 @@ TAIL_CHARS = 3000
 ABANDONED_S = 6 * 3600.0
 """Age at which nobody can still be at work on a draft."""
 
+PinLayer = Callable[[str], Awaitable[None]]
+"""Keeps a layer, which need not exist yet, until all of an image's layers are let go."""
 Fill = Callable[[Path], Awaitable[None]]
 """Makes the contents of a layer in the given empty directory."""
 
@@ -72,7 +74,7 @@ _INFO = TypeAdapter(LayerInfo)
 
 
 def layer_key(parent: str | None, *what: Any) -> str:
-    """The key of what becomes of `parent` by `what`, which JSON can hold."""
+    """The key of `parent` after `what`, which JSON can hold."""
     text = json.dumps(["1", parent, *what], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:KEY_CHARS]
 

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from hermes_queue.disk.turn import build_turn
 from hermes_queue.errors import EnvBug, EnvInfraError, SandboxError, SandboxRejected
-from hermes_queue.images.build import Builder, Report, StageImage
+from hermes_queue.images.build import Builder, ReportLine, StageImage
 from hermes_queue.images.context import BuildContext
 from hermes_queue.images.layers import LayerStore
 from hermes_queue.images.names import ImageNames, ImageRecord
@@ -74,7 +74,7 @@ class ImageStore:
         runner: StepRunner,
         *,
         puller: Puller | None = None,
-        report: Report = lambda _: None,
+        report: ReportLine = lambda _: None,
     ) -> None:
         """Touches no disk yet.
 

@@ -260,6 +260,7 @@ SECTIONS: tuple[type[BaseSettings], ...] = (
     LocalSandboxSettings,
     ModalSettings,
     DockerSettings,
+    ImageSettings,
     ModelSettings,
     LimiterSettings,
     ResultSettings,

@@ -19,7 +19,7 @@ from image_files import MANIFEST, RegistryServer, ServedImage, archive, member, 
 from hermes_queue.errors import EnvInfraError, InputError, SandboxRejected
 from hermes_queue.images.fetch.archives import import_archive
 from hermes_queue.images.fetch.blobs import decompress
-from hermes_queue.images.fetch.documents import Malformed
+from hermes_queue.images.fetch.documents import MalformedImage
 from hermes_queue.images.fetch.registry import Registry, check_public, place_of, trusted_hosts
 from hermes_queue.images.spec import ImageSpec
 from hermes_queue.images.store import ImageStore
@@ -87,10 +87,7 @@ async def test_a_hostile_root_file_system_stays_in_its_layer(
         (archive(("hard", member(tarfile.LNKTYPE, linkname="../../etc/shadow"))), "leads out"),
         (archive(("x" * 5000, b"")), "too long"),
         (archive(("a", b"x" * 2000))[:1500], "unexpected end|ReadError"),
-        (
-            archive(("a", member(tarfile.REGTYPE, size=1 << 50))),
-            "more than is allowed|Invalid|end of data",
-        ),
+        (archive(("a", member(tarfile.REGTYPE, size=1 << 50))), "is allowed|Invalid|end of data"),
     ],
     ids=["dots", "hard link", "long name", "cut off", "huge"],
 )
@@ -110,9 +107,9 @@ def test_compressed_bombs_stop_at_the_limit() -> None:
 
     zeros = bytes(4 << 20)
     for packed in (gzip.compress(zeros), bz2.compress(zeros), lzma.compress(zeros)):
-        with pytest.raises(Malformed, match="more than"):
+        with pytest.raises(MalformedImage, match="more than"):
             decompress(io.BytesIO(packed), io.BytesIO(), 3 << 20)
-        with pytest.raises(Malformed, match="damaged"):
+        with pytest.raises(MalformedImage, match="damaged"):
             decompress(io.BytesIO(packed[:-9]), io.BytesIO(), 1 << 30)
 
 
