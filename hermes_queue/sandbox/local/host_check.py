@@ -68,8 +68,8 @@ def network(settings: RedisSettings) -> Condition:
             "sandbox.network",
             "agents have this host's network, and Redis accepts commands on its loopback without "
             "a password: an agent can change scores and read all records",
-            "unset HERMES_QUEUE_LOCAL_NETWORK and HERMES_QUEUE_IMAGES_NETWORK, or give Redis a "
-            "password or a unix socket",
+            "unset HERMES_QUEUE_LOCAL_NETWORK and _IMAGES_NETWORK, or give Redis a password or a "
+            "unix socket",
         )
     return Condition(
         "sandbox.network",
