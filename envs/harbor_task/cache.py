@@ -95,12 +95,13 @@ async def _make(home: Path, item: HarborItem) -> str:
             _known[key] = digest
             while len(_known) > _KNOWN_MAX:
                 _known.popitem(last=False)
-        descriptor = await hold(home / f"{digest}.lock")
-        try:
-            if not (home / digest).is_dir():
-                (scratch / "made").rename(home / digest)
-        finally:
-            os.close(descriptor)
+        if not (home / digest).is_dir():  # else its lock may be held as long as it is used
+            descriptor = await hold(home / f"{digest}.lock")
+            try:
+                if not (home / digest).is_dir():
+                    (scratch / "made").rename(home / digest)
+            finally:
+                os.close(descriptor)
         await asyncio.to_thread(evict, home, HarborSettings().cache_mb * _MIB, digest)
         return digest
     finally:
@@ -196,7 +197,8 @@ async def _fetch(source: GitTask, home: Path) -> bytes:
 
 def _cannot_fetch(source: GitTask, message: str) -> EnvBug | EnvInfraError:
     where = f"{source.git_url} at {source.commit}"
-    if "Not a valid object name" in message or "not a tree object" in message:
+    nothing = ("Not a valid object name", "not a valid object name", "does not exist in")
+    if any(sign in message for sign in nothing):
         return EnvBug(f"task.path: {where} has no folder {source.path!r}")
     if "not our ref" in message or "couldn't find remote ref" in message:
         return EnvBug(f"task.commit: {source.git_url} has no commit {source.commit}")

@@ -5,6 +5,7 @@
     doctor/        checks of settings, host, Redis and endpoints
     exporter.py    metrics of the whole deployment
     groups.py      consumer groups of the results
+    images.py      images of tasks on this host
     lanes.py       circuit breakers, manual pause
     limits.py      permits of model endpoints
     localmodal.py  the Modal-compatible server
@@ -36,6 +37,7 @@ COMMANDS = {
     "export": ("sinks.export", "Write a dataset of all groups that are finished by now."),
     "exporter": ("exporter", "Serve metrics of the whole deployment to Prometheus."),
     "groups": ("groups", "List the consumer groups of the results; rewind and remove them."),
+    "images": ("images", "Pull, build, import and prune the images of tasks on this host."),
     "lanes": ("lanes", "Show which lanes are paused, and why; pause and resume them."),
     "limits": ("limits", "Show the call limits of model endpoints, and how many calls wait."),
     "localmodal": ("localmodal", "Serve the Modal protocol on 127.0.0.1."),

@@ -73,3 +73,20 @@ def is_held(path: Path) -> bool:
     if descriptor is not None:
         os.close(descriptor)
     return descriptor is None
+
+
+def lock_holder(path: Path) -> str:
+    """The process that holds a file's lock, as found in /proc, for people."""
+    try:
+        inode = f":{path.stat().st_ino}"
+        for line in Path("/proc/locks").read_text().splitlines():
+            words = line.split()
+            if words[1] == "FLOCK" and words[5].endswith(inode):
+                process = Path("/proc", words[4])
+                state = process.joinpath("stat").read_text().rpartition(")")[2].split()[0]
+                name = process.joinpath("comm").read_text().strip()
+                stopped = ", stopped" if state in "Tt" else ""
+                return f"process {words[4]} ({name}{stopped})"
+    except (OSError, IndexError):
+        pass
+    return "an unknown process"

@@ -54,8 +54,12 @@ class LocalSandboxSettings(Section, env_prefix=PREFIX + "LOCAL_"):
     trajectory. A slot with more has no snapshot."""
     snapshots_mb: int = Field(default=8192, ge=0)
     """Disk space of all snapshots of this host, in the cache; 0 = none are made."""
+    image_disk_mb: int = Field(default=10_240, ge=1)
+    """Disk space for the files of a slot with an image, beside the image. A slot that takes more is
+    ended."""
     build_hosts: str = ""
-    """Comma-separated `host` or `host:port` that asset builds may reach besides pip's indexes."""
+    """Comma-separated `host` or `host:port` that asset builds may reach besides pip's indexes, and
+    builds of images besides public addresses."""
 
     @field_validator("build_hosts")
     @classmethod

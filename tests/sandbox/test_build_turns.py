@@ -10,9 +10,9 @@ import secrets
 
 import pytest
 
+from hermes_queue.disk import turn as build_turn
 from hermes_queue.errors import EnvInfraError
 from hermes_queue.sandbox.base import AssetSpec, ExecutionResult
-from hermes_queue.sandbox.builds import turn as build_turn
 from hermes_queue.sandbox.host import paths as host_paths
 from hermes_queue.sandbox.local.assets import AssetStore
 

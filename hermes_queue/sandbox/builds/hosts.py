@@ -68,9 +68,11 @@ class BuildHosts:
     implied: frozenset[Destination]
     proxies: Mapping[str, str] = field(default_factory=dict)
     """The worker's own proxies, as from `urllib.request.getproxies_environment`."""
+    public: bool = False
+    """Whether every host with a public address may be reached, as builds of images need."""
 
     @classmethod
-    def of(cls, pip: Mapping[str, str], named: str) -> BuildHosts:
+    def of(cls, pip: Mapping[str, str], named: str, *, public: bool = False) -> BuildHosts:
         """From pip's settings as environment variables, and from `LOCAL_BUILD_HOSTS`."""
         indexes = set(_indexes(pip))
         implied: set[Destination] = {
@@ -85,12 +87,17 @@ class BuildHosts:
         proxies = dict(getproxies_environment())
         if own := pip.get("PIP_PROXY"):
             proxies |= {"http": own, "https": own}
-        return cls(frozenset(indexes), frozenset(implied), proxies)
+        return cls(frozenset(indexes), frozenset(implied), proxies, public)
 
     def check(self, scheme: Scheme, host: str, port: int) -> None:
         """Raise HostRefused unless builds may connect there in this way."""
-        if (scheme, host, port) not in self.named | self.implied:
+        if (scheme, host, port) in self.named | self.implied:
+            return
+        if not self.public:
             raise HostRefused(_how_to_allow(host, port, "is not a package index of the worker"))
+        # Where an outer proxy resolves names, private ones are for that proxy to refuse.
+        if host == "localhost" or host.endswith(".localhost") or not _is_name_or_public(host):
+            raise HostRefused(_how_to_allow(host, port, "is not public"))
 
     async def addresses(self, scheme: Scheme, host: str, port: int) -> list[str]:
         """Numeric addresses of an allowed place; connect only to these.
@@ -143,6 +150,14 @@ def is_public(address: str) -> bool:
     special = found.is_loopback or found.is_link_local or found.is_multicast
     special = special or found.is_unspecified or found.is_reserved
     return not special and not any(found in block for block in _PRIVATE)
+
+
+def _is_name_or_public(host: str) -> bool:
+    try:
+        return is_public(host)
+    except ValueError:
+        # inet_aton(3), which resolvers use, also takes 127.1, 0x7f000001 and the like.
+        return any(not label.isdigit() for label in host.split(".")) and not host.startswith("0x")
 
 
 def _indexes(pip: Mapping[str, str]) -> Iterator[Destination]:

@@ -97,12 +97,10 @@ class Bubblewrap:
         ready, ready_writer = os.pipe()
         hold, go = os.pipe()
         own = ["--die-with-parent", "--as-pid-1", "--cap-drop", "ALL", "--info-fd"]
-        own += [f"{info_writer}", *arguments, "--", "/bin/bash", "-c", INIT]
-        argv = [*self._drop, self._tools.bwrap, *own]
         try:
             try:
                 self._child = Child(
-                    argv,
+                    self._starter([*own, f"{info_writer}", *arguments]),
                     env=environment,
                     stdin=hold,
                     stdout=ready_writer,
@@ -131,6 +129,10 @@ class Bubblewrap:
         finally:
             for descriptor in (errors, info, ready, go):
                 os.close(descriptor)
+
+    def _starter(self, options: list[str]) -> list[str]:
+        """The command line that starts bubblewrap with these options, and its first process."""
+        return [*self._drop, self._tools.bwrap, *options, "--", "/bin/bash", "-c", INIT]
 
     def _learn(self, pid: int) -> None:
         self._pid_namespace = os.readlink(f"/proc/{pid}/ns/pid")

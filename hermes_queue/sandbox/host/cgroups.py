@@ -33,6 +33,7 @@ _PAUSES_S = (0.0, 0.01, 0.05, 0.2, 0.5, 1.0, 2.0, 4.0)
 """Before each try to delete a group; there is no later try."""
 _SHARES_V1, _WEIGHT_V2 = 1024, 100
 """The kernel's defaults: a slot gets as much as any other group of the host."""
+_PERIOD_US = 100_000
 _USAGE_V1, _USAGE_V2 = "cpuacct.usage", "cpu.stat"
 ProcessLimit = tuple[int, int, int]
 """Resource, soft and hard limit; -1 = the one that a process has."""
@@ -101,17 +102,43 @@ def remove_groups(groups: tuple[Path, ...]) -> None:
             )
 
 
-def create(name: str, *, memory_mb: int, max_pids: int) -> ControlGroups | None:
-    """The groups of a new slot, 0 = unlimited; None if they are not writable."""
+def create(
+    name: str, *, memory_mb: int, max_pids: int, cpus: float | None = None
+) -> ControlGroups | None:
+    """The groups of a new slot, 0 = unlimited; None if they are not writable.
+
+    `cpus`: the most cores that it uses, where the kernel can limit that; None = no limit.
+    """
     if not available():
         return None
     try:
-        return _create(name, memory_mb, max_pids)
+        groups = _create(name, memory_mb, max_pids)
     except OSError as error:
         logger.warning(
             "no control groups for %s: %s", name, error, extra={"action": "cgroup_unavailable"}
         )
         return None
+    if cpus is not None:
+        _limit_cpus(groups, cpus)
+    return groups
+
+
+def _limit_cpus(groups: ControlGroups, cpus: float) -> None:
+    quota_us = max(1000, round(cpus * _PERIOD_US))
+    for group in groups.groups:
+        for name, text in (
+            ("cpu.max", f"{quota_us} {_PERIOD_US}"),
+            ("cpu.cfs_period_us", str(_PERIOD_US)),
+            ("cpu.cfs_quota_us", str(quota_us)),
+        ):
+            if (group / name).exists():
+                try:
+                    (group / name).write_text(text)
+                except OSError as error:  # A group above allows less.
+                    extra = {"action": "cgroup_unavailable"}
+                    logger.warning(
+                        "%s is not limited to %g cores: %s", group, cpus, error, extra=extra
+                    )
 
 
 def available() -> bool:

@@ -22,6 +22,7 @@ from hermes_queue.sandbox.host.execution import Child, Running, memory_file
 from hermes_queue.sandbox.host.spawner_process import (
     ENDED,
     FAILED,
+    KILL_ALL,
     LISTEN,
     LISTENING,
     LOCATED,
@@ -53,6 +54,20 @@ class Confinement:
     """Host uid to become first; None = stay the worker's."""
     groups: ControlGroups | None = None
     limits: Sequence[ProcessLimit] = ()
+    capabilities: int = 0
+    """Those that root's commands have in the last namespace, as bits; see capabilities(7)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """Whom a command runs as, in the ids of a slot with users of its own."""
+
+    uid: int
+    gid: int
+    groups: tuple[int, ...]
+    home: str
+    host_uid: int
+    """The uid on the host."""
 
 
 class Spawners:
@@ -74,7 +89,7 @@ class Spawners:
             with its, _opened(confinement.groups) as groups:
                 namespaces, limits = confinement.namespaces, confinement.limits
                 uid = -1 if confinement.uid is None else confinement.uid
-                numbers = [uid, len(namespaces), len(groups)]
+                numbers = [uid, len(namespaces), len(groups), confinement.capabilities]
                 numbers += [number for limit in limits for number in limit]
                 text = " ".join(map(str, numbers)).encode()
                 socket.send_fds(channel, [text], [its.fileno(), *namespaces, *groups])
@@ -169,8 +184,11 @@ class Spawner:
         env: Mapping[str, str],
         cwd: str,
         streams: Sequence[int],
+        account: Account | None = None,
     ) -> SpawnedCommand:
         """Start a command; `streams` are its first descriptors and, if there is one, its script's.
+
+        `account`: in a slot with users of its own; else the slot has but one.
 
         Raises:
             SlotLost: the process that starts commands is gone.
@@ -179,7 +197,7 @@ class Spawner:
         if self.is_lost:
             raise SlotLost(GONE)
         self._count += 1
-        request = memory_file(_request(argv, env, cwd))
+        request = memory_file(_request(argv, env, cwd, account))
         try:
             socket.send_fds(self._channel, [b"%d" % self._count], [request, *streams])
         finally:
@@ -220,6 +238,10 @@ class Spawner:
     def kill(self, number: int) -> None:
         """Kill the outermost process of a command; no-op if it has ended."""
         self._send(b"-%d" % number)
+
+    def kill_all(self) -> None:
+        """Kill everything in the slot but its first process; nothing can fork meanwhile."""
+        self._send(KILL_ALL)
 
     def _send(self, data: bytes) -> None:
         if self.is_lost:
@@ -333,7 +355,9 @@ class SpawnedCommand(Running):
         self._spawner.close()
 
 
-def _request(argv: Sequence[str | bytes], env: Mapping[str, str], cwd: str) -> bytes:
+def _request(
+    argv: Sequence[str | bytes], env: Mapping[str, str], cwd: str, account: Account | None
+) -> bytes:
     """A command as the spawner reads it.
 
     Raises ValueError or OSError: no command line can hold it. Later it would look like something
@@ -348,7 +372,9 @@ def _request(argv: Sequence[str | bytes], env: Mapping[str, str], cwd: str) -> b
     most = min(os.sysconf("SC_ARG_MAX"), MOST_BYTES) - MOST_BYTES_OF_ONE
     if longest >= MOST_BYTES_OF_ONE or total > most:
         raise OSError(errno.E2BIG, os.strerror(errno.E2BIG))
-    fields = [os.fsencode(cwd), b"%d" % len(words), *words, *variables]
+    ids = (account.uid, account.gid, *account.groups) if account else ()
+    identity = " ".join(map(str, ids)).encode()
+    fields = [identity, os.fsencode(cwd), b"%d" % len(words), *words, *variables]
     request = b"\0".join(fields)
     if request.count(b"\0") != len(fields) - 1:
         raise ValueError("embedded null byte")

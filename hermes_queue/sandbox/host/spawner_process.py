@@ -20,6 +20,7 @@ import resource
 import select
 import signal
 import socket
+import stat
 import struct
 import sys
 import warnings  # noqa: F401 - os.execvpe imports it
@@ -31,6 +32,13 @@ READY, REFUSED, LOCATED, FAILED, ENDED, LISTENING = range(6)
 wait status, with its processor time; the port of a socket, with its descriptor."""
 LISTEN = b"listen "
 """Begins the request for a listening socket; its number follows."""
+KILL_ALL = b"kill all"
+"""The request to kill everything in the slot's pid namespace but its first process."""
+READ_FILE, WRITE_FILE = b"read file", b"write file"
+"""In place of a program, after an empty word: write the regular file at a path to stdout, of at
+most so many bytes; make or replace it with what stdin has."""
+NO_SUCH_FILE, NO_REGULAR_FILE = 66, 73
+"""Exit codes of these two."""
 LOOPBACK, BACKLOG = "127.0.0.1", 128
 SCRIPT = 10
 """Descriptor of a command's script; shells use those below 10 themselves."""
@@ -38,9 +46,10 @@ MOST_DESCRIPTORS = 24
 NOT_STARTED = 125
 """Exit code of commands whose directory or program is missing."""
 
-PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 4, 36, 38
+PR_SET_DUMPABLE, PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 4, 24, 36, 38
 CAPABILITY_HEADER = struct.pack("=Ii", 0x20080522, 0)
-NO_CAPABILITIES = bytes(24)
+CAPABILITIES = 38
+"""Their number in Linux 5.8, see capabilities(7); newer kernels have more."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -68,8 +77,9 @@ def tell(
 def serve_slots(channel: socket.socket) -> None:
     """Fork a spawner for every message, until the worker closes its end.
 
-    A message is the uid, the numbers of namespaces and groups, and three numbers per limit; its
-    descriptors are the spawner's channel, the namespaces and the groups' cgroup.procs.
+    A message is the uid, the numbers of namespaces and groups, the capabilities to keep as bits,
+    and three numbers per limit; its descriptors are the spawner's channel, the namespaces and the
+    groups' cgroup.procs.
     """
     # The commands of a spawner that died are inherited and reaped here: otherwise they would wait
     # for the host's first process, and the end of their pid namespace for them.
@@ -91,10 +101,10 @@ def serve_slots(channel: socket.socket) -> None:
 def spawn(numbers: list[int], descriptors: list[int]) -> None:
     """Be the spawner of one slot. Never returns."""
     try:
-        uid, namespaces, groups, *limits = numbers
+        uid, namespaces, groups, capabilities, *limits = numbers
         channel = socket.socket(fileno=descriptors[0])
         try:
-            enter(uid, descriptors[1 : 1 + namespaces])
+            enter(uid, descriptors[1 : 1 + namespaces], capabilities)
         except OSError as error:
             tell(channel, REFUSED, value=error.errno or errno.EIO)
             os._exit(1)
@@ -105,8 +115,10 @@ def spawn(numbers: list[int], descriptors: list[int]) -> None:
         os._exit(1)
 
 
-def enter(uid: int, namespaces: list[int]) -> None:
+def enter(uid: int, namespaces: list[int], capabilities: int) -> None:
     """Become `uid` unless it is -1, and enter the namespaces, the outer user namespace first.
+
+    Only `capabilities` are left then, and nothing started from here can have others.
 
     Raises OSError: the kernel refuses.
     """
@@ -118,9 +130,22 @@ def enter(uid: int, namespaces: list[int]) -> None:
         _check(_libc.setns(namespace, 0))
         os.close(namespace)
     if namespaces:
-        _check(_libc.capset(CAPABILITY_HEADER, NO_CAPABILITIES))
+        if capabilities:
+            keep_only(capabilities)
+        low, high = capabilities & 0xFFFFFFFF, capabilities >> 32
+        _check(_libc.capset(CAPABILITY_HEADER, struct.pack("=6I", low, low, 0, high, high, 0)))
         _check(_libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
         _check(_libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0))
+
+
+def keep_only(capabilities: int) -> None:
+    """Take all others from the bounding set: root's programs would begin with them."""
+    for capability in range(64):
+        # EINVAL: the kernel does not know it, nor those above.
+        if not capabilities >> capability & 1 and _libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0):
+            if capability < CAPABILITIES:
+                _check(-1)
+            return
 
 
 def _check(result: int) -> None:
@@ -181,11 +206,21 @@ class CommandServer:
             self._start(int(data), *descriptors)
             for descriptor in descriptors:
                 os.close(descriptor)
+        elif data == KILL_ALL:
+            self._kill_all()
         elif data.startswith(LISTEN):
             self._listen(int(data[len(LISTEN) :]))
         elif data:
             self._locate_or_kill(int(data))
         return bool(data)
+
+    def _kill_all(self) -> None:
+        with contextlib.suppress(OSError):
+            if os.fork() == 0:
+                # In the slot's pid namespace, where -1 means all but the first process and itself.
+                with contextlib.suppress(OSError):
+                    os.kill(-1, signal.SIGKILL)
+                os._exit(0)
 
     def _listen(self, number: int) -> None:
         """Send a socket that listens inside the slot; no process of the slot ever has it."""
@@ -213,10 +248,11 @@ class CommandServer:
         try:
             fields = os.pread(request, os.fstat(request).st_size, 0).split(b"\0")
             # Read before the fork: the child copies each page that it writes to.
-            end = 2 + int(fields[1])
+            end = 3 + int(fields[2])
             variables = (each.partition(b"=") for each in fields[end:])
             environment = {name: value for name, _, value in variables}
-            command = fields[0], fields[2:end], environment
+            identity = list(map(int, fields[0].split()))
+            command = identity, fields[1], fields[3:end], environment
             pid = os.fork()
         except OSError as error:
             tell(self._channel, FAILED, number, error.errno or 0)
@@ -246,6 +282,7 @@ class CommandServer:
         self,
         number: int,
         streams: tuple[int, ...],
+        identity: list[int],
         directory: bytes,
         words: list[bytes],
         environment: dict[bytes, bytes],
@@ -271,9 +308,52 @@ class CommandServer:
                 else:
                     os.set_inheritable(target, True)
             os.chdir(directory)
-            os.execvpe(words[0], words, environment)  # noqa: S606 - the request's own program
+            if identity:
+                uid, gid, *groups = identity
+                os.setgroups(groups)
+                os.setresgid(gid, gid, gid)
+                os.setresuid(uid, uid, uid)  # Without the capabilities, unless it is root.
+            if words[0]:
+                os.execvpe(words[0], words, environment)  # noqa: S606 - the request's own program
+            os._exit(serve_file(*words[1:]))
         except OSError as error:
             os.write(2, b"cannot start the command: %s\n" % str(error).encode(errors="replace"))
+
+
+def serve_file(what: bytes, path: bytes, size: bytes = b"0") -> int:
+    """Read or write a file for the worker, see `READ_FILE`; returns the exit code.
+
+    Without programs of the slot, which may be an agent's. Raises OSError.
+    """
+    is_reading = what == READ_FILE
+    try:
+        if not is_reading:
+            os.makedirs(os.path.dirname(path) or b"/", exist_ok=True)
+        how = os.O_RDONLY if is_reading else os.O_WRONLY | os.O_CREAT
+        file = os.open(path, how | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        if is_reading:
+            return NO_SUCH_FILE
+        if error.errno in (errno.EISDIR, errno.ENXIO):
+            return NO_REGULAR_FILE
+        os.write(2, os.strerror(error.errno or 0).encode())
+        return 1
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        return NO_SUCH_FILE if is_reading else NO_REGULAR_FILE
+    if is_reading:
+        copy(file, 1, int(size))
+    else:
+        os.ftruncate(file, 0)
+        copy(0, file, sys.maxsize)
+    return 0
+
+
+def copy(source: int, target: int, size: int) -> None:
+    """Copy at most so many bytes."""
+    while data := os.read(source, min(size, 1 << 16)):
+        size -= len(data)
+        while data:
+            data = data[os.write(target, data) :]
 
 
 def limit(kind: int, soft: int, hard: int) -> None:

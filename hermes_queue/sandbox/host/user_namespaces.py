@@ -68,6 +68,13 @@ class IdMap:
         """Whether uids other than 0 exist inside."""
         return self.by != "single"
 
+    def host_uid(self, inner: int) -> int:
+        """The host's uid behind one inside; that of root inside if there is none."""
+        for first, outside, count in (map(int, line.split()) for line in self.uid_lines):
+            if first <= inner < first + count:
+                return outside + inner - first
+        return self.host_id
+
 
 def drop_prefix(setpriv: str, uid: int) -> tuple[str, ...]:
     """A prefix with which root runs a command as `uid`, in no group but its own."""

@@ -17,9 +17,9 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path, PurePosixPath
 
 from hermes_queue.cancellation import unbroken
+from hermes_queue.disk.turn import PLACES, build_turn
 from hermes_queue.errors import EnvBug, EnvInfraError, SandboxError
 from hermes_queue.sandbox.base import MAX_FILE_BYTES, AssetSpec, ExecutionResult
-from hermes_queue.sandbox.builds.turn import PLACES, build_turn
 from hermes_queue.sandbox.host.paths import remove_tree, shared_directory, slot_directory
 
 MOUNT_ROOT = PurePosixPath("/opt/assets")

@@ -15,10 +15,11 @@ from hermes_queue.sandbox.base import MAX_OUTPUT_BYTES, ExecutionResult
 from hermes_queue.sandbox.host.execution import OutputPipe, follow, memory_file
 from hermes_queue.sandbox.host.paths import remove_tree
 from hermes_queue.sandbox.host.processes import COMMAND_VARIABLE
-from hermes_queue.sandbox.host.spawner import SCRIPT_PATH, SpawnedCommand
+from hermes_queue.sandbox.host.spawner import SCRIPT_PATH, Account, SpawnedCommand
 from hermes_queue.sandbox.listening.sockets import SocketListening
 from hermes_queue.sandbox.local.fence import BubblewrapFence
 from hermes_queue.sandbox.local.unfenced import PlainFence
+from hermes_queue.sandbox.rootfs.fence import RootfsFence
 
 logger = logging.getLogger(__name__)
 
@@ -48,8 +49,16 @@ def _with_script(
 class LocalSlot:
     """A running fence, and the resources to free with it."""
 
-    def __init__(self, fence: BubblewrapFence | PlainFence, record: Path) -> None:
+    def __init__(
+        self,
+        fence: BubblewrapFence | PlainFence | RootfsFence,
+        record: Path,
+        *,
+        remove: Callable[[Path], None] = remove_tree,
+    ) -> None:
+        """`remove` deletes its directories; see `HostRegistry`."""
         self.fence = fence
+        self._remove = remove
         self.record = record
         """With it other workers end the slot, see `registry`."""
         self.has_capacity = False
@@ -74,10 +83,13 @@ class LocalSlot:
         max_output_bytes: int = MAX_OUTPUT_BYTES,
         source: int | None = None,
         output: int | None = None,
+        account: Account | None = None,
+        one_stream: bool = False,
     ) -> ExecutionResult:
         """Run `argv`, with `script` as bash's command line, in the slot.
 
-        `source` and `output` are descriptors of files in place of stdin and stdout.
+        `source` and `output` are descriptors of files in place of stdin and stdout; `account` is
+        for slots with users of their own, None = the slot's; `one_stream` sends stderr to stdout.
 
         Raises:
             SlotKilled: a process in the slot has ended it, before or during the command.
@@ -90,14 +102,18 @@ class LocalSlot:
         self._commands += 1
         command_id = f"{fence.slot_id}.{self._commands}"
         # PWD keeps the name of a working directory that is reached through links.
-        environment = {**fence.environment(), "PWD": cwd, **(env or {})}
+        account = account or fence.account
+        home = {"HOME": account.home} if account else {}
+        environment = {**home, **fence.environment(), "PWD": cwd, **(env or {})}
         environment[COMMAND_VARIABLE] = command_id
         words, descriptors = _with_script(argv, script)
 
         def start(given: int, taken: int, errors: int) -> SpawnedCommand:
             own = given if source is None else source, taken if output is None else output
-            streams = (*own, errors, *descriptors)
-            return fence.spawner.start(words, env=environment, cwd=cwd, streams=streams)
+            streams = (*own, own[1] if one_stream else errors, *descriptors)
+            return fence.spawner.start(
+                words, env=environment, cwd=cwd, streams=streams, account=account
+            )
 
         try:
             result = await follow(
@@ -106,7 +122,7 @@ class LocalSlot:
                 timeout_s=timeout_s,
                 stdin=stdin,
                 max_output_bytes=max_output_bytes,
-                owner=fence.options.uid,
+                owner=account.host_uid if account else fence.options.uid,
                 cpu_time=groups.cpu_s if groups else lambda: None,
                 keep=self._keep_reading,
             )
@@ -186,7 +202,7 @@ class LocalSlot:
         try:
             if groups := self.fence.options.groups:
                 groups.remove()
-            remove_tree(self.fence.directories.root)
+            self._remove(self.fence.directories.root)
             self.record.unlink(missing_ok=True)
         except OSError as error:
             # The directories are never used again; the record lets the next start retry.

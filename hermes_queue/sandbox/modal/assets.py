@@ -20,9 +20,9 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+from hermes_queue.disk.turn import build_turn
 from hermes_queue.errors import EnvInfraError, SandboxError, SandboxRejected
 from hermes_queue.sandbox.base import DROPPED_VARIABLES, AssetSpec, ExecutionResult
-from hermes_queue.sandbox.builds.turn import build_turn
 from hermes_queue.sandbox.fleet import SnapshotNotes
 from hermes_queue.sandbox.host import pip as pip_settings
 from hermes_queue.sandbox.local.assets import check_asset, check_built, parts_inside

@@ -311,7 +311,9 @@ class ModalBackend(SlotBackend):
             self._observer.released(slot_id)
 
     @contextlib.contextmanager
-    def _in_slot(self, slot: Slot, *, whole: bool = False) -> Iterator[files.RunInSlot]:
+    def _in_slot(
+        self, slot: Slot, *, whole: bool = False, user: str | None = None
+    ) -> Iterator[files.RunInSlot]:
         held = self._leased_slot(slot)
         try:
             yield functools.partial(held.box.run, held.lease, whole=whole)

@@ -18,6 +18,7 @@ from hermes_queue.sandbox.selfcheck import (
     commands,
     dead_workers,
     files,
+    images,
     isolation,
     leases,
     listening,
@@ -46,6 +47,7 @@ CHECKS: tuple[Check, ...] = tuple(
         assets,
         dead_workers,
         snapshots,
+        images,
     )
     for value in vars(module).values()
     if isinstance(value, Check)

@@ -1,4 +1,4 @@
-"""Mutual exclusion for builds of an asset, between the processes of a host.
+"""Mutual exclusion for builds of an asset or image, between the processes of a host.
 
 A builder holds a file lock and touches the file while it lives. A builder that is suspended
 (SIGSTOP, a debugger, a frozen control group) keeps the lock but stops touching the file: others
@@ -14,9 +14,8 @@ import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
-from hermes_queue.disk.locks import lock
+from hermes_queue.disk.locks import lock, lock_holder
 from hermes_queue.errors import EnvInfraError
-from hermes_queue.sandbox.host.paths import lock_holder
 
 BEAT_S = 3.0
 SILENT_S = 30.0

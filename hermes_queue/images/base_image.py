@@ -1,0 +1,143 @@
+"""Base images made of Debian's packages, where no registry can be reached.
+
+They are stand-ins: `python:3.12-slim` made here has the `python3` of a Debian release, not the one
+of the official image. A name of one's own, and `ImageSettings.base_images`, say so in trajectories.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import re
+import shutil
+import tarfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from hermes_queue.disk.turn import build_turn
+from hermes_queue.errors import ConfigurationError, InputError
+from hermes_queue.images.dockerfile.evaluation import DEFAULT_PATH
+from hermes_queue.images.spec import ImageConfig
+
+TIMEOUT_S = 3600.0
+TAIL_CHARS = 2000
+ALWAYS = ("ca-certificates",)
+_WORD = re.compile(r"[a-z0-9][a-z0-9.+-]{0,100}")
+_MIRROR = re.compile(r"(https?|file|copy)://[!-~]{1,500}")
+
+
+@dataclass(frozen=True, slots=True)
+class BaseImage:
+    """What to make."""
+
+    suite: str = "bookworm"
+    """A release of Debian, e.g. trixie."""
+    packages: tuple[str, ...] = ()
+    """Beside the essential ones, apt and certificates."""
+    mirror: str | None = None
+    """Address of a mirror; None = that of this host's apt."""
+    python_link: bool = False
+    """Whether `python` is `python3`, as in images of that name."""
+
+    def check(self) -> None:
+        """Raises InputError: a field is not what it should be."""
+        for word in (self.suite, *self.packages):
+            if not _WORD.fullmatch(word):
+                raise InputError(
+                    f"{word[:100]!r} is not the name of a release or package of Debian"
+                )
+        if self.mirror is not None and not _MIRROR.fullmatch(self.mirror):
+            raise InputError(f"--mirror {self.mirror[:200]!r} is not an http:// or file:// address")
+
+    @property
+    def config(self) -> ImageConfig:
+        """The configuration, as official images have it."""
+        return ImageConfig({"PATH": DEFAULT_PATH}, "/", "", (), ("bash",))
+
+    def command(self, archive: Path) -> list[str]:
+        """The command that makes the archive: as small as the official slim images."""
+        packages = ",".join([*ALWAYS, *self.packages])
+        link = ['--customize-hook=ln -sf python3 "$1/usr/bin/python"'] if self.python_link else []
+        return [
+            *("mmdebstrap", "--quiet", "--variant=minbase", f"--include={packages}"),
+            *("--format=tar", "--dpkgopt=force-unsafe-io"),
+            '--aptopt=APT::Install-Recommends "0"',
+            # Snapshots, and releases in development that a mirror has kept for long.
+            '--aptopt=Acquire::Check-Valid-Until "false"',
+            "--dpkgopt=path-exclude=/usr/share/man/*",
+            "--dpkgopt=path-exclude=/usr/share/doc/*",
+            "--dpkgopt=path-include=/usr/share/doc/*/copyright",
+            "--dpkgopt=path-exclude=/usr/share/locale/*",
+            *link,
+            self.suite,
+            str(archive),
+            *([self.mirror] if self.mirror else []),
+        ]
+
+
+async def make_base_image(
+    base: BaseImage, cache: Path, report: Callable[[str], None] = lambda _: None
+) -> Path:
+    """The archive of a base image, in `cache`; made now unless it is there.
+
+    It has an entry `./`, without which Podman gives the root directory no rights, and can be
+    imported by every engine: `docker import FILE NAME`.
+
+    Raises:
+        InputError: a field of `base` is malformed.
+        ConfigurationError: mmdebstrap is missing or failed; has the end of its output.
+        EnvInfraError: suspended processes hold its lock.
+    """
+    base.check()
+    if shutil.which("mmdebstrap") is None:
+        raise ConfigurationError(
+            "mmdebstrap, which makes base images, is not installed: apt install mmdebstrap; where "
+            "it cannot be had, import an archive of a root file system (hermes-queue images import)"
+        )
+    text = json.dumps(asdict(base), sort_keys=True)
+    key = hashlib.sha256(text.encode()).hexdigest()[:16]
+    place = cache / f"{base.suite}-{key}.tar"
+    await asyncio.to_thread(cache.mkdir, parents=True, exist_ok=True)
+    async with build_turn(place.with_suffix(".lock"), is_finished=place.is_file) as number:
+        if number is not None and not place.is_file():
+            report(f"{base.suite} from {base.mirror or 'the mirror of this host'}; takes minutes")
+            unfinished = place.with_name(f".{place.stem}.{os.getpid()}.tar")
+            try:
+                await _run(base.command(unfinished))
+                await asyncio.to_thread(_check_archive, unfinished)
+                unfinished.rename(place)
+            finally:
+                unfinished.unlink(missing_ok=True)
+    return place
+
+
+async def _run(command: list[str]) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        start_new_session=True,
+    )
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            output, _ = await process.communicate()
+    except BaseException:
+        # It removes what it has made, mounts included, when it is asked to end.
+        if process.returncode is None:
+            process.terminate()
+            await process.wait()
+        raise
+    if process.returncode:
+        tail = output.decode(errors="replace").strip()[-TAIL_CHARS:]
+        raise ConfigurationError(f"{command[0]} failed ({process.returncode}):\n{tail}")
+
+
+def _check_archive(path: Path) -> None:
+    with tarfile.open(path) as tar:
+        first = tar.next()
+    if first is None or first.name != "." or not first.isdir():
+        raise ConfigurationError("mmdebstrap wrote an archive without an entry ./ at its beginning")

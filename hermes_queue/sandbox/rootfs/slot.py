@@ -1,0 +1,211 @@
+"""A running slot with an image: its users, and its files without programs of the slot."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hermes_queue.cancellation import end_tasks
+from hermes_queue.errors import SandboxError, SandboxRejected, SlotKilled, SlotLost
+from hermes_queue.images.spec import Rootfs
+from hermes_queue.images.users import MAX_FILE_CHARS, identity
+from hermes_queue.sandbox.base import ExecutionResult
+from hermes_queue.sandbox.host.spawner import Account
+from hermes_queue.sandbox.host.spawner_process import (
+    NO_REGULAR_FILE,
+    READ_FILE,
+    WRITE_FILE,
+)
+from hermes_queue.sandbox.local.slot import LocalSlot
+from hermes_queue.sandbox.rootfs.fence import RootfsFence
+
+logger = logging.getLogger(__name__)
+
+FILE_TIMEOUT_S = 60.0
+MEASURE_S, MEASURE_SHARE = 5.0, 20
+"""Pause between two measurements of a slot's files: at least this long, and so many times as long
+as the last one took."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Disk space."""
+
+    megabytes: int
+    files: int
+
+
+Measure = Callable[[Path], Awaitable[Usage | None]]
+"""The usage of a directory; None: it takes too long."""
+
+
+class HeldImage:
+    """An image that stays on the disk as long as somebody holds it."""
+
+    def __init__(self, rootfs: Rootfs, free: Callable[[], None]) -> None:
+        """`free` is called when nobody holds it any more."""
+        self.rootfs = rootfs
+        self._free = free
+        self._holders = 1
+
+    def hold(self) -> HeldImage:
+        """Once more."""
+        self._holders += 1
+        return self
+
+    def release(self) -> None:
+        """Once less."""
+        self._holders -= 1
+        if self._holders == 0:
+            self._free()
+
+
+class RootfsSlot(LocalSlot):
+    """See `LocalSlot`. The agent may be root: nothing here trusts a program of the slot."""
+
+    fence: RootfsFence
+
+    def __init__(
+        self,
+        fence: RootfsFence,
+        record: Path,
+        *,
+        remove: Callable[[Path], None],
+        image: HeldImage | None = None,
+    ) -> None:
+        super().__init__(fence, record, remove=remove)
+        self._image = image
+        self._kept: Path | None = None
+        self._lost_because = ""
+        """Why the worker has ended it, by the fault of a process in it."""
+        self._measuring: asyncio.Task[None] | None = None
+
+    @property
+    def image(self) -> HeldImage:
+        """What it was started from. Steps of builds have none."""
+        assert self._image is not None  # noqa: S101 - of a lease
+        return self._image
+
+    def keep_files(self) -> Path:
+        """Where its own files will be once it has ended; nobody deletes them."""
+        root = self.fence.directories.root
+        self._kept = root.with_name(f"{root.name}-kept")
+        return self._kept
+
+    def _clear(self) -> None:
+        if self._kept is not None:
+            with contextlib.suppress(OSError):  # Then whoever wants them finds none.
+                self.fence.directories.upper.rename(self._kept)
+        super()._clear()
+
+    def limit_disk(self, most: Usage, measure: Measure) -> None:
+        """End the slot when its files take more than this."""
+        self._measuring = asyncio.create_task(self._watch_disk(most, measure))
+
+    async def _watch_disk(self, most: Usage, measure: Measure) -> None:
+        took_s = 0.0
+        while True:
+            await asyncio.sleep(max(MEASURE_S, MEASURE_SHARE * took_s))
+            began = time.monotonic()
+            used = await measure(self.fence.directories.upper)
+            if used is None:
+                self._lost_because = "its files could not be counted in time"
+            elif used.megabytes > most.megabytes:
+                self._lost_because = f"its files take more than {most.megabytes} MB of disk space"
+            elif used.files > most.files:
+                self._lost_because = f"it has more than {most.files} files beside its image"
+            if self._lost_because:
+                extra = {"action": "slot_disk_full"}
+                logger.warning("%s is ended: %s", self.fence.name, self._lost_because, extra=extra)
+                await self.fence.kill()
+                return
+            took_s = time.monotonic() - began
+
+    async def _lost(self, how: str) -> SlotLost:
+        if self._lost_because:
+            return SlotKilled(
+                f"slot {self.fence.slot_id} was ended because {self._lost_because}; "
+                "HERMES_QUEUE_LOCAL_IMAGE_DISK_MB allows more"
+            )
+        return await super()._lost(how)
+
+    async def end(self) -> bool:
+        """See `LocalSlot`."""
+        if self._measuring is not None:
+            await end_tasks(self._measuring)
+        return await super().end()
+
+    async def become(self, user: str) -> None:
+        """Have commands run as this user of the image. Raises SandboxRejected, SandboxError."""
+        self.fence.account = await self.account(user)
+
+    async def run_as(self, user: str, argv: Sequence[str], **options: Any) -> ExecutionResult:
+        """As `run`, as a user of the slot. Raises SandboxRejected, too: there is no such user."""
+        return await self.run(argv, account=await self.account(user), **options)
+
+    async def account(self, user: str) -> Account:
+        """A user as the slot's files name it now, see `ImageConfig.user`.
+
+        Raises:
+            SandboxRejected: there is no such user.
+            SandboxError: the slot could not answer.
+        """
+        root = Account(0, 0, (), "/root", self.fence.options.uid)
+        try:
+            found = identity(
+                await self._text("/etc/passwd", root), await self._text("/etc/group", root), user
+            )
+        except ValueError as error:
+            raise SandboxRejected(str(error)) from error
+        host_uid = self.fence.options.ids.host_uid(found.uid)
+        return Account(found.uid, found.gid, found.groups, found.home, host_uid)
+
+    async def _text(self, path: str, account: Account) -> str:
+        words = ["", READ_FILE.decode(), path, str(MAX_FILE_CHARS)]
+        done = await self.run(
+            words,
+            cwd="/",
+            timeout_s=FILE_TIMEOUT_S,
+            account=account,
+            max_output_bytes=MAX_FILE_CHARS + 1,
+        )
+        return done.stdout.decode(errors="replace") if done.ok else ""
+
+    async def read_file(self, path: str, *, max_bytes: int) -> bytes:
+        """See `SandboxBackend.read_file`."""
+        if "\0" in path:
+            raise FileNotFoundError(errno.ENOENT, "a NUL byte in the path", path)
+        done = await self.run(
+            ["", READ_FILE.decode(), path, str(max_bytes + 1)],
+            cwd="/",
+            timeout_s=FILE_TIMEOUT_S,
+            max_output_bytes=max_bytes + 2,
+        )
+        if done.timed_out or (done.ok and done.truncated and len(done.stdout) <= max_bytes):
+            raise SandboxError(f"{path} could not be read within {FILE_TIMEOUT_S:g} s")
+        if not done.ok:
+            raise FileNotFoundError(errno.ENOENT, "no such regular file", path)
+        if len(done.stdout) > max_bytes:
+            raise OSError(errno.EFBIG, f"larger than {max_bytes} bytes", path)
+        return done.stdout
+
+    async def write_file(self, path: str, data: bytes) -> None:
+        """See `SandboxBackend.write_file`."""
+        if "\0" in path:
+            raise FileNotFoundError(errno.ENOENT, "a NUL byte in the path", path)
+        done = await self.run(
+            ["", WRITE_FILE.decode(), path], stdin=data, cwd="/", timeout_s=FILE_TIMEOUT_S
+        )
+        if done.timed_out:
+            raise SandboxError(f"{path} could not be written within {FILE_TIMEOUT_S:g} s")
+        if done.exit_code == NO_REGULAR_FILE:
+            raise OSError(errno.EISDIR, "not a regular file", path)
+        if not done.ok:
+            raise OSError(errno.EACCES, done.output.strip() or "cannot be written", path)
