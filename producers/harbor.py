@@ -83,6 +83,11 @@ def _prepare(row: dict[str, Any], options: HarborOptions) -> dict[str, Any]:
     return item
 
 
+def inspected(instance_id: str) -> Inspected:
+    """What was found out about a task that was prepared in this process."""
+    return _inspected[instance_id]
+
+
 def _source(row: dict[str, Any]) -> str:
     task = row.get("task")
     return str(task.get("git_url", "")) if isinstance(task, Mapping) else ""

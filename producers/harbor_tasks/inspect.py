@@ -13,7 +13,8 @@ from pydantic import ValidationError
 
 from envs.harbor_task import cache, tree
 from envs.harbor_task.item import ArchivedTask, HarborItem
-from envs.harbor_task.task import TaskFolder
+from envs.harbor_task.task import GradingMode, TaskFolder
+from envs.harbor_task.validation import ALL_MODES
 from hermes_queue.errors import EnvBug, EnvInfraError, InputError
 from producers.harbor_tasks.rows import archive_of
 
@@ -36,6 +37,9 @@ class Inspected:
     verifier_timeout_s: float
     unsupported: str | None
     """Why it cannot run anywhere; None if nothing is known."""
+    has_solution: bool
+    modes: tuple[GradingMode, ...]
+    """Grading modes that apply, from strict to lax."""
 
 
 def inspect(row: dict[str, Any], *, embed: bool, dataset: str) -> Inspected:
@@ -85,4 +89,6 @@ def _inspected(item: HarborItem, path: Path, dataset: str, *, embed: bool = Fals
         task.config.agent.timeout_s,
         task.verifier.timeout_s,
         unsupported[0] if unsupported else None,
+        task.solution is not None,
+        ("separate",) if task.separate else ALL_MODES,
     )

@@ -8,7 +8,9 @@ paths = ("/", "/cart", "/cart/pay", "/search", "/about")
 for n in range(3000):
     state = state * 1103515245 + 12345 & 0x7FFFFFFF
     if n % 211 != 5:
-        found[paths[(state >> 8) % 11 % 5]].append(((state >> 12) % 17 == 0, (state >> 5) % 900 + 3))
+        found[paths[(state >> 8) % 11 % 5]].append(
+            ((state >> 12) % 17 == 0, (state >> 5) % 900 + 3)
+        )
 lines = ["path,requests,errors,p95_ms"]
 for path, requests in sorted(found.items(), key=lambda pair: (-len(pair[1]), pair[0])):
     times = sorted(ms for _, ms in requests)

@@ -14,7 +14,9 @@ def determinant(matrix):
             matrix[i], matrix[swap], sign = matrix[swap], matrix[i], -sign
         for j in range(i + 1, len(matrix)):
             for k in range(i + 1, len(matrix)):
-                matrix[j][k] = (matrix[j][k] * matrix[i][i] - matrix[j][i] * matrix[i][k]) // previous
+                matrix[j][k] = (
+                    matrix[j][k] * matrix[i][i] - matrix[j][i] * matrix[i][k]
+                ) // previous
         previous = matrix[i][i]
     return sign * matrix[-1][-1]
 
@@ -24,4 +26,6 @@ assert not (out / "notes.tmp").exists(), "excluded artifacts must not arrive"
 assert not Path("/app/matrix.txt").exists(), "this is not the agent's box"
 assert int((out / "determinant.txt").read_text()) == determinant(rows)
 lines = (out / "transpose.txt").read_text().splitlines()
-assert [[int(word) for word in line.split()] for line in lines] == [list(column) for column in zip(*rows)]
+assert [[int(word) for word in line.split()] for line in lines] == [
+    list(column) for column in zip(*rows)
+]

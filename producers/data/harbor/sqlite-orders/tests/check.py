@@ -8,7 +8,10 @@ expected = {}
 for n in range(1, 41):
     customer = n * n % 7 + 1
     expected[n] = (merged.get(customer, customer), n * 125)
-orders = {id_: (customer, cents) for id_, customer, cents in db.execute("select id, customer_id, cents from orders")}
+orders = {
+    id_: (customer, cents)
+    for id_, customer, cents in db.execute("select id, customer_id, cents from orders")
+}
 assert orders == expected
 indexes = {name: unique for _, name, unique, *_ in db.execute("pragma index_list(customers)")}
 assert indexes.get("one_email") == 1, indexes
