@@ -77,8 +77,7 @@ async def rollout(
     async with draft.clock.stage("load"):
         await import_named(job, allowed=imports)
         env = load_env(job.env)
-        item = await load_item(env, row)
-        draft.evaluation = getattr(item, "evaluation", None) is True
+        item = await _load(draft, env, row)
         draft.env_version = checked_version(env, job.env)
         program = program_of(job.agent, env, definition)
         spec = spec_of(env.spec(item, job.profile), program)
@@ -118,6 +117,13 @@ async def rollout(
         await on_measured()
     finally:
         await backend.release(context.slot)
+
+
+async def _load(draft: Draft, env: Environment[Any], row: Mapping[str, Any]) -> Any:
+    """Make the item of the row, and note whether anything may be trained on it."""
+    item = await load_item(env, row)
+    draft.evaluation = getattr(item, "evaluation", None) is True
+    return item
 
 
 async def _act(

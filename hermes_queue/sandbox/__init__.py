@@ -1,5 +1,6 @@
 """Sandbox backends, which provide slots.
 
+archives.py        trees of files to and from a slot with an image
 base.py            the contract of a backend
 capacity.py        the number of slots that may be leased at once
 context.py         a slot for envs and tools

@@ -267,6 +267,7 @@ SECTIONS: tuple[type[BaseSettings], ...] = (
     ArchiveSettings,
     ProducerSettings,
     HarborSettings,
+    ImageSettings,
     MetricsSettings,
     LogSettings,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from envs.harbor_task.grading.kit import Interpreter, kit_asset
+from envs.harbor_task.grading.kit import BoxPython, kit_asset
 from envs.harbor_task.grading.needs import Needs, needs_of
 from envs.harbor_task.grading.places import Decisive, plan
 from envs.harbor_task.grading.reward import NoReward, Reward, parse
@@ -162,9 +162,9 @@ def test_other_things_that_it_fetches_are_named() -> None:
 
 
 def test_the_kit_of_equal_packages_is_made_once() -> None:
-    python = Interpreter("3.11", "x86_64", "glibc 2.36")
+    python = BoxPython("3.11", "x86_64", "glibc 2.36")
     needs = Needs(uv=True, packages=("pytest",))
     assert kit_asset(needs, python) == kit_asset(needs, python)
-    older = Interpreter("3.11", "x86_64", "glibc 2.17")
+    older = BoxPython("3.11", "x86_64", "glibc 2.17")
     assert kit_asset(needs, python).key != kit_asset(needs, older).key
     assert "manylinux_2_36" not in kit_asset(needs, older).script
