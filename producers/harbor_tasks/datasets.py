@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +20,16 @@ MAX_REGISTRY_BYTES = 256 << 20
 class FolderDataset:
     """Every folder with a `task.toml` below a folder, by name; or the folder itself."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, first: Sequence[str] = ()) -> None:
+        """As a dataset of all tasks below `path`; those with the names `first` come first."""
         self.path = path.resolve()
         self.name = path.name or str(path)
+        self._first = first
 
     def rows(self, seed: int | None = None) -> Iterator[Row]:
         """See `Dataset.rows`."""
         found = list(_task_folders(self.path, MAX_DEPTH))
+        found.sort(key=lambda folder: folder.name not in self._first)
         if not found:
             raise InputError(f"{self.path}: has no folder with a {CONFIG} in it")
         for folder in _ordered(found, seed):

@@ -25,7 +25,8 @@ class Course:
     def __init__(
         self, backend: SandboxBackend, *, slots: int, repeat: int, all_modes: bool, report: Report
     ) -> None:
-        """
+        """Measures on a backend.
+
         Args:
             backend: Has been started.
             slots: Most attempts at once.

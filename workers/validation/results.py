@@ -21,7 +21,8 @@ class ResultsFile:
     """Lines that are there are kept; each further task is on the disk as soon as it is done."""
 
     def __init__(self, path: Path, backend: str) -> None:
-        """
+        """Reads the lines that are there.
+
         Raises:
             ConfigurationError: the file is of something else, of another backend, or cannot be
                 written.

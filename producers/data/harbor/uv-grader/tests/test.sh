@@ -1,4 +1,6 @@
 #!/bin/bash
+# What runs the agent's module must not be able to write a reward.
+chmod 755 /logs/verifier
 command -v curl >/dev/null || { apt-get update && apt-get install -y curl; }
 curl -LsSf https://astral.sh/uv/0.9.7/install.sh | sh
 source $HOME/.local/bin/env
