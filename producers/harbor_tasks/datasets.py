@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from envs.harbor_task.endless.convert import is_task
 from envs.harbor_task.task import CONFIG
 from hermes_queue.errors import InputError
 from producers.run.dataset import Dataset, Row
@@ -102,7 +103,7 @@ def _registered(task: Any, place: str) -> dict[str, Any]:
 
 
 def _task_folders(path: Path, depth: int) -> Iterator[Path]:
-    if (path / CONFIG).is_file():
+    if is_task(path):
         yield path
         return
     if depth == 0:

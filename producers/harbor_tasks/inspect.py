@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from envs.harbor_task import cache, tree
+from envs.harbor_task.endless.convert import as_harbor
 from envs.harbor_task.item import ArchivedTask, HarborItem
 from envs.harbor_task.task import GradingMode, TaskFolder
 from envs.harbor_task.validation import ALL_MODES
@@ -68,6 +69,12 @@ def inspect(row: dict[str, Any], *, embed: bool, dataset: str) -> Inspected:
 
 
 def _inspected(item: HarborItem, path: Path, dataset: str, *, embed: bool = False) -> Inspected:
+    tree.entries(path)  # before anything in it is read
+    with as_harbor(path) as folder:
+        return _of(item, folder, dataset, embed=embed)
+
+
+def _of(item: HarborItem, path: Path, dataset: str, *, embed: bool) -> Inspected:
     found = tree.entries(path)
     digest = tree.digest(path, found)
     if item.digest not in ("", digest):
