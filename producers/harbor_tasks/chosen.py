@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
 from envs.base import load_env
 from envs.harbor_task.validation import TaskToValidate
+from hermes_queue.errors import ConfigurationError
 from hermes_queue.models import AgentSpec, TrajectoryJob
 from producers.harbor import PRODUCER, inspected
-from producers.run.options import parse
+from producers.run.options import build_parser, parse
 from producers.run.plan import make_plan
+from producers.run.sandbox_options import chosen_backend
 from producers.run.selection import select
 
 
@@ -31,9 +34,12 @@ def chosen_tasks(words: Sequence[str]) -> ChosenTasks:
     Raises:
         ConfigurationError: a flag is wrong; the message has the fix.
         InputError: the dataset or a task cannot be used.
-        SystemExit: a flag cannot be parsed (exit code 2).
     """
-    options = parse(PRODUCER, ["--agent", "oracle", *words])
+    words = ["--agent", "oracle", *words]
+    parser = build_parser(PRODUCER, chosen_backend(words))
+    parser.error = _refuse  # type: ignore[method-assign]  # it would print a page and exit
+    parser.parse_args(words)
+    options = parse(PRODUCER, words)
     settings = options.sandbox.worker_settings()
     env = load_env(PRODUCER.env)
     plan = make_plan(PRODUCER, env, options)
@@ -61,3 +67,7 @@ def _task(job: TrajectoryJob, row: dict[str, object], ways: Sequence[str]) -> Ta
 
 def _by(job: TrajectoryJob, agent: AgentSpec) -> TrajectoryJob:
     return job.model_copy(update={"agent": agent})
+
+
+def _refuse(message: str) -> NoReturn:
+    raise ConfigurationError(f"{message}; see `hermes-queue tasks validate --help`")

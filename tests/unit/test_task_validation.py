@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from records import make_job
 
 from envs.harbor_task.task import GradingMode
 from envs.harbor_task.validation import AttemptResult, MeasuredMode, TaskToValidate, counted
 from hermes_queue.errors import ConfigurationError
-from hermes_queue.models import AgentSpec, TrajectoryJob
+from hermes_queue.models import AgentSpec
 from producers.harbor_tasks.validated import read_validated
 from workers.validation.results import ResultsFile
 
@@ -62,16 +63,7 @@ def test_the_strictest_mode_in_which_the_solution_works_counts() -> None:
 
 
 def task(instance_id: str = "one", digest: str = DIGEST) -> TaskToValidate:
-    job = TrajectoryJob(
-        run_id="r",
-        group_id="r:g",
-        trajectory_id="r:g:0",
-        sample_index=0,
-        env="harbor",
-        instance_id=instance_id,
-        item={},
-        agent=AgentSpec(kind="nop"),
-    )
+    job = make_job(instance_id=instance_id, agent=AgentSpec(kind="nop"))
     row = {"instance_id": instance_id, "digest": digest}
     return TaskToValidate(row, job, job, {}, ("transplant", "restart"))
 
