@@ -27,10 +27,10 @@ UV ?= $(BIN)/uv
 PACKAGES := hermes_queue workers producers envs
 COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-annotate --custom-compile-command "make lock"
-SLOW := test-exhaustive|test-images|test-agents|test-engines|tamper|validate|chaos|datasets|test-atropos|test-prometheus|test-compose|test-image|test-flower|test-pages|test-gvisor|test-modal-docker|test-modal-oldest|test-aimock|test-vllm|test-sglang|soak
+SLOW := test-exhaustive|test-images|test-agents|test-engines|test-harbor|tamper|validate|chaos|datasets|test-atropos|test-prometheus|test-compose|test-image|test-flower|test-pages|test-gvisor|test-modal-docker|test-modal-oldest|test-aimock|test-vllm|test-sglang|soak
 RUN_EXTRAS := --extra producer --extra worker --extra local --extra images
 
-.PHONY: help demo test test-all test-exhaustive test-agents test-engines test-aimock test-atropos test-compose test-flower test-image test-images test-modal-oldest test-pages test-prometheus \
+.PHONY: help demo test test-all test-exhaustive test-agents test-engines test-harbor test-aimock test-atropos test-compose test-flower test-image test-images test-modal-oldest test-pages test-prometheus \
 	test-gvisor test-modal-docker test-sglang test-vllm validate tamper chaos datasets lint audit sbom format bench soak lock lock-programs docs site clean redis
 
 help: ## List the targets
@@ -88,6 +88,9 @@ test-agents: redis $(VENV)/.dev ## Unmodified agent programs against a scripted 
 test-engines: $(VENV)/.dev ## The backend `docker` on a real Docker Engine and Podman (as root on Debian installs 95 MB)
 	$(BIN)/python tests/support/container_engines.py prepare
 	$(BIN)/python -m pytest -n 2 --dist loadgroup --timeout 600 tests/engines $(if $(ENGINES),-k '$(ENGINES)')
+
+test-harbor: redis $(VENV)/.dev ## Bundled tasks, and those in other shapes, on a real backend (HARBOR_SANDBOX=local; builds images)
+	$(BIN)/python -m pytest -n 2 tests/harbor $(if $(TASKS),-k '$(TASKS)')
 
 test-vllm: $(VENV)/.dev $(LIVE)/model/.made $(LIVE)/program-model/.made ## A real vLLM on this CPU serves real trajectories (3.4 GB, LIVE=.live)
 	$(BIN)/python -m pytest $(LIVE_TESTS) --server vllm --server-venv $(LIVE)/vllm \

@@ -84,8 +84,10 @@ class Harbor:
 
         Raises:
             EnvInfraError: it does not become healthy.
+            EnvBug: the task's own check of its initial state fails.
         """
         await box.make_ready(context, item.folder)
+        await box.check_initial_state(context, item.folder)
 
     async def verify(
         self, item: HarborItem, context: SlotContext, transcript: Sequence[Message]

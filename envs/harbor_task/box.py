@@ -10,10 +10,11 @@ from pathlib import Path
 from envs.harbor_task import tree
 from envs.harbor_task.config import Healthcheck
 from envs.harbor_task.task import TaskFolder
-from hermes_queue.errors import EnvInfraError, SandboxError
+from hermes_queue.errors import EnvBug, EnvInfraError, SandboxError
 from hermes_queue.sandbox.archives import ROOT, packed, write_archive
 from hermes_queue.sandbox.context import SlotContext
 
+_CHECK = "/hermes-queue-initial"
 ENTRYPOINT_LOG = "/logs/agent/entrypoint.log"
 
 LOG_FOLDERS = """\
@@ -43,6 +44,25 @@ async def make_ready(context: SlotContext, task: TaskFolder) -> None:
     if check := task.environment.healthcheck:
         if failure := await wait_until_healthy(context, check):
             raise EnvInfraError(f"environment.healthcheck: {failure}")
+
+
+async def check_initial_state(context: SlotContext, task: TaskFolder) -> None:
+    """Run the task's check of the box before the agent sees it, and leave nothing of it.
+
+    Raises:
+        EnvBug: it fails.
+        SandboxError: the sandbox failed.
+    """
+    if task.initial is None:
+        return
+    await upload(context, task.initial, _CHECK)
+    try:
+        result = await context.run(f"bash {_CHECK}/check.sh", cwd="/", user=ROOT, timeout_s=300.0)
+    finally:
+        await context.run(f"rm -rf {_CHECK}", cwd="/", user=ROOT, timeout_s=60.0)
+    if not result.ok:
+        ended = "timed out" if result.timed_out else f"ended with {result.exit_code}"
+        raise EnvBug(f"initial/check.sh {ended} before the agent began: {result.output[-1000:]}")
 
 
 async def make_log_folders(context: SlotContext) -> None:

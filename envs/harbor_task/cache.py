@@ -21,6 +21,7 @@ from collections import OrderedDict
 from pathlib import Path
 
 from envs.harbor_task import tree
+from envs.harbor_task.endless.convert import convert, is_endless, is_task
 from envs.harbor_task.item import ArchivedTask, GitTask, HarborItem
 from envs.harbor_task.task import CONFIG, TaskFolder
 from envs.swe.repository import GitError, Repository
@@ -112,7 +113,7 @@ async def _source(item: HarborItem, scratch: Path, home: Path) -> Path:
     """The folder as its source has it."""
     source = item.task
     if isinstance(source, str):
-        if not await asyncio.to_thread(Path(source, CONFIG).is_file):
+        if not await asyncio.to_thread(is_task, Path(source)):
             raise EnvBug(
                 f"task: {source} is no task folder on this worker's host; if workers do not share "
                 "the producer's files, give the producer the flag --embed"
@@ -127,7 +128,12 @@ async def _source(item: HarborItem, scratch: Path, home: Path) -> Path:
 def _checked(source: Path, made: Path, item: HarborItem) -> str:
     """Copy the folder, hash the copy and compare. Blocking."""
     made.mkdir()
-    tree.copy(source, made / "task")
+    if is_endless(source):
+        tree.copy(source, made / "source")
+        convert(made / "source", made / "task")
+        shutil.rmtree(made / "source")
+    else:
+        tree.copy(source, made / "task")
     found = tree.entries(made / "task")
     digest = tree.digest(made / "task", found)
     if item.digest and digest != item.digest:
@@ -166,9 +172,9 @@ def _untar(data: bytes, target: Path, below: str) -> Path:
         raise EnvBug(f"task.archive: cannot be unpacked: {error}") from error
     folder = target / below
     inside = list(folder.iterdir()) if folder.is_dir() else []
-    if not (folder / CONFIG).is_file() and len(inside) == 1 and inside[0].is_dir():
+    if not is_task(folder) and len(inside) == 1 and inside[0].is_dir():
         folder = inside[0]
-    if folder.is_symlink() or not (folder / CONFIG).is_file():
+    if folder.is_symlink() or not is_task(folder):
         raise EnvBug(f"task: there is no {CONFIG} in the folder {below or 'of the archive'!r}")
     return folder
 
