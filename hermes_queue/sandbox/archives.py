@@ -24,11 +24,12 @@ TIMEOUT_S = 300.0
 MAX_MEMBERS = 200_000
 MAX_NAME_BYTES = 4096
 _BLOCK = 512
+_EXTENDED = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
 
 _READ = """\
 cd / || exit 70
 if tar --version 2>/dev/null | grep -q GNU; then
-  exec tar --null {options} -T - -cf - 2>/dev/null
+  exec tar --null --format=gnu {options} -T - -cf - 2>/dev/null
 fi
 tr '\\000' '\\n' | exec tar {options} -T - -cf - 2>/dev/null
 """
@@ -46,8 +47,23 @@ class Checked:
     data: bytes
     names: list[str] = field(default_factory=list)
     """Absolute paths of the members."""
+    folders: set[str] = field(default_factory=set)
+    """Those of them that are folders."""
     dropped: list[str] = field(default_factory=list)
     """Absolute paths of members that were left out: devices, pipes, links through links."""
+
+
+class _PlainHeader(tarfile.TarInfo):
+    """A header of the formats that a slot is asked for.
+
+    Python 3.11 looks for patterns in extended headers in quadratic time, and holds the
+    interpreter's lock meanwhile: one of 100 kB would stop a worker for minutes.
+    """
+
+    def _proc_member(self, source: tarfile.TarFile) -> tarfile.TarInfo:
+        if self.size < 0 or self.type in _EXTENDED:
+            raise tarfile.ReadError("an extended header, or a size below 0")
+        return super()._proc_member(source)  # type: ignore[misc, no-any-return]
 
 
 async def read_archive(
@@ -125,17 +141,17 @@ def checked(data: bytes, takes: Callable[[str], bool] = lambda _: True) -> Check
 
     Kept are regular files, folders, symbolic links, and hard links to kept files; each path once;
     nothing below a path that is not a folder. Names are absolute for `takes`, which is asked for
-    each, and relative to `/` in the result. Extended headers, sparse maps and owners' names are
-    not taken over.
+    each, and relative to `/` in the result. Sparse maps and owners' names are not taken over.
 
     Raises:
-        ArchiveError: it is no archive, is cut short, or has more than `MAX_MEMBERS` members.
+        ArchiveError: it is no archive, is cut short, has extended (pax) headers, or more than
+            `MAX_MEMBERS` members.
     """
     result, kinds = Checked(b""), dict[str, bytes]()
     buffer = io.BytesIO()
     try:
         with (
-            tarfile.open(fileobj=io.BytesIO(data), mode="r:") as source,
+            tarfile.open(fileobj=io.BytesIO(data), mode="r:", tarinfo=_PlainHeader) as source,
             tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as target,
         ):
             for number, member in enumerate(source):
@@ -151,8 +167,12 @@ def checked(data: bytes, takes: Callable[[str], bool] = lambda _: True) -> Check
                     continue
                 kinds[path] = tarfile.REGTYPE if member.isreg() else member.type
                 result.names.append(path)
+                if member.isdir():
+                    result.folders.add(path)
                 content = source.extractfile(member) if member.isreg() else None
                 target.addfile(_plain(member, path), content)
+    except RecursionError as error:  # each header says that the next one has the name
+        raise ArchiveError("too many headers of one file") from error
     except (tarfile.TarError, EOFError, ValueError, OverflowError, OSError) as error:
         raise ArchiveError(f"no whole archive: {error}") from error
     result.data = buffer.getvalue()

@@ -138,3 +138,28 @@ def test_archives_are_joined_in_order(tmp_path: Path) -> None:
     data = joined([checked(tar(("a", b"1"))).data, packed(tmp_path, ["b"])])
     with tarfile.open(fileobj=io.BytesIO(data)) as archive:
         assert archive.getnames() == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"type": tarfile.XHDTYPE, "size": 1 << 20},
+        {"type": tarfile.XGLTYPE, "size": 1 << 20},
+        {"type": b"Z", "size": -1024},
+    ],
+)
+def test_headers_that_would_stop_the_worker_are_refused_at_once(headers: dict[str, Any]) -> None:
+    info = tarfile.TarInfo("x")
+    for field, value in headers.items():
+        setattr(info, field, value)
+    data = info.tobuf(tarfile.GNU_FORMAT) + b"1" * (1 << 20) + tar(("y", b""))
+    with pytest.raises(ArchiveError, match="extended header"):
+        checked(data)
+
+
+def test_a_name_that_never_ends_is_refused() -> None:
+    info = tarfile.TarInfo("x")
+    info.type, info.size = tarfile.GNUTYPE_LONGNAME, 5
+    header = info.tobuf(tarfile.GNU_FORMAT) + b"name\0".ljust(512, b"\0")
+    with pytest.raises(ArchiveError, match="too many headers"):
+        checked(header * 2000 + tar(("y", b"")))

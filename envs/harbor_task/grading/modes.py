@@ -10,7 +10,7 @@ from typing import Any
 from envs.harbor_task import box, boxes
 from envs.harbor_task.config import MAIN, Healthcheck
 from envs.harbor_task.grading.places import Decisive, TransplantPlan, parents, plan
-from envs.harbor_task.grading.suspects import changed_programs
+from envs.harbor_task.grading.suspects import changed_programs, compiled
 from envs.harbor_task.task import GradingMode, TaskFolder
 from hermes_queue.errors import SandboxError, SlotLost
 from hermes_queue.sandbox.archives import (
@@ -23,10 +23,11 @@ from hermes_queue.sandbox.archives import (
     write_archive,
 )
 from hermes_queue.sandbox.context import SlotContext
-from hermes_queue.sandbox.image_slots import FileChange
+from hermes_queue.sandbox.image_slots import FileChange, TooManyChanges
 from hermes_queue.settings import HarborSettings
 
 REPORTED_PATHS = 100
+_LINKER_CACHE = "/etc/ld.so.cache"
 _RESOLVE = """\
 while IFS= read -r -d '' path; do
   found=$(readlink -m -- "$path" 2>/dev/null || readlink -f -- "$path" 2>/dev/null || echo "$path")
@@ -35,6 +36,17 @@ done
 """
 """Prints those of the paths on stdin that links lead elsewhere."""
 _DELETE = "exec xargs -0 -r rm -rf --"
+_MAKE_WAY = """\
+while IFS= read -r -d '' path; do
+  if [ "${path%/}" = "$path" ]; then
+    [ -L "$path" ] || [ ! -d "$path" ] || rm -rf -- "$path"
+  else
+    path=${path%/}
+    [ -d "$path" ] && [ ! -L "$path" ] || rm -f -- "$path"
+  fi
+done
+"""
+"""Removes folders in place of which the agent has something else, and the reverse."""
 
 
 class NotTaken(Exception):
@@ -83,6 +95,8 @@ async def make_box(context: SlotContext, task: TaskFolder, mode: GradingMode) ->
         made = await makers[mode](context, task)
         made.notes = notes
         return made
+    except TooManyChanges as error:
+        raise NotTaken("too_large", str(error)) from error
     except OSError as error:
         raise NotTaken("too_large", f"the agent's files have {error.strerror} together") from error
     except ArchiveError as error:
@@ -174,6 +188,11 @@ async def _transplant(context: SlotContext, task: TaskFolder) -> GradingBox:
         data = await read_archive(context, planned.taken, max_bytes=_budget(), recursive=False)
         archive = await asyncio.to_thread(checked, data, set(planned.taken).__contains__)
     await context.renew(boxes.grading_spec(task, context.slot.spec.profile))
+    # A link in place of a folder with programs would bring the agent's own.
+    links = {p for p in archive.names if p not in archive.folders and decisive.leads_away(p)}
+    if links:
+        archive = await asyncio.to_thread(checked, archive.data, lambda path: path not in links)
+    await _make_way(context, archive, decisive)
     led_away = await _led_away(context, archive.names + planned.deleted)
     if led_away:
         kept = _outside(led_away)
@@ -186,8 +205,20 @@ async def _transplant(context: SlotContext, task: TaskFolder) -> GradingBox:
         await write_archive(context, "/", archive.data, own=False)
     await _start_services(context, task.environment.healthcheck)
     made = GradingBox("transplant", archive.names)
-    made.report |= reported("left_out", [*planned.left_out, *archive.dropped, *led_away])
+    made.report |= reported(
+        "left_out", [*planned.left_out, *archive.dropped, *sorted(links), *led_away]
+    )
     return made
+
+
+async def _make_way(context: SlotContext, archive: Checked, decisive: Decisive) -> None:
+    """In a fresh box, remove what has another kind than the agent's file at the same path."""
+    paths = [f"{path}/" if path in archive.folders else path for path in archive.names]
+    paths = [path for path in paths if not decisive.leads_away(path.rstrip("/"))]
+    if not paths:
+        return
+    listed = "\0".join([*paths, ""]).encode("utf-8", "surrogateescape")
+    await context.run(_MAKE_WAY, stdin=listed, cwd="/", user=ROOT, timeout_s=300.0)
 
 
 async def _restart(context: SlotContext, task: TaskFolder) -> GradingBox:
@@ -199,12 +230,29 @@ async def _restart(context: SlotContext, task: TaskFolder) -> GradingBox:
     made = GradingBox("restart", changes=changes, decisive=decisive)
     kept = (each.path for each in changes if each.kind != "deleted")
     made.agents = [path for path in kept if not decisive.is_program(path)]
-    # Compiled modules of the agent's would run in place of their source.
+    await _without_caches(context, changes)
     made.variables["PYTHONPYCACHEPREFIX"] = "/logs/verifier/.pycache"
-    # The same holds for the linker's cache; its sources are looked at.
-    await context.run("ldconfig", cwd="/", user=ROOT, timeout_s=60.0)
     await _start_services(context, task.environment.healthcheck)
     return made
+
+
+async def _without_caches(context: SlotContext, changes: Sequence[FileChange]) -> None:
+    """Make the linker's cache anew, and delete compiled modules: only their sources are looked at.
+
+    Raises:
+        NotTaken: the linker's cache cannot be made anew.
+        SandboxError: the sandbox failed.
+    """
+    if any(change.path == _LINKER_CACHE and change.kind != "deleted" for change in changes):
+        # Before any program runs, as each finds its libraries by it.
+        try:
+            await context.write_file(_LINKER_CACHE, b"")
+        except OSError as error:
+            raise NotTaken("suspect", str(error), [_LINKER_CACHE]) from error
+        await context.run("ldconfig", cwd="/", user=ROOT, timeout_s=60.0)
+    if paths := compiled(changes):
+        listed = "\0".join([*paths, ""]).encode("utf-8", "surrogateescape")
+        await context.run(_DELETE, stdin=listed, cwd="/", user=ROOT, timeout_s=120.0)
 
 
 async def _start_services(context: SlotContext, check: Healthcheck | None) -> None:
