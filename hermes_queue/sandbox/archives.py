@@ -36,6 +36,10 @@ tr '\\000' '\\n' | exec tar {options} -T - -cf - 2>/dev/null
 _WRITE = "mkdir -p -- {folder} && exec tar -C {folder} {options} -xf -"
 
 
+class FilesRefused(SandboxError):
+    """A slot answers, but its files stop what should be done: perhaps an agent's doing."""
+
+
 class ArchiveError(Exception):
     """The slot's answer is no archive, or holds what it must not hold."""
 
@@ -126,14 +130,16 @@ async def write_archive(
     have been an agent's: its `tar` is used.
 
     Raises:
-        SandboxError: it could not be unpacked.
+        FilesRefused: `tar` failed.
+        SandboxError: it was not done in time, or the sandbox could not answer.
     """
     options = ["--no-same-owner"] if own else ["--numeric-owner", "--same-owner"]
     options.append("-p")
     command = _WRITE.format(folder=shlex.quote(folder), options=" ".join(options))
     result = await context.run(command, stdin=data, timeout_s=timeout_s, cwd="/", user=ROOT)
     if not result.ok:
-        raise SandboxError(f"{folder}: files could not be put there: {result.output[-500:]}")
+        failure = SandboxError if result.timed_out else FilesRefused
+        raise failure(f"{folder}: files could not be put there: {result.output[-500:]}")
 
 
 def checked(data: bytes, takes: Callable[[str], bool] = lambda _: True) -> Checked:

@@ -17,6 +17,7 @@ from hermes_queue.sandbox.archives import (
     ROOT,
     ArchiveError,
     Checked,
+    FilesRefused,
     checked,
     joined,
     read_archive,
@@ -103,7 +104,10 @@ async def make_box(context: SlotContext, task: TaskFolder, mode: GradingMode) ->
         await _blame(context)
         raise NotTaken("unreadable", str(error)) from error
     except SandboxError as error:
-        if isinstance(error, SlotLost) or context.slot is not agents or await _answers(context):
+        refused = isinstance(error, FilesRefused)
+        if isinstance(error, SlotLost) or (
+            not refused and (context.slot is not agents or await _answers(context))
+        ):
             raise
         await _blame(context)
         raise NotTaken("unreadable", str(error)) from error

@@ -129,9 +129,7 @@ class Decisive:
 
         They would come from another one then.
         """
-        return self.is_above(path) or _any_below(
-            (*self.modules, *_HOMES, *_OURS, *_PASSING), path
-        )
+        return self.is_above(path) or _any_below((*self.modules, *_HOMES, *_OURS, *_PASSING), path)
 
     def is_imported(self, path: str) -> bool:
         """Whether Python would import it for the tests in place of its own library or pytest."""

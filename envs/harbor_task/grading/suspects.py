@@ -116,7 +116,7 @@ async def shadowing(
         raise SandboxError("a fresh box cannot list the programs of its image")
     listed = result.stdout.decode("utf-8", "surrogateescape").split("\0")
     known = keys(listed, decisive)
-    return sorted(path for key, path in added.items() if key in known)
+    return sorted({path for key, path in added.items() if key in known})
 
 
 def _quoted(path: str) -> str:
