@@ -39,6 +39,8 @@ DECISIVE = Decisive.of(CONFIG, "/app")
         "/app/start.sh",
         "/etc/ssl/openssl.cnf",
         "/etc/perl/strict.pm",
+        "/.python-version",
+        "/app/uv.toml",
         "/app/plugin-1.0.dist-info/entry_points.txt",
         "/tests/test.sh",
         "/logs/verifier/reward.txt",

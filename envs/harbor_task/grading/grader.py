@@ -89,7 +89,12 @@ async def _suspects(context: SlotContext, made: GradingBox) -> list[str]:
 async def _control(context: SlotContext, task: TaskFolder, mode: GradingMode, why: str) -> None:
     """Return if the tests give a reward on an untouched box; raises EnvInfraError else."""
     made = await untouched(context, task, mode)
-    run: TestRun = await run_tests(context, task, made)
+    try:
+        run = await run_tests(context, task, made)
+    except FilesRefused as error:
+        raise EnvInfraError(
+            f"the tests cannot run, on an untouched box neither: {error}"
+        ) from error
     if run.reward is None:
         output = str(run.report.get("output", ""))[-500:]
         raise EnvInfraError(

@@ -172,14 +172,22 @@ async def _separate(context: SlotContext, task: TaskFolder) -> GradingBox:
         else:
             missing.append(source)
     await context.renew(boxes.grading_spec(task, context.slot.spec.profile))
+    decisive = Decisive.of(context.slot.image_config, context.workspace)
+    steering = [name for each in found for name in each.names if decisive.steers_tests(name)]
     if found:
         data = await asyncio.to_thread(joined, [archive.data for archive in found])
+        if steering:
+            whole = await asyncio.to_thread(
+                checked, data, lambda path: not decisive.steers_tests(path)
+            )
+            data = whole.data
         await write_archive(context, "/", data, own=False)
     table = task.verifier.environment
     await _start_services(context, table.healthcheck if table else None)
     made = GradingBox("separate", [name for each in found for name in each.names])
     made.report |= reported("missing_artifacts", missing)
-    made.report |= reported("left_out", [path for each in found for path in each.dropped])
+    left_out = [path for each in found for path in each.dropped]
+    made.report |= reported("left_out", [*left_out, *steering])
     return made
 
 

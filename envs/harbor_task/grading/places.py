@@ -40,9 +40,9 @@ _PERSONAL = frozenset(
 _PERSONAL_SETTINGS = re.compile(r"/\.config/(?:uv|pip|fish|systemd|environment\.d)(?:/|$)")
 _AT_ROOT = frozenset(
     "conftest.py pytest.ini .pytest.ini pyproject.toml tox.ini setup.cfg setup.py pytest.toml "
-    ".pytest.toml".split()
+    ".pytest.toml uv.toml .python-version".split()
 )
-"""Where pytest ends its search for settings when tests are in /tests."""
+"""Where pytest and uv end their search for settings when tests are in /tests."""
 _IMPORTED = frozenset(
     "sitecustomize usercustomize pytest _pytest py pluggy iniconfig packaging exceptiongroup tomli "
     "typing_extensions pytest_json_ctrf pytest_jsonreport pip setuptools pkg_resources".split()
@@ -112,12 +112,7 @@ class Decisive:
             or not _PERSONAL.isdisjoint(parts)
             or _PERSONAL_SETTINGS.search(path) is not None
             or (len(parts) == 2 and parts[1] in _AT_ROOT)
-            or self.is_imported(path)
-            or any(
-                _PLUGIN.fullmatch(path[len(each.rstrip("/")) :])
-                for each in self.modules
-                if _below(path, (each,))
-            )
+            or self.steers_tests(path)
         )
 
     def is_above(self, path: str) -> bool:
@@ -130,6 +125,16 @@ class Decisive:
         They would come from another one then.
         """
         return self.is_above(path) or _any_below((*self.modules, *_HOMES, *_OURS, *_PASSING), path)
+
+    def steers_tests(self, path: str) -> bool:
+        """Whether it is a module or setting that tests take up from where they start."""
+        if path == posixpath.join(self.workdir, "uv.toml") or self.is_imported(path):
+            return True
+        return any(
+            _PLUGIN.fullmatch(path[len(folder.rstrip("/")) :])
+            for folder in self.modules
+            if _below(path, (folder,))
+        )
 
     def is_imported(self, path: str) -> bool:
         """Whether Python would import it for the tests in place of its own library or pytest."""
