@@ -10,12 +10,13 @@
     limits.py      permits of model endpoints
     localmodal.py  the Modal-compatible server
     overview.py    the whole deployment at a glance
+    play.py        one trajectory in this terminal
     plugins.py     extensions by name
     rescore.py     recompute recorded logprobs
     run.py         runs: show, pause, cancel, purge
     sandboxes.py   sandboxes at the provider
     sinks/         `sink ...` and `export`
-    unqueued/      `play` and `tasks`: attempts without Redis and workers
+    tasks.py       validation of tasks
     watch/         `status` and `top`
     workers.py     live workers: pause, drain, resize
 
@@ -41,7 +42,7 @@ COMMANDS = {
     "lanes": ("lanes", "Show which lanes are paused, and why; pause and resume them."),
     "limits": ("limits", "Show the call limits of model endpoints, and how many calls wait."),
     "localmodal": ("localmodal", "Serve the Modal protocol on 127.0.0.1."),
-    "play": ("unqueued.play", "Play one trajectory by hand, or watch an agent; no Redis needed."),
+    "play": ("play", "Play one trajectory by hand, or watch an agent; no Redis needed."),
     "plugins": (
         "plugins",
         "List envs, tools, agents, sinks and other extensions, including those of plugins.",
@@ -54,7 +55,7 @@ COMMANDS = {
     ),
     "sink": ("sinks.sink", "Read results continuously into a dataset or a trainer."),
     "status": ("watch.status", "Show the deployment on one screen, or the counters of a run."),
-    "tasks": ("unqueued.tasks", "Validate tasks: solution 1, untouched 0, every known cheat 0."),
+    "tasks": ("tasks", "Validate tasks: solution 1, untouched 0, every known cheat 0."),
     "top": ("watch.status", "Watch runs, lanes, workers, failures and the slowest trajectories."),
     "workers": ("workers", "List live workers; pause, resume, drain and resize them."),
 }
