@@ -28,7 +28,7 @@ PACKAGES := hermes_queue workers producers envs
 COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-annotate --custom-compile-command "make lock"
 SLOW := test-exhaustive|test-images|test-agents|tamper|validate|chaos|datasets|test-atropos|test-prometheus|test-compose|test-flower|test-pages|test-gvisor|test-modal-docker|test-modal-oldest|test-aimock|test-vllm|test-sglang|soak
-RUN_EXTRAS := --extra producer --extra worker --extra local
+RUN_EXTRAS := --extra producer --extra worker --extra local --extra images
 
 .PHONY: help demo test test-all test-exhaustive test-agents test-aimock test-atropos test-compose test-flower test-images test-modal-oldest test-pages test-prometheus \
 	test-gvisor test-modal-docker test-sglang test-vllm validate tamper chaos datasets lint audit sbom format bench soak lock lock-programs docs site clean redis
