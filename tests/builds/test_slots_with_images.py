@@ -1,4 +1,4 @@
-"""The conformance suite of backends in slots with an image, on this host. See `make test-images`."""
+"""The conformance suite of backends in slots with an image. Run by `make test-images`."""
 
 from __future__ import annotations
 

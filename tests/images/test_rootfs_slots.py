@@ -137,6 +137,30 @@ async def test_a_restart_follows_no_link_in_place_of_a_mount_point(backend):
 
 
 @in_one_loop
+async def test_a_committed_slot_keeps_links_modes_owners_and_deletions(backend):
+    slot = await backend.acquire("trajectory", ROOT)
+    await out(
+        backend,
+        slot,
+        "cd /srv; echo x >a; ln a b; chown 7:8 a; chmod 4751 a; rm kept; ln -s /etc/motd c; "
+        "rm -rf /app; mkdir /app; chmod 700 /app; touch /app/new",
+    )
+    image = await backend.commit(slot)
+    slot = await backend.renew(slot, SlotSpec(image=image, user="0"))
+    shown = await out(
+        backend, slot, "stat -c '%n %u:%g %a %h' /srv/*; stat -c '%a' /app; cat /srv/c; ls /app"
+    )
+    assert shown.splitlines() == [
+        *("/srv/a 7:8 4751 2", "/srv/b 7:8 4751 2", "/srv/c 0:0 777 1", "700"),
+        *("hello", "new"),
+    ]
+    assert await backend.changes(slot) == []
+    await backend.release(slot)
+    with pytest.raises(SandboxRejected, match="ended with the lease"):
+        await backend.acquire("trajectory", SlotSpec(image=image))
+
+
+@in_one_loop
 async def test_a_slot_that_fills_the_disk_is_ended_by_its_own_fault(backend, monkeypatch):
     monkeypatch.setattr(rootfs_slot, "MEASURE_S", 0.05)
     slot = await backend.acquire("trajectory", ROOT)

@@ -1,8 +1,8 @@
 """Mounts an image's layers in a user namespace, then becomes another program there.
 
-A program of its own, run as `python -I -S boot_process.py DESCRIPTOR`. The descriptor's file has a
-request in JSON, see `Boot`. It imports nothing of ours. Nobody runs in the tree meanwhile, but its
-files may be an agent's: no symbolic link in it is followed.
+A program of its own, run as `python -I -S boot_process.py DESCRIPTOR`, which imports nothing of
+ours. The descriptor's file has a request in JSON. Nobody runs in the tree meanwhile, but its files
+may be an agent's: no symbolic link in it is followed.
 
     <place>/lower/0, 1, ...   links to the layers; overlayfs takes 4,096 bytes of names
             points/upper      a layer of ours, with mount points that the image lacks
@@ -13,7 +13,6 @@ files may be an agent's: no symbolic link in it is followed.
 
 import contextlib
 import ctypes
-import fcntl
 import json
 import os
 import signal
@@ -70,7 +69,7 @@ def own_network(nested: int) -> None:
             check(_libc.unshare(NEW_NET), "no network namespace")
             with socket.socket() as any_socket:
                 request = struct.pack("16sh14x", b"lo", IFF_UP)
-                fcntl.ioctl(any_socket, SIOCSIFFLAGS, request)
+                check(_libc.ioctl(any_socket.fileno(), SIOCSIFFLAGS, request), "no loopback")
             socket.send_fds(its, [b"y"], [os.open("/proc/self/ns/net", os.O_RDONLY)])
             os._exit(0)
         except OSError as error:

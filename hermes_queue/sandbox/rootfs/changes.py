@@ -21,12 +21,12 @@ _LIST = r'''
 import os, resource, stat, sys
 image, changes, most = sys.argv[1], sys.argv[2], int(sys.argv[3])
 FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-out, count = sys.stdout.buffer, 0
+out, count, size = sys.stdout.buffer, 0, 0
 
 def say(kind, path):
-    global count
-    count += 1
-    if count > most:
+    global count, size
+    count, size = count + 1, size + len(path)
+    if count > most or size > 1 << 26:
         sys.exit(3)
     out.write(kind + b"\0" + path + b"\0")
 
@@ -87,11 +87,78 @@ while stack:
                 os.close(descriptor)
 out.flush()
 '''
-# Arguments: the new directory, the directory with a slot's changes.
-_COPY = """
-import os, sys
-words = ["cp", "-a", "--reflink=auto", "--", sys.argv[2] + "/.", sys.argv[1]]
-os.execvp("cp", words)
+# Arguments: the new directory, the directory with a slot's changes. By descriptors and without
+# following links, because the slot may be running: it could else lead the copy out of its files.
+_COPY = r"""
+import os, resource, stat, sys
+FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+links = {}
+
+def same_attributes(old, new, found):
+    for name in os.listxattr(old):
+        if name.startswith("user.") or name == "security.capability":
+            os.setxattr(new, name, os.getxattr(old, name))
+    os.utime(new, ns=(found.st_atime_ns, found.st_mtime_ns))
+
+def copy_file(name, source, target, found):
+    how = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    old = os.open(name, how, dir_fd=source)
+    new = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=target)
+    try:
+        if not stat.S_ISREG(os.fstat(old).st_mode):
+            raise OSError("a file changed while it was copied")
+        while os.copy_file_range(old, new, 1 << 30):
+            pass
+        os.fchown(new, found.st_uid, found.st_gid)
+        os.fchmod(new, stat.S_IMODE(found.st_mode))
+        same_attributes(old, new, found)
+    finally:
+        os.close(old)
+        os.close(new)
+
+def copy_entry(name, source, target, found):
+    key = found.st_dev, found.st_ino
+    if found.st_nlink > 1 and key in links:
+        return os.link(links[key], root + "/" + here + name, follow_symlinks=False)
+    if stat.S_ISREG(found.st_mode):
+        copy_file(name, source, target, found)
+    elif stat.S_ISLNK(found.st_mode):
+        os.symlink(os.readlink(name, dir_fd=source), name, dir_fd=target)
+        os.chown(name, found.st_uid, found.st_gid, dir_fd=target, follow_symlinks=False)
+    elif stat.S_ISCHR(found.st_mode) and found.st_rdev == 0:  # deleted here
+        os.mknod(name, stat.S_IFCHR, 0, dir_fd=target)
+    elif stat.S_ISFIFO(found.st_mode):
+        os.mknod(name, found.st_mode, dir_fd=target)
+        os.chown(name, found.st_uid, found.st_gid, dir_fd=target, follow_symlinks=False)
+    if found.st_nlink > 1 and stat.S_ISREG(found.st_mode):
+        links[key] = root + "/" + here + name
+
+root, here = sys.argv[1], ""
+resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+top = os.open(sys.argv[2], FLAGS), os.open(root, FLAGS)
+stack = [(*top, iter(os.listdir(top[0])), "")]
+while stack:
+    source, target, names, here = stack[-1]
+    for name in names:
+        try:
+            found = os.stat(name, dir_fd=source, follow_symlinks=False)
+        except FileNotFoundError:
+            continue
+        if not stat.S_ISDIR(found.st_mode):
+            copy_entry(name, source, target, found)
+            continue
+        os.mkdir(name, 0o700, dir_fd=target)
+        deeper = os.open(name, FLAGS, dir_fd=source), os.open(name, FLAGS, dir_fd=target)
+        stack.append((*deeper, iter(os.listdir(deeper[0])), here + name + "/"))
+        break
+    else:
+        stack.pop()
+        found = os.fstat(source)
+        os.fchown(target, found.st_uid, found.st_gid)
+        os.fchmod(target, stat.S_IMODE(found.st_mode))
+        same_attributes(source, target, found)
+        os.close(source)
+        os.close(target)
 """
 
 
@@ -111,7 +178,9 @@ async def changes(
             timeout_s=TIMEOUT_S,
         )
         if done.exit_code == TOO_MANY:
-            raise SandboxError(f"the slot differs from its image in over {MOST_CHANGES} files")
+            raise SandboxError(
+                f"the slot differs from its image in over {MOST_CHANGES} files, or very long names"
+            )
         if done.exit_code or done.timed_out:
             why = done.output.decode(errors="replace").strip()[-500:] or "out of time"
             raise SandboxError(f"the slot's files cannot be compared with its image: {why}")

@@ -21,10 +21,10 @@ from hermes_queue.sandbox.host.bubblewrap import INIT_PLACE, Bubblewrap
 from hermes_queue.sandbox.host.cgroups import ControlGroups, ProcessLimit
 from hermes_queue.sandbox.host.execution import memory_file
 from hermes_queue.sandbox.host.isolation import FencePrograms
-from hermes_queue.sandbox.host.spawner import Account, Confinement, Spawner, Spawners
+from hermes_queue.sandbox.host.spawner import Confinement, SlotAccount, Spawner, Spawners
 from hermes_queue.sandbox.host.user_namespaces import IdMap, UserNamespaces
 from hermes_queue.sandbox.rootfs import boot_process
-from hermes_queue.sandbox.rootfs.place import Place
+from hermes_queue.sandbox.rootfs.place import SlotPlace
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 CAPABILITIES = {
@@ -72,7 +72,7 @@ class RootfsFence(Bubblewrap):
         self,
         slot_id: str,
         tools: FencePrograms,
-        place: Place,
+        place: SlotPlace,
         options: RootfsOptions,
         spawners: Spawners,
     ) -> None:
@@ -80,7 +80,7 @@ class RootfsFence(Bubblewrap):
         self.slot_id = slot_id
         self.directories = place
         self.options = options
-        self.account: Account | None = Account(0, 0, (), "/root", options.uid)
+        self.account: SlotAccount | None = SlotAccount(0, 0, (), "/root", options.uid)
         """Whom commands run as, unless they say otherwise."""
         self._spawners = spawners
         self._spawner: Spawner | None = None

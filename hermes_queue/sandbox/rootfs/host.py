@@ -27,7 +27,7 @@ from hermes_queue.sandbox.host.user_namespaces import IdMap, UserNamespaces, fin
 from hermes_queue.sandbox.local.registry import HostRegistry
 from hermes_queue.sandbox.rootfs.boot_process import FAILED
 from hermes_queue.sandbox.rootfs.fence import boot_command, boot_request
-from hermes_queue.sandbox.rootfs.slot import Usage
+from hermes_queue.sandbox.rootfs.slot import DiskUsage
 
 MEASURE_TIMEOUT_S = 120.0
 MOST_OUTPUT_BYTES = 128 << 10
@@ -165,8 +165,8 @@ class RootfsHost:
             raise IsolationUnavailable(done.stdout.decode(errors="replace").strip())
         return StepResult(done.exit_code, done.stdout, done.timed_out)
 
-    async def measure(self, directory: Path) -> Usage | None:
-        """Disk space of the files of a slot, which may change meanwhile; see `Measure`."""
+    async def measure(self, directory: Path) -> DiskUsage | None:
+        """Disk space of the files of a slot, which may change meanwhile; see `MeasureDisk`."""
         users = await asyncio.to_thread(lambda: self._users)
         prefix = [] if is_root() else users.enter_outer(self.tools.nsenter)
         numbers = []
@@ -184,7 +184,7 @@ class RootfsHost:
             # It fails if a file is deleted under it, and says the sum of the others.
             words = done.stdout.split()
             numbers.append(int(words[0]) if words and words[0].isdigit() else 0)
-        return Usage(*numbers)
+        return DiskUsage(*numbers)
 
     def remove(self, path: Path) -> None:
         """Delete files of any ids of the range at `path`. Blocking. Raises OSError: some are left.

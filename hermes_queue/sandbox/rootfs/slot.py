@@ -17,7 +17,7 @@ from hermes_queue.errors import SandboxError, SandboxRejected, SlotKilled, SlotL
 from hermes_queue.images.spec import Rootfs
 from hermes_queue.images.users import MAX_FILE_CHARS, identity
 from hermes_queue.sandbox.base import ExecutionResult
-from hermes_queue.sandbox.host.spawner import Account
+from hermes_queue.sandbox.host.spawner import SlotAccount
 from hermes_queue.sandbox.host.spawner_process import (
     NO_REGULAR_FILE,
     READ_FILE,
@@ -30,19 +30,19 @@ logger = logging.getLogger(__name__)
 
 FILE_TIMEOUT_S = 60.0
 MEASURE_S, MEASURE_SHARE = 5.0, 20
-"""Pause between two measurements of a slot's files: at least this long, and so many times as long
-as the last one took."""
+"""Pause between two measurements of a slot's files: seconds, or this multiple of what the last one
+took, whichever is longer."""
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class DiskUsage:
     """Disk space."""
 
     megabytes: int
     files: int
 
 
-Measure = Callable[[Path], Awaitable[Usage | None]]
+MeasureDisk = Callable[[Path], Awaitable[DiskUsage | None]]
 """The usage of a directory; None: it takes too long."""
 
 
@@ -105,11 +105,11 @@ class RootfsSlot(LocalSlot):
                 self.fence.directories.upper.rename(self._kept)
         super()._clear()
 
-    def limit_disk(self, most: Usage, measure: Measure) -> None:
+    def limit_disk(self, most: DiskUsage, measure: MeasureDisk) -> None:
         """End the slot when its files take more than this."""
         self._measuring = asyncio.create_task(self._watch_disk(most, measure))
 
-    async def _watch_disk(self, most: Usage, measure: Measure) -> None:
+    async def _watch_disk(self, most: DiskUsage, measure: MeasureDisk) -> None:
         took_s = 0.0
         while True:
             await asyncio.sleep(max(MEASURE_S, MEASURE_SHARE * took_s))
@@ -150,14 +150,14 @@ class RootfsSlot(LocalSlot):
         """As `run`, as a user of the slot. Raises SandboxRejected, too: there is no such user."""
         return await self.run(argv, account=await self.account(user), **options)
 
-    async def account(self, user: str) -> Account:
+    async def account(self, user: str) -> SlotAccount:
         """A user as the slot's files name it now, see `ImageConfig.user`.
 
         Raises:
             SandboxRejected: there is no such user.
             SandboxError: the slot could not answer.
         """
-        root = Account(0, 0, (), "/root", self.fence.options.uid)
+        root = SlotAccount(0, 0, (), "/root", self.fence.options.uid)
         try:
             found = identity(
                 await self._text("/etc/passwd", root), await self._text("/etc/group", root), user
@@ -165,9 +165,9 @@ class RootfsSlot(LocalSlot):
         except ValueError as error:
             raise SandboxRejected(str(error)) from error
         host_uid = self.fence.options.ids.host_uid(found.uid)
-        return Account(found.uid, found.gid, found.groups, found.home, host_uid)
+        return SlotAccount(found.uid, found.gid, found.groups, found.home, host_uid)
 
-    async def _text(self, path: str, account: Account) -> str:
+    async def _text(self, path: str, account: SlotAccount) -> str:
         words = ["", READ_FILE.decode(), path, str(MAX_FILE_CHARS)]
         done = await self.run(
             words,

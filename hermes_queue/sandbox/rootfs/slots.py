@@ -25,8 +25,8 @@ from hermes_queue.sandbox.rootfs import changes as differences
 from hermes_queue.sandbox.rootfs.fence import Bind, RootfsFence, RootfsOptions
 from hermes_queue.sandbox.rootfs.first_process import MACHINES
 from hermes_queue.sandbox.rootfs.host import RootfsHost
-from hermes_queue.sandbox.rootfs.place import Place
-from hermes_queue.sandbox.rootfs.slot import HeldImage, RootfsSlot, Usage
+from hermes_queue.sandbox.rootfs.place import SlotPlace
+from hermes_queue.sandbox.rootfs.slot import DiskUsage, HeldImage, RootfsSlot
 from hermes_queue.sandbox.rootfs.steps import RootfsSteps
 from hermes_queue.settings import LocalSandboxSettings
 from hermes_queue.settings.images import ImageSettings
@@ -108,7 +108,7 @@ class RootfsSlots:
             groups=groups,
             limits=cgroups.process_limits(groups, memory_mb=memory_mb, max_pids=pids),
         )
-        fence = RootfsFence(path.name, self.host.tools, Place(path), options, self._spawners)
+        fence = RootfsFence(path.name, self.host.tools, SlotPlace(path), options, self._spawners)
         return RootfsSlot(fence, path.with_suffix(".json"), remove=self.host.remove, image=image)
 
     async def begin(self, slot: RootfsSlot, user: str, upper: Path | None = None) -> None:
@@ -117,7 +117,7 @@ class RootfsSlots:
         await asyncio.to_thread(fence.directories.create, owner=fence.options.uid, upper=upper)
         await fence.begin()
         await slot.become(user)
-        most = Usage(self._settings.image_disk_mb, MOST_FILES)
+        most = DiskUsage(self._settings.image_disk_mb, MOST_FILES)
         slot.limit_disk(most, self.host.measure)
 
     async def changes(self, slot: RootfsSlot) -> list[FileChange]:

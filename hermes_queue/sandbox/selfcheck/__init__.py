@@ -11,6 +11,7 @@ isolation.py     files and processes that slots must not reach
 assets.py        built once, complete, read-only
 dead_workers.py  leftovers of dead workers
 snapshots.py     copies of slots' files
+images.py        slots with an image of their own
 """
 
 from hermes_queue.sandbox.selfcheck import (
