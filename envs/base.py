@@ -112,6 +112,29 @@ class DescribesTask(Protocol):
         """
 
 
+@runtime_checkable
+class LoadsItem(Protocol):
+    """An env whose items name something that has to be on the worker's host first.
+
+    Optional. Producers do not call it: there, only `Item`, `tamper` and, for programs, `spec` and
+    `task` are used, which must do without.
+    """
+
+    async def load(self, item: Any) -> Any:
+        """The item with what it names, for all other methods. Blocks no event loop.
+
+        Raises:
+            EnvBug: it names something that is not there or is not what it should be.
+            EnvInfraError: it could not be fetched.
+        """
+
+
+async def load_item(env: Environment[Any], row: Mapping[str, Any]) -> Any:
+    """The item of a row, loaded if the env does that. Raises the same as `LoadsItem.load`."""
+    item = env.Item.model_validate(row)
+    return await env.load(item) if isinstance(env, LoadsItem) else item
+
+
 ReadAsset = Callable[[AssetSpec, str], Awaitable[bytes]]
 """Builds an asset if necessary and reads one of its files."""
 

@@ -314,6 +314,9 @@ class ScoredTrajectory(Wire):
     cost_usd: float | None = None
     report: dict[str, Any] = Field(default_factory=dict)
     """The verifier's explanation of the score."""
+    evaluation: bool = Field(default=False, exclude_if=lambda value: not value)
+    """Whether nothing may be trained on it: the item belongs to an evaluation. Written only then:
+    readers that do not know the field refuse only what they may not train on."""
     provenance: TrajectoryProvenance = Field(default_factory=TrajectoryProvenance)
     created: float = 0.0
     """When the record was made: Unix seconds, by the worker's clock."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from hermes_queue.errors import ConfigurationError, HermesQueueError, TrajectoryFailure
-from producers.run.dataset import BUNDLED
+from producers.run.dataset import BUNDLED, Dataset, open_dataset
 from producers.run.flags import Options
 
 
@@ -25,6 +25,8 @@ class SelectedItem:
     sha256: str
     """Hash of the item if it is too large to travel inside its jobs, else ""."""
     tamper_cases: tuple[str, ...] = ()
+    limits: Mapping[str, float] = field(default_factory=dict)
+    """Fields of `Limits` that this item has of its own; flags take precedence."""
 
     def item(self) -> dict[str, Any]:
         """The item in the form that jobs carry."""
@@ -59,6 +61,12 @@ class Producer:
     check: Callable[[Sequence[SelectedItem], Any], int | None] = lambda _, __: None
     """Examine the selected rows instead of running them, and return the exit code; None to run
     them. The second argument is the `producers.run.options.ProducerOptions` of the command."""
+    open: Callable[[str], Dataset | None] = lambda _: None
+    """Open a dataset of a kind that only this producer reads, by the value of `--dataset`; None if
+    it is not of that kind. Raises InputError."""
+    limits: Callable[[dict[str, Any], Any], Mapping[str, float]] = lambda _, __: {}
+    """The fields of `Limits` that a prepared row has of its own, used where no flag is given. The
+    second argument is the `producers.run.options.ProducerOptions` of the command."""
     examples: str = ""
     """Text before the shared examples of `--help`."""
 
@@ -67,8 +75,19 @@ class Producer:
         """The rows that are part of this package."""
         return Path(__file__).parent / "data" / f"{self.name}.jsonl"
 
+    def has_rows(self) -> bool:
+        """Whether rows are part of this package."""
+        return self.bundled.exists() or self.open(BUNDLED) is not None
+
+    def dataset_of(self, name: str | None, split: str | None = None) -> Dataset:
+        """The dataset that `--dataset name` refers to; see `open_dataset`."""
+        name = name or self.dataset
+        if split is None and (own := self.call("open", name, place=f"--dataset {name}")):
+            return cast(Dataset, own)
+        return open_dataset(name, bundled=self.bundled, split=split)
+
     def call(self, hook: str, *arguments: Any, place: str) -> Any:
-        """Call `prepare`, `skip_reason` or `check`; `place` is the row's place or the dataset.
+        """Call the hook of that name; `place` is the row's place or the dataset.
 
         Raises:
             ConfigurationError: the hook raised anything but an error of ours; the message names

@@ -78,6 +78,7 @@ def record_of(
         usage=agent.usage,
         cost_usd=draft.cost_usd(agent.usage),
         report=dict(verdict.report) if verdict else {},
+        evaluation=draft.evaluation,
         provenance=TrajectoryProvenance(
             env_version=draft.env_version,
             item_sha256=item_hash(job),

@@ -8,19 +8,21 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from envs.base import Environment, load_env, task_of
+from envs.base import Environment, load_env, load_item, task_of
 from hermes_queue.agent.chat import ChatClient
 from hermes_queue.agent.context import ContextControl
 from hermes_queue.agent.endpoint.limiter import Limiter, Unlimited
 from hermes_queue.agent.loop import BeforeTurn, run_agent
 from hermes_queue.agent.programs.conceal import check_conceal
+from hermes_queue.agent.programs.program import Program
 from hermes_queue.agent.registry import AgentScript, make_chat, warm_up
 from hermes_queue.models import Message, ToolCall
-from hermes_queue.sandbox.base import WORKSPACE, SandboxBackend
+from hermes_queue.sandbox.base import WORKSPACE, SandboxBackend, Slot
 from hermes_queue.sandbox.context import SlotContext
 from hermes_queue.settings import ModelSettings
 from hermes_queue.tools import Toolbox, ToolContext
@@ -77,7 +79,7 @@ async def rollout(
     async with draft.clock.stage("load"):
         await import_named(job, allowed=imports)
         env = load_env(job.env)
-        item = env.Item.model_validate(row)
+        item = await _load(draft, env, row)
         draft.env_version = checked_version(env, job.env)
         program = program_of(job.agent, env, definition)
         spec = spec_of(env.spec(item, job.profile), program)
@@ -105,9 +107,9 @@ async def rollout(
             if program is None:
                 await _act(draft, env, prompt(), chat, at_work, before_turn, journal)
             else:
-                task = _moved(task_of(env, item), context.workspace)
-                work = (draft, program, task, chat, backend, context.slot)
-                await run_command(*work, deadline=end, before_turn=before_turn)
+                task = _moved(task_of(env, item), at_work.slot)
+                work = (draft, program, task, chat, backend)
+                await _run_program(*work, at_work, before_turn, journal)
         if draft.agent.stop_reason == "slot_killed":
             await _replace_slot(draft, env, item, backend, context)
         context.deadline = draft.clock.deadline
@@ -117,6 +119,13 @@ async def rollout(
         await on_measured()
     finally:
         await backend.release(context.slot)
+
+
+async def _load(draft: Draft, env: Environment[Any], row: Mapping[str, Any]) -> Any:
+    """Make the item of the row, and note whether anything may be trained on it."""
+    item = await load_item(env, row)
+    draft.evaluation = getattr(item, "evaluation", None) is True
+    return item
 
 
 async def _act(
@@ -156,6 +165,22 @@ async def _act(
             await recorder.stop()
 
 
+async def _run_program(
+    draft: Draft,
+    program: Program,
+    task: str,
+    chat: ChatClient,
+    backend: SandboxBackend,
+    context: SlotContext,
+    before_turn: BeforeTurn | None,
+    journal: TurnJournal | None,
+) -> None:
+    """Run a program in the slot; what its replies cost is noted meanwhile."""
+    work = (draft, program, task, chat, backend, context.slot)
+    async with journal.paying() if journal else nullcontext():
+        await run_command(*work, deadline=context.deadline, before_turn=before_turn)
+
+
 async def _replace_slot(
     draft: Draft, env: Environment[Any], item: Any, backend: SandboxBackend, context: SlotContext
 ) -> None:
@@ -173,24 +198,24 @@ async def _replace_slot(
 
 
 def _prompt(env: Environment[Any], item: Any, context: SlotContext) -> Sequence[Message]:
-    return _with_workspace(env.prompt(item), context.workspace)
+    return _with_workspace(env.prompt(item), context.slot)
 
 
-def _with_workspace(messages: Sequence[Message], workspace: str) -> Sequence[Message]:
+def _with_workspace(messages: Sequence[Message], slot: Slot) -> Sequence[Message]:
     """Return the prompt with the workspace's real path, if the backend cannot mount /workspace."""
-    if workspace == WORKSPACE:
+    if slot.workspace == WORKSPACE:
         return messages
-    moved = [_moved(message.content or "", workspace) for message in messages]
+    moved = [_moved(message.content or "", slot) for message in messages]
     return [
         message.model_copy(update={"content": text or message.content})
         for message, text in zip(messages, moved, strict=True)
     ]
 
 
-def _moved(text: str, workspace: str) -> str:
-    if workspace == WORKSPACE:
+def _moved(text: str, slot: Slot) -> str:
+    if slot.workspace == WORKSPACE or slot.spec.image is not None:  # an image has its own paths
         return text
-    return re.sub(re.escape(WORKSPACE) + r"(?![\w-])", lambda _: workspace, text)
+    return re.sub(re.escape(WORKSPACE) + r"(?![\w-])", lambda _: slot.workspace, text)
 
 
 def _script(

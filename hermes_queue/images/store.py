@@ -311,10 +311,11 @@ class ImageStore:
 def cannot_be_had(name: str, why: str) -> str:
     """The message for an image that is not here and cannot be pulled."""
     short = short_name(name)
+    # What helps comes first: tables cut long messages.
     return (
-        f"the image {short} is not on this host and cannot be pulled: {why}. Bring it with "
-        f"`hermes-queue images import {short} FILE`, pull from another registry with "
-        f"HERMES_QUEUE_IMAGES_MIRROR=HOST, or use another image in its place with "
-        f'HERMES_QUEUE_IMAGES_BASE_IMAGES=\'{{"{short}": "OTHER"}}\' (`hermes-queue images base` '
-        "makes one from Debian's packages)"
+        f"the image {short} is not on this host: `hermes-queue images base {short}` makes one from "
+        f"Debian's packages (Debian, as root), `hermes-queue images import {short} FILE` brings "
+        "one, HERMES_QUEUE_IMAGES_MIRROR=HOST names another registry, and "
+        f'HERMES_QUEUE_IMAGES_BASE_IMAGES=\'{{"{short}": "OTHER"}}\' another image. It cannot be '
+        f"pulled: {why}"
     )

@@ -1,5 +1,6 @@
 """Sandbox backends, which provide slots.
 
+archives.py        trees of files to and from a slot with an image
 base.py            the contract of a backend
 capacity.py        the number of slots that may be leased at once
 context.py         a slot for envs and tools
@@ -11,6 +12,9 @@ profiles.py        for backends with one kind of slot
 snapshots.py       copies of slots' files, which some backends keep
 slot_backend.py    the common part of backends that can run a program in a slot
 builds/            where assets are built
+commands/          commands through a provider's streams
+containers/        slots in containers, on any host of containers
+docker/            the host of containers: Docker Engine or Podman
 host/              Linux: namespaces, cgroups, seccomp, processes
 listening/         ports inside slots that the worker serves
 local/             slots on this host

@@ -103,6 +103,8 @@ class SlotSpec:
     memory_mb: int | None = None
     """None = the backend's default."""
     network: Network = "none"
+    workdir: str | None = None
+    """Absolute path of the workspace, made if it is missing; None = the image's WORKDIR."""
 
 
 @dataclass(frozen=True, slots=True)

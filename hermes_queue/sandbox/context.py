@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from hermes_queue.errors import DeadlineExceeded, SandboxError
+from hermes_queue.errors import DeadlineExceeded, SandboxError, SandboxRejected
 from hermes_queue.sandbox.base import (
     MAX_FILE_BYTES,
     MAX_OUTPUT_BYTES,
@@ -16,6 +16,7 @@ from hermes_queue.sandbox.base import (
     Slot,
     SlotSpec,
 )
+from hermes_queue.sandbox.image_slots import FileChange, ImageSlots
 
 
 class SlotContext:
@@ -106,6 +107,19 @@ class SlotContext:
         if self._backend.capabilities.isolation:
             # SIGKILL to -1 spares init and the sender, and no fork escapes it.
             await self.run("kill -9 -1", timeout_s=10.0, cwd="/")
+
+    async def changes(self) -> Sequence[FileChange]:
+        """The files in which the slot differs from its image; see `ImageSlots.changes`."""
+        return await self._images().changes(self.slot)
+
+    async def restart(self) -> None:
+        """Kill everything in a slot with an image, keep its files; see `ImageSlots.restart`."""
+        self.slot = await self._images().restart(self.slot)
+
+    def _images(self) -> ImageSlots:
+        if not isinstance(self._backend, ImageSlots):
+            raise SandboxRejected("slots of this backend cannot have images")
+        return self._backend
 
     async def renew(self, spec: SlotSpec | None = None) -> None:
         """Kill everything in the slot and empty it; see `SandboxBackend.renew`."""

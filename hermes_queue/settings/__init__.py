@@ -1,5 +1,7 @@
 """Settings: one small frozen section per component, read from `HERMES_QUEUE_*`.
 
+    harbor.py         tasks in the Harbor format
+    docker.py         containers of Docker Engine and Podman
     images.py         images of tasks
     model.py          model endpoints
     observability.py  metrics and logs
@@ -26,6 +28,8 @@ from pydantic_settings import BaseSettings
 
 from hermes_queue import extensions
 from hermes_queue.errors import ConfigurationError
+from hermes_queue.settings.docker import DockerSettings
+from hermes_queue.settings.harbor import HarborSettings
 from hermes_queue.settings.images import ImageSettings
 from hermes_queue.settings.model import LimiterSettings, ModelSettings
 from hermes_queue.settings.observability import LogSettings, MetricsSettings
@@ -255,6 +259,7 @@ SECTIONS: tuple[type[BaseSettings], ...] = (
     SandboxSettings,
     LocalSandboxSettings,
     ModalSettings,
+    DockerSettings,
     ImageSettings,
     ModelSettings,
     LimiterSettings,
@@ -262,6 +267,8 @@ SECTIONS: tuple[type[BaseSettings], ...] = (
     StoreSettings,
     ArchiveSettings,
     ProducerSettings,
+    HarborSettings,
+    ImageSettings,
     MetricsSettings,
     LogSettings,
 )
@@ -273,6 +280,8 @@ __all__ = [
     "SECTIONS",
     "ArchiveSettings",
     "BreakerSettings",
+    "DockerSettings",
+    "HarborSettings",
     "ImageSettings",
     "LeaseSettings",
     "LimiterSettings",

@@ -134,6 +134,8 @@ class ModalSettings(Section, env_prefix=PREFIX + "MODAL_"):
     sandbox."""
     slot_pids: int = Field(default=512, ge=0)
     """Processes of a slot; 0 = unlimited."""
+    snapshot_max_mb: int = Field(default=256, ge=1, le=10_000)
+    """Size of one copy of a slot's files (see docs/resume.md); a slot with more has none."""
     start_timeout_s: float = Field(default=900.0, gt=0)
     """Time limit for the start of a sandbox, including its image."""
     lifetime_s: int = Field(default=14_400, ge=1, le=86_400)

@@ -17,7 +17,7 @@ from hermes_queue.models import BranchLabel, ScoredTrajectory, StopReason, Traje
 from hermes_queue.sinks.base import SinkOptions
 from hermes_queue.sinks.branches import TRAINED, of_branches
 
-_CAUGHT = ("canary", "cut_short")
+_CAUGHT = ("canary", "cut_short", "suspect", "verifier_broken")
 """Reasons in a report which mean that the agent's code interfered with the grading."""
 
 
@@ -34,7 +34,7 @@ class Filters(SinkOptions):
         default=False,
         description="Omit trajectories in which an attempt to get around the grading was seen.",
     )
-    """The report has `dropped` paths, `flags`, or a reason that is canary or cut_short."""
+    """The report has `dropped` paths, `flags`, `suspect` ones, or a reason in `_CAUGHT`."""
     tokens: bool = Field(
         default=False, description="Omit rows without the server's ids and logprobs."
     )
@@ -53,6 +53,11 @@ class Filters(SinkOptions):
         default=None,
         ge=1,
         description="Write at most this many rows of one instance, from all runs together.",
+    )
+
+    allow_evaluation: bool = Field(
+        default=False,
+        description="Write also trajectories of an evaluation, on which nothing may be trained.",
     )
 
     def described(self) -> dict[str, Any]:
@@ -124,6 +129,7 @@ def tampered(trajectory: ScoredTrajectory) -> bool:
     report = trajectory.report
     return bool(
         report.get("flags")
+        or report.get("suspect")
         or report.get("dropped_count")
         or report.get("dropped")
         or report.get("reason") in _CAUGHT
@@ -190,6 +196,7 @@ class Selection:
         filters = self.filters
         score = math.nan if member.score is None else member.score  # within no bounds
         checks = (
+            (member.evaluation and not filters.allow_evaluation, "of an evaluation"),
             (member.status == "failed" and not filters.failed, "no score"),
             (filters.min_score is not None and not score >= filters.min_score, "score too low"),
             (filters.max_score is not None and not score <= filters.max_score, "score too high"),

@@ -25,7 +25,6 @@ from hermes_queue.ledger.budgets import set_budgets
 from hermes_queue.models import AgentSpec
 from hermes_queue.settings import PREFIX, ModelSettings, RedisSettings
 from hermes_queue.sinks.datasets.jsonl import JsonlSink
-from producers.run.dataset import open_dataset
 from producers.run.follow import Follower, refuse_without_results
 from producers.run.options import ProducerOptions
 from producers.run.plan import Plan, make_plan
@@ -56,9 +55,7 @@ def run(producer: Producer, options: ProducerOptions) -> int:
     env = load_env(options.run.env)
     plan = make_plan(producer, env, options)
     rows = options.rows
-    dataset = open_dataset(
-        rows.dataset or producer.dataset, bundled=producer.bundled, split=rows.split
-    )
+    dataset = producer.dataset_of(rows.dataset, rows.split)
     selection = select(producer, env, dataset, options, plan.misfit_for(env))
     plan.check(selection)
     code: int | None = producer.call("check", selection.items, options, place=dataset.name)

@@ -129,6 +129,12 @@ class Plan:
         case = self.options.agent.tamper_case
         return (case,) if case else item.tamper_cases
 
+    def _limits_of(self, selected: SelectedItem) -> Limits:
+        """The run's limits; where no flag sets one, the item's own."""
+        if not selected.limits:
+            return self.limits
+        return Limits(**{**selected.limits, **self.options.limits.given()})
+
     def _jobs_of(self, selected: SelectedItem) -> Iterator[TrajectoryJob]:
         run = self.options.run
         cases, size = self._cases(selected), self.size_of(selected)
@@ -144,7 +150,7 @@ class Plan:
             item=None if selected.sha256 else selected.item(),
             item_sha256=selected.sha256 or None,
             agent=self.agent,
-            limits=self.limits,
+            limits=self._limits_of(selected),
             profile=run.profile,
             lane=run.lane,
             priority=run.priority,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from envs.base import Environment, check_program_env, task_of
+from envs.base import Environment, LoadsItem, check_program_env, task_of
 from hermes_queue.agent.programs.catalogue import (
     Packed,
     find_program,
@@ -35,6 +35,8 @@ class ChosenProgram:
         Raises:
             ConfigurationError: the env's code fails.
         """
+        if isinstance(env, LoadsItem):  # what the item names is the worker's to look at
+            return None
         try:
             conceal = env.spec(item, profile).conceal if self.definition.imports else ()
             size = len(task_of(env, item).encode(errors="replace"))

@@ -68,7 +68,7 @@ class _Selector:
         self._producer = producer
         self._env = env
         self._dataset = dataset
-        self._options = options.rows
+        self._options, self._whole = options.rows, options
         self._own = options.own
         self._misfit = misfit
         self._tampers = options.agent.kind == "tamper"
@@ -143,7 +143,9 @@ class _Selector:
         packed, key = codec.compress_item(encoded), group_key(instance_id)
         is_large = len(encoded) > self._inline_bytes
         sha256 = hashlib.sha256(encoded).hexdigest() if is_large else ""
-        selected = SelectedItem(place, instance_id, key, packed, len(encoded), sha256, cases)
+        limits = self._producer.call("limits", data, self._whole, place=place)
+        size = len(encoded)
+        selected = SelectedItem(place, instance_id, key, packed, size, sha256, cases, limits)
         if not self._is_repetition(selected):
             self._places[instance_id] = selected
             self._selection.items.append(selected)

@@ -11,7 +11,7 @@ from envs.base import load_env
 from hermes_queue import extensions
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.models import TrajectoryJob
-from producers.run.dataset import BUNDLED, open_dataset
+from producers.run.dataset import BUNDLED
 from producers.run.flags import Options
 from producers.run.launch import own_endpoints, own_records
 from producers.run.options import (
@@ -73,10 +73,9 @@ def single_job(env: str, profile: str, words: Sequence[str]) -> SingleJob:
     plan = make_plan(producer, loaded, options)
     options.sandbox.check_profile(profile)
     rows = options.rows
-    source = rows.dataset or producer.dataset
-    if source == BUNDLED and not producer.bundled.exists():
+    if (rows.dataset or producer.dataset) == BUNDLED and not producer.has_rows():
         raise ConfigurationError(f"--env {env}: brings no rows; name a file of them with --dataset")
-    dataset = open_dataset(source, bundled=producer.bundled, split=rows.split)
+    dataset = producer.dataset_of(rows.dataset, rows.split)
     selection = select(producer, loaded, dataset, options, plan.misfit_for(loaded))
     plan.check(selection)
     job = next(plan.jobs(selection, lambda _: True))

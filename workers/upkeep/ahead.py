@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from envs.base import PreparesAhead, load_env
+from envs.base import PreparesAhead, load_env, load_item
 from hermes_queue import extensions
 from hermes_queue.broker.pool.screening import read_message
 from hermes_queue.cancellation import end_tasks
@@ -157,7 +157,7 @@ async def prepare(backend: SandboxBackend, job: TrajectoryJob, row: dict[str, An
     Raises whatever the env or the backend raises.
     """
     env = load_env(job.env)
-    item = env.Item.model_validate(row)
+    item = await load_item(env, row)
     spec = env.spec(item, job.profile)
     if not spec.assets and not isinstance(env, PreparesAhead):
         return False

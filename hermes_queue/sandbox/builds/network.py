@@ -34,22 +34,32 @@ async def run_fenced(
     proxy = BuildProxy(BuildHosts.of(dict(pip.environment), named_hosts))
     listener = await slot.open_port()
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    environment = {
-        name: value for name, value in pip.environment if name.lower() not in PROXY_VARIABLES
-    }
-    for name in PROXY_VARIABLES[:-1]:
-        environment |= {name: url, name.upper(): url}
     try:
         proxy.serve(listener)
         result = await slot.run(
             ["/bin/bash", "-eu"],
             script=spec.script,
-            env={**environment, "PIP_PROXY": url, "HQ_PIP": pip_settings.COMMAND},
+            env=build_variables(pip, url),
             cwd=spec.mount,
             timeout_s=spec.timeout_s,
         )
     finally:
         await proxy.close()
+    return with_refusals(result, proxy, spec)
+
+
+def build_variables(pip: pip_settings.PipSettings, url: str) -> dict[str, str]:
+    """Variables of a build whose only way out is the proxy at `url`."""
+    variables = {
+        name: value for name, value in pip.environment if name.lower() not in PROXY_VARIABLES
+    }
+    for name in PROXY_VARIABLES[:-1]:
+        variables |= {name: url, name.upper(): url}
+    return {**variables, "PIP_PROXY": url, "HQ_PIP": pip_settings.COMMAND}
+
+
+def with_refusals(result: ExecutionResult, proxy: BuildProxy, spec: AssetSpec) -> ExecutionResult:
+    """The result of a build, with the connections that were refused to it."""
     for refusal in proxy.refusals:
         logger.warning(
             "%s %s: %s", spec.kind, spec.key[:12], refusal, extra={"action": "build_refused"}

@@ -172,10 +172,26 @@ class BuildProxy:
                 self._start(self._serve_one(near)).add_done_callback(partial(_close, near))
                 await asyncio.sleep(ACCEPT_INTERVAL_S)
 
+    def connection(self) -> asyncio.Protocol:
+        """Serve a connection that comes with a transport of its own, in place of `serve`."""
+        reader = asyncio.StreamReader(limit=MAX_HEAD_BYTES)
+        return asyncio.StreamReaderProtocol(
+            reader, lambda near, writer: self._start(self._serve_streams(near, writer)) and None
+        )
+
     async def _serve_one(self, near: socket.socket) -> None:
-        writer = None
         try:
             reader, writer = await asyncio.open_connection(sock=near, limit=MAX_HEAD_BYTES)
+            await self._serve_streams(reader, writer)
+        except OSError:
+            pass
+        finally:
+            self._places.release()
+
+    async def _serve_streams(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        try:
             await self._answer(reader, writer)
             writer.close()
             async with asyncio.timeout(HEAD_TIMEOUT_S):
@@ -187,9 +203,7 @@ class BuildProxy:
                 "failed to serve a build's connection", extra={"action": "build_proxy_failed"}
             )
         finally:
-            self._places.release()
-            if writer is not None:
-                writer.transport.abort()
+            writer.transport.abort()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

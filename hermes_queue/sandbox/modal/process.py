@@ -16,7 +16,7 @@ from typing import Any
 from hermes_queue.cancellation import end_tasks, unbroken
 from hermes_queue.errors import SandboxError
 from hermes_queue.sandbox.base import TIMEOUT_EXIT_CODE, ExecutionResult
-from hermes_queue.sandbox.host.execution import HeadTail
+from hermes_queue.sandbox.commands.marked import MarkedStream
 from hermes_queue.sandbox.modal.failures import explained, translated
 
 START_S = 60.0
@@ -38,44 +38,22 @@ Kill = Callable[[], Awaitable[None]]
 """Kills the command's tree; may be called before the command begins and after it has ended."""
 
 
-class Output:
-    """One stream, read as it arrives, and kept up to its end or the mark `end`."""
+class Output(MarkedStream):
+    """One stream, read as it arrives."""
 
     def __init__(self, stream: Any, cap: int, end: bytes) -> None:
-        self.kept = HeadTail(cap)
-        self.last = time.monotonic()
-        self._end = end
+        super().__init__(cap, end)
         self.complete = asyncio.Event()
         """Set when no more of the command's output will come."""
         self.task = asyncio.create_task(self._read(stream))
         self.task.add_done_callback(lambda _: self.complete.set())
 
     async def _read(self, stream: Any) -> None:
-        begun = b""  # possible beginning of the mark
         async for chunk in stream:
-            self.last = time.monotonic()
-            if not self.complete.is_set():
-                begun = self._keep(begun + chunk)
-        if not self.complete.is_set():
-            self.kept.feed(begun)
-
-    def _keep(self, data: bytes) -> bytes:
-        """Keep the data before the mark; returns the end of `data` if it may begin the mark."""
-        if self._end and self._end in data:
-            self.kept.feed(data.partition(self._end)[0])
-            self.complete.set()
-            return b""
-        sure = len(data) - _overlap(data, self._end)
-        self.kept.feed(data[:sure])
-        return data[sure:]
-
-
-def _overlap(data: bytes, mark: bytes) -> int:
-    """Length of the longest end of `data` that begins `mark`, which is not in it."""
-    for size in range(min(len(data), len(mark) - 1), 0, -1):
-        if data.endswith(mark[:size]):
-            return size
-    return 0
+            self.feed(chunk)
+            if self.is_complete:
+                self.complete.set()
+        self.end()
 
 
 async def run_process(

@@ -12,6 +12,11 @@
 #   run SLOT UID LIMIT_S ID CWD STDIN NVARS [NAME=VALUE...] ARGUMENT...
 #                                      after the command's end, both streams get a mark, NUL SEAL ID
 #                                      NUL: the command's own output comes before it
+#   pack SLOT UID WORKSPACE NAME MARK LIMIT LIMIT_S
+#                                      store the files of SLOT, at most LIMIT bytes, as the archive NAME,
+#                                      with the slot's rights; print done=BYTES, or none=REASON
+#   unpack NAME UID MARK LIMIT_S       the other way round, into an empty slot of the same MARK
+#   forget NAME                        delete an archive
 #   kill ID [UID]                      kill the command that `run` calls ID, with its whole tree;
 #                                      fails if that cannot be confirmed
 #   fate SLOT ID                       print why a command had exit code 137: `own`, `memory` (the
@@ -165,9 +170,9 @@ esac
 
 install_root() {
   PATH=$HQ_IMAGE_PATH
-  mkdir -p $root/slots $root/assets $root/bin /workspace /home/agent /opt/assets
+  mkdir -p $root/slots $root/assets $root/kept $root/bin /workspace /home/agent /opt/assets
   chmod 711 $root $root/slots /workspace
-  chmod 700 $root/assets
+  chmod 700 $root/assets $root/kept
   chmod a+x /opt /opt/assets
   command -v python >/dev/null || ln -sf "$(command -v python3)" $root/bin/python
 }
@@ -289,19 +294,6 @@ processes_of() {
   done
 }
 
-# Whether nothing, or only the exit code, is left of the process with this status. Its state is that
-# of its first thread, which may end before the others.
-has_ended() {
-  local key value rest
-  while read -r key value rest; do
-    case $key in
-      State:) [[ $value == [ZX] ]] || return 1 ;;
-      Threads:) [ "$value" -le 1 ]; return ;;
-    esac
-  done 2>/dev/null <"$1"
-  return 0
-}
-
 # Kill all processes of a uid. Signals are sent as that uid, so that a reused pid of another slot is
 # never hit; one by one, and to all at once for processes that fork faster than we look.
 kill_uid() {
@@ -330,6 +322,91 @@ close_slot() {
   [ ! -e "$slot" ] && [ ! -e "$workspace" ] || { echo "files of $uid are left" >&2; return 1; }
 }
 
+# Why the files of a slot would not be all that it consists of, or the topmost of its files that lie in
+# the sandbox's own /tmp and /var/tmp, in the file $3.
+loose_files() {
+  local slot=$1 uid=$2 list=$3 seconds=$4 kind column words name code
+  [ -z "$(processes_of "$uid")" ] || { echo "processes run in the background"; return; }
+  [ -z "$(timeout "$seconds" find /dev/shm "$slot/shm" -mindepth 1 -uid "$uid" -print -quit \
+    2>/dev/null)" ] || { echo "/dev/shm is not empty"; return; }
+  for kind in shm/7 msg/7 sem/4; do
+    column=${kind#*/} kind=/proc/sysvipc/${kind%/*}
+    [ -r "$kind" ] || continue
+    while read -r -a words; do
+      [ "${words[column]:-}" != "$uid" ] ||
+        { echo "there are System V shared memory, semaphores or messages"; return; }
+    done <"$kind"
+  done
+  timeout "$seconds" find tmp var/tmp -xdev -mindepth 1 -uid "$uid" -prune -printf '%d/%p\0' \
+    2>/dev/null | head -c 1000000 >"$list.new"
+  code=${PIPESTATUS[0]}
+  # 1: a file of another slot has vanished meanwhile.
+  [[ $code == [01] ]] || { echo "too many files lie in /tmp"; return; }
+  while IFS= read -r -d '' name; do
+    [[ $name == 1/* ]] || { echo "files lie in directories of other slots"; return; }
+    printf '%s\0' "${name#1/}" >&3
+  done <"$list.new" 3>"$list"
+  rm "$list.new"
+}
+
+# Run a program with the rights of a slot, and nothing of our environment.
+confined() {
+  local uid=$1 seconds=$2
+  shift 2
+  ulimit -c 0
+  [ $memory_kib = 0 ] || ulimit -v $memory_kib
+  as_uid "$uid" env -i "PATH=$PATH" LC_ALL=C timeout -k 5 "$seconds" "$@"
+}
+
+# Only files can be brought back: of a slot with processes or shared memory there is no archive.
+# Compressed, because not every kernel tells where a file has holes.
+pack() {
+  local slot=$root/slots/$1 uid=$2 workspace=$3 kept=$root/kept/$4 mark=$5 limit=$6 seconds=$7
+  local reason code size
+  [ "$uid" != 0 ] || { echo "none=the slot runs as root"; return; }
+  cd / && mkdir -m 700 "$kept" && echo "$mark" >"$kept/mark" || return 1
+  reason=$(loose_files "$slot" "$uid" "$kept/loose" "$seconds")
+  [ -z "$reason" ] || { echo "none=$reason"; return; }
+  reason=$({
+    confined "$uid" "$seconds" tar --create --file=- --format=posix -I 'gzip -1' \
+      --pax-option=delete=atime,delete=ctime --xattrs --xattrs-include='user.*' --sparse \
+      --one-file-system "${workspace#/}" "${slot#/}"/{home,tmp,var-tmp} --null --files-from=- \
+      <"$kept/loose" 2>&3 3>&- | head -c $((limit + 1)) >"$kept/files"
+    exit "${PIPESTATUS[0]}"
+  } 3>&1 | head -c 200; exit "${PIPESTATUS[0]}")
+  code=$?
+  size=$(wc -c <"$kept/files") || return 1
+  if [ "$size" -gt "$limit" ]; then
+    echo "none=they are larger than a snapshot may be"
+  elif [ $code = 124 ] || [ $code = 137 ]; then
+    echo "none=it takes too long"
+  elif [ $code != 0 ]; then
+    echo "none=exit code $code: $reason"
+  else
+    echo "done=$size"
+  fi
+}
+
+unpack() {
+  local kept=$root/kept/$1 uid=$2 mark=$3 seconds=$4 name problem code
+  [ "$(head -c 1000 "$kept/mark" 2>/dev/null)" = "$mark" ] ||
+    { echo "none=it is of another trajectory, or of a slot with other paths"; return; }
+  cd / || return 1
+  while IFS= read -r -d '' name; do
+    [ ! -e "$name" ] && [ ! -L "$name" ] ||
+      { echo "none=another slot has files of the same names in /tmp"; return; }
+  done <"$kept/loose"
+  problem=$(confined "$uid" "$seconds" tar --extract --file=- -z --preserve-permissions \
+    --delay-directory-restore --xattrs --xattrs-include='user.*' 2>&1 <"$kept/files" | head -c 200
+    exit "${PIPESTATUS[0]}")
+  code=$?
+  [ $code = 0 ] && echo "done=0" || echo "none=exit code $code: $problem"
+}
+
+forget() {
+  rm -rf -- "$root/kept/${1:?}"
+}
+
 spill() {
   local file=$root/slots/$1/spill-$3
   cat >"$file" && chown "0:$2" "$file" && chmod 440 "$file"
@@ -356,62 +433,6 @@ fate() {
   [ ! -e "$note" ] || cat "$note"
 }
 
-# Print every process with its parent, and who traces a dead one with the parent of that, which
-# cannot see its death, and the word `holds`.
-parents() {
-  local file key value rest pid parent state tracer
-  for file in /proc/[0-9]*/status; do
-    pid=${file#/proc/} pid=${pid%/status}
-    while read -r key value rest; do
-      case $key in
-        State:) state=$value ;;
-        PPid:) parent=$value && [[ $state != [ZX] ]] && echo "$pid $parent" && break ;;
-        TracerPid:) tracer=$(process_of "$value") && echo "$tracer $parent holds" ;;
-        Threads:) [ "$value" -le 1 ] || echo "$pid $parent"; break ;;
-      esac
-    done 2>/dev/null <"$file"
-  done
-}
-
-# Print the process of a thread.
-process_of() {
-  local key value rest
-  while read -r key value rest; do
-    [ "$key" = Tgid: ] && echo "$value" && return
-  done 2>/dev/null <"/proc/$1/status"
-  return 1
-}
-
-# Kill who traces threads of a killed process and keeps them just before, or after, their end.
-kill_tracers() {
-  local file key value rest
-  for file in /proc/"$1"/task/[0-9]*/status; do
-    while read -r key value rest; do
-      [ "$key" = TracerPid: ] || continue
-      value=$(process_of "$value") && kill -KILL "$value" 2>/dev/null
-      break
-    done 2>/dev/null <"$file"
-  done
-}
-
-marked() {
-  grep -lzxF -e "$1" /proc/[0-9]*/environ 2>/dev/null | grep -oE '[0-9]+'
-}
-
-# Add to the pids, keys of the array $1, all descendants of them and of the keys of $2.
-add_descendants() {
-  local -n members=$1 ancestors=$2
-  local pid grown=1
-  while [ $grown = 1 ]; do
-    grown=0
-    for pid in "${!parent_of[@]}"; do
-      [ -n "${members[$pid]:-}" ] && continue
-      [ -n "${members[${parent_of[$pid]}]:-}${ancestors[${parent_of[$pid]}]:-}" ] || continue
-      members[$pid]=1 grown=1
-    done
-  done
-}
-
 # Print all processes of the uid that do not belong to another running command of the slot.
 unclaimed() {
   local uid=$1 wrapper=$2 file pid
@@ -427,52 +448,7 @@ unclaimed() {
   done
 }
 
-# Kill all processes with the mark, or with a uid all unclaimed ones, and their descendants. Spares
-# the wrapper, a process of root that waits for the command: it ends by itself.
-kill_marked() {
-  local mark=$1 wrapper=$2 uid=$3 round pid parent holds fresh=0
-  local -A tree spared stopped=() parent_of held_by
-  for round in {1..50}; do
-    tree=() spared=() parent_of=() held_by=()
-    if [ -n "$wrapper" ]; then
-      for pid in $(marked "$wrapper"); do
-        [ -O "/proc/$pid" ] && spared[$pid]=1 tree[$pid]=1
-      done
-    fi
-    while read -r pid parent holds; do
-      [ -n "$holds" ] && held_by[$pid]=$parent || parent_of[$pid]=$parent
-    done < <(parents)
-    for pid in "${!held_by[@]}"; do
-      [ -n "${spared[${held_by[$pid]}]:-}" ] && tree[$pid]=1
-    done
-    for pid in $([ -n "$uid" ] && unclaimed "$uid" "$wrapper" || marked "$mark"); do
-      tree[$pid]=1
-    done
-    add_descendants tree stopped
-    fresh=0
-    for pid in "${!tree[@]}"; do
-      [ -n "${spared[$pid]:-}${stopped[$pid]:-}" ] && continue
-      [ -n "${parent_of[$pid]:-}" ] || continue
-      kill -STOP "$pid" 2>/dev/null
-      stopped[$pid]=1 fresh=1
-    done
-    [ $fresh = 0 ] && break
-  done
-  for pid in "${!stopped[@]}"; do kill -KILL "$pid" 2>/dev/null; done
-  # Wait until they are gone: a process exists for a moment after its kill, and must not be seen.
-  for round in {1..500}; do
-    for pid in "${!stopped[@]}"; do
-      has_ended "/proc/$pid/status" && continue
-      [ $round = 50 ] && kill_tracers "$pid"
-      sleep 0.02
-      continue 2
-    done
-    [ $fresh = 0 ] && return 0
-    break
-  done
-  echo "processes of a command are left" >&2
-  return 1
-}
+#: here come the functions of hermes_queue/sandbox/commands
 
 kill_command() {
   local uid=${2:-0}
@@ -491,6 +467,9 @@ case $action in
   conceal) conceal "$@" 2>/dev/null ;;
   close) close_slot "$@" ;;
   spill) spill "$@" ;;
+  pack) pack "$@" ;;
+  unpack) unpack "$@" ;;
+  forget) forget "$@" ;;
   kill) kill_command "$@" ;;
   fate) fate "$@" ;;
   *) echo "unknown action $action" >&2 && exit 64 ;;

@@ -102,7 +102,7 @@ class RootfsSlots:
             layers=rootfs.layers,
             ids=self.host.ids,
             environment={**rootfs.config.env, **dict(spec.env)},
-            workdir=os.path.normpath(rootfs.config.workdir or "/"),
+            workdir=os.path.normpath(spec.workdir or rootfs.config.workdir or "/"),
             binds=tuple(binds),
             network=spec.network == "open",
             groups=groups,

@@ -108,6 +108,8 @@ class PendingDeliveries:
         try:
             if group.size != self.group_size:
                 raise GroupRefused("group_size", f"a group of {group.size}, not {self.group_size}")
+            if any(m.evaluation for m in group.members) and not self._options.allow_evaluation:
+                raise GroupRefused("evaluation", "of an evaluation; see --allow-evaluation")
             posts = await asyncio.to_thread(
                 convert,
                 group,

@@ -49,6 +49,10 @@ class AtroposOptions(SinkOptions):
         description="With --on-missing wait: drop the group after this many seconds.",
     )
     messages: bool = Field(default=False, description="Also send the messages of the conversation.")
+    allow_evaluation: bool = Field(
+        default=False,
+        description="Send also groups of an evaluation, on which nothing may be trained.",
+    )
     settle_s: float = Field(
         default=2.0,
         ge=0,

@@ -1,0 +1,125 @@
+"""Harbor: any task in the field's common format, in a slot with the task's own image.
+
+`envs/harbor_task/` holds the parts, docs/harbor.md describes format and grading.
+
+The agent works in the task's image. Then everything in the slot is killed, and the task's own
+`tests/test.sh` grades what was left, never beside living processes, in one of three modes:
+
+- `separate`: the task has a verifier with a box of its own, which gets the task's artifacts.
+- `transplant`: a fresh slot of the same image with the files that the agent changed, less those
+  that decide which programs run.
+- `restart`: the same files without any process; changed programs are seen and void the score.
+
+The score is what the tests write to /logs/verifier/reward.json or reward.txt. The exit code of
+test.sh decides nothing. If there is no reward, the same tests run on an untouched box: a reward
+there means that the agent has broken them, none means that they cannot run here.
+
+`reason` in a verdict's report is one of graded, verifier_broken, too_large, unreadable (the
+agent's files cannot be taken), suspect (programs of the image were changed).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+from envs.base import Verdict
+from envs.harbor_task import box, boxes, cache, cheats, prompt
+from envs.harbor_task.grading.grader import grade
+from envs.harbor_task.item import HarborItem
+from envs.harbor_task.task import TaskFolder
+from envs.harbor_task.templates import filled
+from hermes_queue.errors import EnvBug
+from hermes_queue.models import Message, ToolCall
+from hermes_queue.sandbox.base import SlotSpec
+from hermes_queue.sandbox.context import SlotContext
+from hermes_queue.settings import HarborSettings
+from hermes_queue.tools.base import make_call
+
+SOLUTION = "/solution"
+
+
+class Harbor:
+    """The env of Harbor tasks, see the module's docstring. Stateless."""
+
+    name: ClassVar[str] = "harbor"
+    version: ClassVar[str] = "1"
+    tools: ClassVar[Sequence[str]] = tuple(
+        "terminal process read_file write_file patch search_files submit".split()
+    )
+    Item: type[HarborItem] = HarborItem
+
+    async def load(self, item: HarborItem) -> HarborItem:
+        """The item with its folder on this host; refuses tasks that cannot run here.
+
+        Raises:
+            EnvBug: the folder is not there, differs from the item's digest, or cannot run here.
+            EnvInfraError: it cannot be fetched.
+        """
+        folder = await cache.load(item)
+        if item.grading == "separate" and not folder.separate:
+            raise EnvBug("grading: the task declares no separate verifier")
+        await asyncio.to_thread(boxes.refuse_impossible, folder, validated=item.grading is not None)
+        return item.loaded(folder)
+
+    def prompt(self, item: HarborItem) -> list[Message]:
+        """Facts of the box, and the instruction."""
+        return [
+            Message(role="system", content=prompt.system(item)),
+            Message(role="user", content=item.folder.instruction),
+        ]
+
+    def task(self, item: HarborItem) -> str:
+        """The same for a program with tools of its own."""
+        return prompt.for_program(item)
+
+    def spec(self, item: HarborItem, profile: str) -> SlotSpec:
+        """A slot with the task's image."""
+        return boxes.agent_spec(item.folder, profile)
+
+    async def setup(self, item: HarborItem, context: SlotContext) -> None:
+        """Make log folders, start the image's ENTRYPOINT and wait until the box is healthy.
+
+        Raises:
+            EnvInfraError: it does not become healthy.
+            EnvBug: the task's own check of its initial state fails.
+        """
+        await box.make_ready(context, item.folder)
+        await box.check_initial_state(context, item.folder)
+
+    async def verify(
+        self, item: HarborItem, context: SlotContext, transcript: Sequence[Message]
+    ) -> Verdict:
+        """Grade what the agent left, as the module's docstring says."""
+        return await grade(item, context)
+
+    async def oracle(self, item: HarborItem, context: SlotContext) -> list[ToolCall]:
+        """Put the solution into the slot and run it."""
+        folder = item.folder.solution
+        if folder is None:
+            raise EnvBug("solution/solve.sh: the task has none, so the oracle cannot solve it")
+        await box.upload(context, folder, SOLUTION)
+        return [
+            make_call("oracle_0", "terminal", command=_solve(item.folder)),
+            make_call("oracle_1", "submit"),
+        ]
+
+    def oracle_answer(self, item: HarborItem) -> str:
+        """The oracle's final message."""
+        return "The task is done."
+
+    def tamper(self, item: HarborItem) -> Mapping[str, Sequence[ToolCall | str]]:
+        """Ways to a reward without the work."""
+        return cheats.cases()
+
+
+def _solve(task: TaskFolder) -> str:
+    """The command line that runs the solution."""
+    own = filled(task.config.solution.env, HarborSettings().env, place="solution.env")
+    words = [f"{name}={text}" for name, text in (("DEBIAN_FRONTEND", "noninteractive"), *own)]
+    return shlex.join(["env", *words, "bash", f"{SOLUTION}/solve.sh"])
+
+
+ENV = Harbor()

@@ -1,0 +1,16 @@
+"""The env `harbor`: tasks in the Harbor format, see `envs.harbor`.
+
+config.py     task.toml
+tree.py       the files of a task folder, checked and hashed
+task.py       a task folder, read
+item.py       the row of a task
+cache.py      task folders on the worker's host
+templates.py  ${VAR} in a task's variables
+boxes.py      the slots of a task, and the network that it gets
+box.py        a slot made ready: log folders, ENTRYPOINT, healthcheck, files
+prompt.py     what the agent is shown
+cheats.py     ways to a reward without the work
+validation.py what a validation measures, and what follows
+endless/      tasks of endless-terminals, as Harbor tasks
+grading/      the reward of what the agent left
+"""

@@ -1,0 +1,119 @@
+"""A box made ready: its log folders, the image's ENTRYPOINT, the healthcheck, files put into it."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import time
+from pathlib import Path
+
+from envs.harbor_task import tree
+from envs.harbor_task.config import Healthcheck
+from envs.harbor_task.task import TaskFolder
+from hermes_queue.errors import EnvBug, EnvInfraError, SandboxError
+from hermes_queue.sandbox.archives import ROOT, packed, write_archive
+from hermes_queue.sandbox.context import SlotContext
+
+_CHECK = "/hermes-queue-initial"
+ENTRYPOINT_LOG = "/logs/agent/entrypoint.log"
+
+LOG_FOLDERS = """\
+[ -d /logs ] && [ ! -L /logs ] || rm -rf /logs
+for name in agent verifier artifacts; do
+  folder=/logs/$name
+  [ -d "$folder" ] && [ ! -L "$folder" ] || rm -rf "$folder"
+  mkdir -p "$folder" && chmod 0777 "$folder" || exit 1
+done
+"""
+"""A script that makes `/logs` and what is in it, in place of links and files."""
+_IDLE = ("sh", "-c", "sleep infinity")
+"""What the format runs in place of the image's CMD."""
+
+
+async def make_ready(context: SlotContext, task: TaskFolder) -> None:
+    """Prepare a fresh box for the agent.
+
+    Raises:
+        EnvInfraError: the box did not become healthy.
+        SandboxError: the sandbox failed.
+    """
+    await make_log_folders(context)
+    if task.uploads_environment:
+        await upload(context, task.path / "environment", context.workspace)
+    await start_entrypoint(context)
+    if check := task.environment.healthcheck:
+        if failure := await wait_until_healthy(context, check):
+            raise EnvInfraError(f"environment.healthcheck: {failure}")
+
+
+async def check_initial_state(context: SlotContext, task: TaskFolder) -> None:
+    """Run the task's check of the box before the agent sees it, and leave nothing of it.
+
+    Raises:
+        EnvBug: it fails.
+        SandboxError: the sandbox failed.
+    """
+    if task.initial is None:
+        return
+    await upload(context, task.initial, _CHECK)
+    try:
+        result = await context.run(f"bash {_CHECK}/check.sh", cwd="/", user=ROOT, timeout_s=300.0)
+    finally:
+        await context.run(f"rm -rf {_CHECK}", cwd="/", user=ROOT, timeout_s=60.0)
+    if not result.ok:
+        ended = "timed out" if result.timed_out else f"ended with {result.exit_code}"
+        raise EnvBug(f"initial/check.sh {ended} before the agent began: {result.output[-1000:]}")
+
+
+async def make_log_folders(context: SlotContext) -> None:
+    """Make `/logs` and what is in it, in place of links and files. Raises SandboxError."""
+    result = await context.run(LOG_FOLDERS, cwd="/", user=ROOT, timeout_s=60.0)
+    if not result.ok:
+        raise SandboxError(f"/logs cannot be made: {result.output[-500:]}")
+
+
+async def upload(context: SlotContext, folder: Path, target: str) -> None:
+    """Put a folder of the task into the slot, as root's. Raises SandboxError, EnvBug."""
+    data = await asyncio.to_thread(_packed, folder)
+    await write_archive(context, target, data)
+
+
+def _packed(folder: Path) -> bytes:
+    return packed(folder, [entry.name for entry in tree.entries(folder)])
+
+
+async def start_entrypoint(context: SlotContext) -> None:
+    """Start the image's ENTRYPOINT in the background, as the image's user. Raises SandboxError."""
+    config = context.slot.image_config
+    if config is None or not config.entrypoint:
+        return
+    words = shlex.join((*config.entrypoint, *_IDLE))
+    command = f"(setsid {words} </dev/null >{ENTRYPOINT_LOG} 2>&1 &)"
+    user = config.user.partition(":")[0] or ROOT
+    await context.run(command, cwd=config.workdir or "/", user=user, timeout_s=30.0)
+
+
+async def wait_until_healthy(context: SlotContext, check: Healthcheck) -> str:
+    """Run the healthcheck until it succeeds; why it does not, else "".
+
+    Failures in its start period do not count.
+
+    Raises:
+        SandboxError: the sandbox failed.
+        DeadlineExceeded: the stage has no time left.
+    """
+    began, failures = time.monotonic(), 0
+    while True:
+        starting = time.monotonic() - began < check.start_period_s
+        result = await context.run(check.command, timeout_s=check.timeout_s)
+        if result.ok:
+            return ""
+        failures += not starting
+        if failures >= check.retries:
+            return f"failed {failures} times; the last time: {result.output[-500:]}"
+        await asyncio.sleep(check.start_interval_s if starting else check.interval_s)
+
+
+async def kill_all(context: SlotContext) -> None:
+    """Kill every process of the slot but its init, whoever it belongs to. Raises SandboxError."""
+    await context.run("kill -9 -1", timeout_s=10.0, cwd="/", user=ROOT)

@@ -1,0 +1,12 @@
+"""The reward of what an agent left in its slot.
+
+grader.py    the way from the agent's slot to a verdict
+modes.py     the box in which tests run: separate, transplant, restart
+places.py    files that decide which programs run
+suspects.py  programs of the image that the agent has changed
+testrun.py   the tests, run in a box
+reward.py    reward.json and reward.txt
+needs.py     what a verifier fetches while it grades
+kit.py       uv and packages for verifiers without a network
+shims/       the kit's programs
+"""

@@ -1,0 +1,273 @@
+"""The box in which tests run, made from the slot that an agent has left."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from envs.harbor_task import box, boxes
+from envs.harbor_task.config import MAIN, Healthcheck
+from envs.harbor_task.grading.places import Decisive, TransplantPlan, parents, plan
+from envs.harbor_task.grading.suspects import changed_programs
+from envs.harbor_task.task import GradingMode, TaskFolder
+from hermes_queue.errors import SandboxError, SlotLost
+from hermes_queue.sandbox.archives import (
+    ROOT,
+    ArchiveError,
+    Checked,
+    checked,
+    joined,
+    read_archive,
+    write_archive,
+)
+from hermes_queue.sandbox.context import SlotContext
+from hermes_queue.sandbox.image_slots import FileChange
+from hermes_queue.settings import HarborSettings
+
+REPORTED_PATHS = 100
+_RESOLVE = """\
+while IFS= read -r -d '' path; do
+  found=$(readlink -m -- "$path" 2>/dev/null || readlink -f -- "$path" 2>/dev/null || echo "$path")
+  [ "$found" = "$path" ] || printf '%s\\0' "$path"
+done
+"""
+"""Prints those of the paths on stdin that links lead elsewhere."""
+_DELETE = "exec xargs -0 -r rm -rf --"
+
+
+class NotTaken(Exception):
+    """What the agent left cannot be graded, by its own doing: score 0.
+
+    Args:
+        reason: for the verdict's report.
+        detail: for people.
+        suspect: paths of changed programs.
+    """
+
+    def __init__(self, reason: str, detail: str, suspect: Sequence[str] = ()) -> None:
+        super().__init__(detail)
+        self.report = {"reason": reason, "detail": detail, **reported("suspect", suspect)}
+
+
+@dataclass(slots=True)
+class GradingBox:
+    """A slot ready for the tests."""
+
+    mode: GradingMode
+    agents: list[str] = field(default_factory=list)
+    """Paths that come from the agent."""
+    changes: Sequence[FileChange] = ()
+    """With `restart`: all changes."""
+    decisive: Decisive | None = None
+    """With `restart`: what decides in it."""
+    report: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    variables: dict[str, str] = field(default_factory=dict)
+    """For the tests, beside the task's own."""
+
+
+async def make_box(context: SlotContext, task: TaskFolder, mode: GradingMode) -> GradingBox:
+    """Kill all that runs in the agent's slot, and make the box of a mode out of it.
+
+    Raises:
+        NotTaken: the agent's files are too large, or cannot be read though an untouched box's can.
+        SandboxError: the sandbox failed.
+    """
+    agents = context.slot
+    makers = {"separate": _separate, "transplant": _transplant, "restart": _restart}
+    try:
+        await box.kill_all(context)
+        notes = await _collect(context, task)
+        made = await makers[mode](context, task)
+        made.notes = notes
+        return made
+    except OSError as error:
+        raise NotTaken("too_large", f"the agent's files have {error.strerror} together") from error
+    except ArchiveError as error:
+        await _blame(context)
+        raise NotTaken("unreadable", str(error)) from error
+    except SandboxError as error:
+        if isinstance(error, SlotLost) or context.slot is not agents or await _answers(context):
+            raise
+        await _blame(context)
+        raise NotTaken("unreadable", str(error)) from error
+
+
+async def untouched(context: SlotContext, task: TaskFolder, mode: GradingMode) -> GradingBox:
+    """The box of a mode for an agent that did nothing.
+
+    Raises:
+        EnvInfraError: it does not become healthy.
+        SandboxError: the sandbox failed.
+    """
+    if mode == "separate":
+        await context.renew(boxes.agent_spec(task, context.slot.spec.profile))
+        await box.make_ready(context, task)
+        await box.kill_all(context)
+        try:
+            return await _separate(context, task)
+        except (OSError, ArchiveError) as error:
+            raise SandboxError(f"an untouched box gives no artifacts: {error}") from error
+    await context.renew(boxes.grading_spec(task, context.slot.spec.profile))
+    await box.make_ready(context, task)
+    return GradingBox(mode)
+
+
+async def _collect(context: SlotContext, task: TaskFolder) -> list[str]:
+    """Run the task's collect hooks, among its services; what went wrong, for the report.
+
+    Raises:
+        SandboxError: the sandbox failed.
+    """
+    hooks = task.verifier.collect
+    if not hooks:
+        return []
+    notes = []
+    await box.start_entrypoint(context)
+    if check := task.environment.healthcheck:
+        await box.wait_until_healthy(context, check)
+    for number, hook in enumerate(hooks):
+        result = await context.run(hook.command, timeout_s=hook.timeout_s, user=hook.user)
+        if not result.ok:
+            ended = "timed out" if result.timed_out else f"ended with {result.exit_code}"
+            notes.append(f"collect hook {number} {ended}")
+    await box.kill_all(context)
+    return notes
+
+
+async def _separate(context: SlotContext, task: TaskFolder) -> GradingBox:
+    left, found, missing = _budget(), list[Checked](), []
+    for artifact in task.artifacts:
+        if (artifact.service or MAIN) != MAIN:
+            continue
+        source = "/" + artifact.source.strip("/")
+        if not artifact.source.startswith("/"):
+            source = f"{context.workspace.rstrip('/')}/{artifact.source.strip('/')}"
+        exclude = artifact.exclude
+        data = await read_archive(context, [source], max_bytes=left, exclude=exclude)
+        left -= len(data)
+        archive = await asyncio.to_thread(checked, data, _below(source))
+        if archive.names:
+            found.append(archive)
+        else:
+            missing.append(source)
+    await context.renew(boxes.grading_spec(task, context.slot.spec.profile))
+    if found:
+        data = await asyncio.to_thread(joined, [archive.data for archive in found])
+        await write_archive(context, "/", data, own=False)
+    table = task.verifier.environment
+    await _start_services(context, table.healthcheck if table else None)
+    made = GradingBox("separate", [name for each in found for name in each.names])
+    made.report |= reported("missing_artifacts", missing)
+    made.report |= reported("left_out", [path for each in found for path in each.dropped])
+    return made
+
+
+async def _transplant(context: SlotContext, task: TaskFolder) -> GradingBox:
+    decisive = Decisive.of(context.slot.image_config, context.workspace)
+    changes = await context.changes()
+    planned: TransplantPlan = await asyncio.to_thread(plan, changes, decisive)
+    archive = Checked(b"")
+    if planned.taken:
+        data = await read_archive(context, planned.taken, max_bytes=_budget(), recursive=False)
+        archive = await asyncio.to_thread(checked, data, set(planned.taken).__contains__)
+    await context.renew(boxes.grading_spec(task, context.slot.spec.profile))
+    led_away = await _led_away(context, archive.names + planned.deleted)
+    if led_away:
+        kept = _outside(led_away)
+        archive = await asyncio.to_thread(checked, archive.data, kept)
+        planned.deleted[:] = filter(kept, planned.deleted)
+    if planned.deleted:
+        listed = "\0".join([*planned.deleted, ""]).encode("utf-8", "surrogateescape")
+        await context.run(_DELETE, stdin=listed, cwd="/", user=ROOT, timeout_s=120.0)
+    if archive.names:
+        await write_archive(context, "/", archive.data, own=False)
+    await _start_services(context, task.environment.healthcheck)
+    made = GradingBox("transplant", archive.names)
+    made.report |= reported("left_out", [*planned.left_out, *archive.dropped, *led_away])
+    return made
+
+
+async def _restart(context: SlotContext, task: TaskFolder) -> GradingBox:
+    await context.restart()
+    changes = await context.changes()
+    decisive = Decisive.of(context.slot.image_config, context.workspace)
+    if changed := changed_programs(changes, decisive):  # nothing that runs here can be believed
+        raise NotTaken("suspect", "programs of the image were changed", changed)
+    made = GradingBox("restart", changes=changes, decisive=decisive)
+    kept = (each.path for each in changes if each.kind != "deleted")
+    made.agents = [path for path in kept if not decisive.is_program(path)]
+    # Compiled modules of the agent's would run in place of their source.
+    made.variables["PYTHONPYCACHEPREFIX"] = "/logs/verifier/.pycache"
+    # The same holds for the linker's cache; its sources are looked at.
+    await context.run("ldconfig", cwd="/", user=ROOT, timeout_s=60.0)
+    await _start_services(context, task.environment.healthcheck)
+    return made
+
+
+async def _start_services(context: SlotContext, check: Healthcheck | None) -> None:
+    """Start what the image starts. A service that the agent has broken is for the tests to see."""
+    config = context.slot.image_config
+    if config is None or not config.entrypoint:
+        return
+    await box.make_log_folders(context)
+    await box.start_entrypoint(context)
+    if check is not None:
+        await box.wait_until_healthy(context, check)
+
+
+async def _led_away(context: SlotContext, paths: Sequence[str]) -> list[str]:
+    """Folders above these paths that links of the image lead to another place."""
+    above = await asyncio.to_thread(parents, paths)
+    if not above:
+        return []
+    listed = "\0".join([*above, ""]).encode("utf-8", "surrogateescape")
+    result = await context.run(_RESOLVE, stdin=listed, cwd="/", user=ROOT, timeout_s=300.0)
+    if not result.ok:
+        raise SandboxError(f"a fresh box cannot resolve paths: {result.output[-300:]}")
+    found = result.stdout.decode("utf-8", "surrogateescape").split("\0")
+    return [path for path in found if path]
+
+
+async def _answers(context: SlotContext) -> bool:
+    """Whether commands run in the slot. They do not where an agent has removed the shell."""
+    try:
+        await context.run("true", cwd="/", user=ROOT)
+    except SlotLost:
+        raise
+    except SandboxError:
+        return False
+    return True
+
+
+async def _blame(context: SlotContext) -> None:
+    """Return if an untouched box answers where the agent's did not; raises SandboxError else."""
+    await context.renew()
+    try:
+        data = await read_archive(context, ["/etc"], max_bytes=_budget())
+        await asyncio.to_thread(checked, data)
+    except (OSError, ArchiveError) as error:
+        raise SandboxError(f"an untouched box cannot give its files either: {error}") from error
+
+
+def _budget() -> int:
+    return HarborSettings().archive_mb << 20
+
+
+def _below(source: str) -> Any:
+    return lambda path: path == source or path.startswith(source + "/")
+
+
+def _outside(folders: Sequence[str]) -> Any:
+    prefixes = tuple(folder + "/" for folder in folders)
+    return lambda path: not path.startswith(prefixes)
+
+
+def reported(name: str, paths: Sequence[str]) -> dict[str, Any]:
+    """Paths for the report, cut, with their number; nothing if there are none."""
+    if not paths:
+        return {}
+    shown = [path.encode(errors="replace").decode()[:500] for path in paths[:REPORTED_PATHS]]
+    return {name: shown, f"{name}_count": len(paths)}

@@ -1,0 +1,137 @@
+"""What a verifier's scripts fetch while they grade, as far as their text says it."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+_CONTINUED = re.compile(r"\\\n\s*")
+_COMMENT = re.compile(r"(?:^|(?<=\s))#.*$", re.MULTILINE)
+_UV = re.compile(r"astral\.sh/uv|(?:^|[\s;&|(/])uvx?(?=\s)", re.MULTILINE)
+_URL = re.compile(r"\b(?:https?|ftp|git)://(?!localhost|127\.|0\.0\.0\.0|\[::1\])[^\s'\"()<>|;]+")
+_FETCHES = re.compile(r"\b(?:curl|wget|git\s+clone|pip3?\s+install\s+git\+|npm\s+(?:i|install))\b")
+_UV_SOURCES = ("astral.sh/uv", "github.com/astral-sh/uv")
+_SPLIT = re.compile(r"&&|\|\||[;\n|]")
+_REQUIREMENT = re.compile(
+    r"[A-Za-z0-9][\w.-]*(?:\[[\w,.-]+\])?(?:(?:[=<>~!]=?|===)[\w.,*+!=<>~-]+)?"
+)
+_WITH_VALUE = frozenset(
+    "-p --python -i --index-url --extra-index-url --index --default-index --find-links -f -t "
+    "--target --prefix --root --cache-dir --project --directory -c --constraint --timeout".split()
+)
+_HARMLESS_APT = frozenset("curl wget ca-certificates".split())
+MAX_REQUIREMENTS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What the verifier of a task fetches."""
+
+    uv: bool = False
+    packages: tuple[str, ...] = ()
+    """Requirements for pip."""
+    other: tuple[str, ...] = ()
+    """Anything else, as people would look for it in the scripts."""
+
+    @property
+    def kit(self) -> bool:
+        """Whether a kit of uv and packages could serve it."""
+        return self.uv or bool(self.packages)
+
+
+def needs_of(scripts: str, tests: Path | None = None) -> Needs:
+    """What shell scripts fetch; `tests` is the folder in which their requirements files are."""
+    text = _COMMENT.sub("", _CONTINUED.sub(" ", scripts))
+    packages: dict[str, None] = {}
+    other: dict[str, None] = {}
+    for line in _SPLIT.split(text):
+        words = _words(line)
+        packages.update(dict.fromkeys(_packages(words, tests)))
+        other.update(dict.fromkeys(_other(line, words)))
+    uv = _UV.search(text) is not None
+    if uv and not any(re.match(r"pytest\b(?!-)", each) for each in packages):
+        packages["pytest"] = None
+    return Needs(uv, tuple(sorted(packages)[:MAX_REQUIREMENTS]), tuple(other))
+
+
+def _words(line: str) -> list[str]:
+    try:
+        return shlex.split(line)
+    except ValueError:
+        return line.split()
+
+
+def _packages(words: list[str], tests: Path | None) -> Iterator[str]:
+    if "uvx" in words or ("uv" in words and {"run", "tool"} & set(words)):
+        yield from _with(words)
+    for start in _installs(words):
+        yield from _installed(words[start:], tests)
+
+
+def _with(words: list[str]) -> Iterator[str]:
+    """Packages of `uvx -w X --with Y --from Z` and `uvx tool@version`."""
+    for index, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        if name in ("--with", "--from") and equals:
+            yield from _requirements(value)
+        elif word in ("-w", "--with", "--from") and index + 1 < len(words):
+            yield from _requirements(words[index + 1])
+        elif re.fullmatch(r"[\w.-]+@[\d.]+", word):
+            yield word.replace("@", "==")
+
+
+def _installs(words: list[str]) -> Iterator[int]:
+    """Positions after `pip install`, `uv pip install`, `uv add`."""
+    for index, word in enumerate(words[:-1]):
+        program = word.rpartition("/")[2]
+        following = words[index + 1]
+        if re.fullmatch(r"pip[\d.]*", program) and following == "install":
+            yield index + 2
+        elif program == "uv" and following == "add":
+            yield index + 2
+
+
+def _installed(words: list[str], tests: Path | None) -> Iterator[str]:
+    skip, listed = False, False
+    for word in words:
+        if skip:
+            skip = False
+        elif listed:
+            listed = False
+            yield from _from_file(word, tests)
+        elif word in ("-r", "--requirement"):
+            listed = True
+        elif word.startswith("-"):
+            skip = word in _WITH_VALUE
+        else:
+            yield from _requirements(word)
+
+
+def _from_file(word: str, tests: Path | None) -> Iterator[str]:
+    file = tests / word.removeprefix("/tests/") if tests is not None else None
+    if file is not None and ".." not in word and file.is_file():
+        for line in file.read_text(errors="replace").splitlines()[:MAX_REQUIREMENTS]:
+            yield from _requirements(line.partition("#")[0].partition(";")[0].strip())
+
+
+def _requirements(text: str) -> Iterator[str]:
+    for each in text.split(","):
+        if _REQUIREMENT.fullmatch(each.strip()):
+            yield each.strip()
+
+
+def _other(line: str, words: list[str]) -> Iterator[str]:
+    for url in _URL.findall(line):
+        if _FETCHES.search(line) and not any(source in url for source in _UV_SOURCES):
+            yield url
+    for index, word in enumerate(words[:-1]):
+        if word in ("apt-get", "apt", "apk", "yum", "dnf"):
+            after = words[index + 1 :]
+            if {"install", "add"} & set(after):
+                wanted = [each for each in after if not each.startswith("-")]
+                for name in wanted:
+                    if name not in _HARMLESS_APT | {"install", "add", "update"}:
+                        yield f"{word} install {name}"

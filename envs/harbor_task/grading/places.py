@@ -1,0 +1,159 @@
+"""Files that decide which programs run, and as what: an agent's versions of them never grade.
+
+Two kinds: places where programs, libraries and their settings are, and names that Python looks for
+where the tests start.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from hermes_queue.images.spec import ImageConfig
+from hermes_queue.sandbox.image_slots import FileChange
+
+STANDARD_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+_PROGRAMS = tuple(
+    "/usr /bin /sbin /lib /lib32 /lib64 /libx32 /libo32 /boot /snap /nix /gnu".split()
+)
+_OURS = ("/logs", "/tests", "/solution", "/opt/verifier-kit")
+_PASSING = ("/dev", "/proc", "/sys", "/run", "/tmp", "/var/run", "/.dockerenv")  # noqa: S108
+_SETTINGS = re.compile(
+    r"/etc/(?:ld\.so[^/]*|ld-musl-[^/]*|profile|profile\.d|bash[^/]*|zsh|environment|alternatives|"
+    r"skel|pip\.conf|python[^/]*|sudo[^/]*|pam\.[^/]*|security|apt|apk|dpkg|nsswitch\.conf|"
+    r"wgetrc|curlrc|uv|npmrc|inputrc|shells|systemd|gai\.conf|resolv\.conf|hosts)(?:/.*)?"
+)
+_PERSONAL = frozenset(
+    ".local .cache .pip .pyenv .cargo .rustup .nvm .bashrc .bash_profile .bash_login .bash_logout "
+    ".bash_aliases .bash_env .profile .zshrc .zshenv .zprofile .inputrc .curlrc .wgetrc .netrc "
+    ".pydistutils.cfg .pythonrc .pythonstartup".split()
+)
+"""Names in home directories; left out wherever they are, as an agent can choose homes."""
+_PERSONAL_SETTINGS = re.compile(r"/\.config/(?:uv|pip|fish|systemd|environment\.d)(?:/|$)")
+_AT_ROOT = frozenset(
+    "conftest.py pytest.ini .pytest.ini pyproject.toml tox.ini setup.cfg setup.py pytest.toml "
+    ".pytest.toml".split()
+)
+"""Where pytest ends its search for settings when tests are in /tests."""
+_IMPORTED = frozenset(
+    "sitecustomize usercustomize pytest _pytest py pluggy iniconfig packaging exceptiongroup tomli "
+    "typing_extensions pytest_json_ctrf pytest_jsonreport pip setuptools pkg_resources".split()
+)
+"""What Python imports before or for the tests, beside its own library."""
+_SUFFIX = r"\.(?:[\w-]+\.)?(?:py|pyc|so)"
+_MODULE = re.compile(rf"/?(\w+)(?:/__init__)?{_SUFFIX}")
+"""A module in a folder of modules; a folder without `__init__` gives way to any other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decisive:
+    """Says which paths decide what runs in boxes of one image."""
+
+    workdir: str
+    search: tuple[str, ...] = ()
+    """Directories of programs."""
+    modules: tuple[str, ...] = ()
+    """Directories in which Python looks for modules first."""
+    started: frozenset[str] = frozenset()
+    """Files that the image starts by itself."""
+
+    @classmethod
+    def of(cls, config: ImageConfig | None, workdir: str) -> Decisive:
+        """For the image of a slot."""
+        config = config or ImageConfig()
+        paths = config.env.get("PATH", STANDARD_PATH).split(":") + STANDARD_PATH.split(":")
+        search = tuple(dict.fromkeys(_normal(each) for each in paths if each.startswith("/")))
+        own = [_normal(each) for each in config.env.get("PYTHONPATH", "").split(":") if each]
+        started = {
+            _normal(posixpath.join(config.workdir or "/", word))
+            for word in (*config.entrypoint, *config.command)
+            if "/" in word
+        }
+        return cls(_normal(workdir), search, (*own, _normal(workdir)), frozenset(started))
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """Folders of programs and of their libraries."""
+        found = list(_PROGRAMS)
+        for each in self.search:
+            place, _, last = each.rpartition("/")
+            if last in ("bin", "sbin") and place:
+                found += [f"{place}/{name}" for name in ("bin", "sbin", "lib", "lib64", "libexec")]
+                found.append(f"{place}/pyvenv.cfg")
+            elif each != "/":
+                found.append(each)
+        return tuple(dict.fromkeys(found))
+
+    def is_program(self, path: str) -> bool:
+        """Whether it is where programs and libraries are."""
+        return _below(path, self.folders) or path in self.started
+
+    def holds(self, path: str) -> bool:
+        """Whether what runs may depend on this path."""
+        parts = path.split("/")
+        return (
+            self.is_program(path)
+            or _below(path, _OURS)
+            or _below(path, _PASSING)
+            or _SETTINGS.fullmatch(path) is not None
+            or not _PERSONAL.isdisjoint(parts)
+            or _PERSONAL_SETTINGS.search(path) is not None
+            or (len(parts) == 2 and parts[1] in _AT_ROOT)
+            or self.is_imported(path)
+        )
+
+    def is_imported(self, path: str) -> bool:
+        """Whether Python would import it for the tests in place of its own library or pytest."""
+        for folder in self.modules:
+            if _below(path, (folder,)):
+                match = _MODULE.fullmatch(path[len(folder.rstrip("/")) :])
+                if match and (match[1] in _IMPORTED or match[1] in sys.stdlib_module_names):
+                    return True
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class TransplantPlan:
+    """The use of each change of the agent's."""
+
+    taken: list[str] = field(default_factory=list)
+    deleted: list[str] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+
+
+def plan(changes: Iterable[FileChange], decisive: Decisive) -> TransplantPlan:
+    """Sort changes into those that grade and those that do not. Blocking."""
+    found = TransplantPlan()
+    for change in changes:
+        path = _normal(change.path)
+        if path == "/":
+            continue
+        if decisive.holds(path):
+            if not _below(path, (*_OURS, *_PASSING)):
+                found.left_out.append(path)
+        elif change.kind == "deleted":
+            found.deleted.append(path)
+        else:
+            found.taken.append(path)
+    return found
+
+
+def parents(paths: Sequence[str]) -> list[str]:
+    """All folders above the paths, without the root, each once."""
+    found: dict[str, None] = {}
+    for path in paths:
+        while (path := posixpath.dirname(path)) != "/" and path not in found:
+            found[path] = None
+    return list(found)
+
+
+def _below(path: str, folders: Iterable[str]) -> bool:
+    return any(path == each or path.startswith(each.rstrip("/") + "/") for each in folders)
+
+
+def _normal(path: str) -> str:
+    return posixpath.normpath("/" + path.lstrip("/"))

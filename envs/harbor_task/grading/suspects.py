@@ -1,0 +1,94 @@
+"""Programs of the image that the agent has changed, or put others in front of.
+
+Only the mode `restart` grades with an agent's programs, for tasks whose work is to install some.
+Adding programs is fine there; replacing those that the tests may run is not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from envs.harbor_task.grading.places import Decisive, parents
+from hermes_queue.errors import SandboxError
+from hermes_queue.sandbox.archives import ROOT
+from hermes_queue.sandbox.context import SlotContext
+from hermes_queue.sandbox.image_slots import FileChange
+
+MAX_LISTING_BYTES = 64 << 20
+
+_WITHOUT_EFFECT = re.compile(
+    r"/usr/(?:local/)?share/(?:doc|man|info|locale|icons|applications|mime|bash-completion|"
+    r"lintian|bug|menu|pixmaps|fonts|dbconfig-common)(?:/.*)?|.*/__pycache__(?:/.*)?|"
+    r".*/python[\d.]*/(?:site|dist)-packages/[^/]+\.dist-info/.*"
+)
+_LOADER = re.compile(r"/etc/ld\.so\.(?:preload|conf(?:\.d)?)(?:/.*)?|/etc/ld-musl-[^/]*")
+_STARTS_PYTHON = re.compile(r".*/(?:(?:site|user)customize(?:\.[^/]*)?|[^/]+\.pth|pyvenv\.cfg)")
+_LIBRARY = re.compile(r".*/([^/]+?\.so)(?:\.[^/]*)?")
+_PACKAGE = re.compile(r".*/(?:site|dist)-packages/([^/]+?)(?:\.(?:py|so|[\w-]+\.so|pyc))?(?:/.*)?")
+
+
+def changed_programs(changes: Iterable[FileChange], decisive: Decisive) -> list[str]:
+    """Files of the image that the agent has changed, and what it put where all programs look."""
+    changes = list(changes)
+    # Folders of the image in which something changed are no change of their own.
+    above = set(parents([change.path for change in changes]))
+    found = []
+    for change in changes:
+        path = change.path
+        if change.kind == "changed" and path in above:
+            continue
+        if _WITHOUT_EFFECT.fullmatch(path):
+            continue
+        planted = _LOADER.fullmatch(path) or (
+            decisive.is_program(path) and _STARTS_PYTHON.fullmatch(path)
+        )
+        replaced = change.kind != "added" and decisive.is_program(path)
+        if planted or replaced or decisive.is_imported(path):
+            found.append(path)
+    return sorted(found)
+
+
+def keys(paths: Iterable[str], decisive: Decisive) -> dict[str, str]:
+    """The names under which programs, libraries and modules are looked for, each with a path."""
+    found: dict[str, str] = {}
+    for path in paths:
+        folder, _, name = path.rpartition("/")
+        if folder in decisive.search:
+            found[f"program {name}"] = path
+        elif decisive.is_program(path):
+            if library := _LIBRARY.fullmatch(path):
+                found[f"library {library[1]}"] = path
+            if package := _PACKAGE.fullmatch(path):
+                found[f"package {package[1]}"] = path
+    return found
+
+
+async def shadowing(
+    context: SlotContext, changes: Sequence[FileChange], decisive: Decisive
+) -> list[str]:
+    """Added files that would be found in place of the image's. Renews the slot to see the image.
+
+    Raises:
+        SandboxError: the sandbox failed.
+    """
+    added = keys((each.path for each in changes if each.kind == "added"), decisive)
+    if not added:
+        return []
+    await context.renew()
+    folders = " ".join(
+        _quoted(each) for each in dict.fromkeys((*decisive.folders, *decisive.search))
+    )
+    command = f"find {folders} -xdev -print0 2>/dev/null; true"
+    result = await context.run(
+        command, cwd="/", user=ROOT, timeout_s=300.0, max_output_bytes=MAX_LISTING_BYTES
+    )
+    if not result.ok or result.truncated:
+        raise SandboxError("a fresh box cannot list the programs of its image")
+    listed = result.stdout.decode("utf-8", "surrogateescape").split("\0")
+    known = keys(listed, decisive)
+    return sorted(path for key, path in added.items() if key in known)
+
+
+def _quoted(path: str) -> str:
+    return "'" + path.replace("'", "'\\''") + "'"

@@ -1,0 +1,70 @@
+"""What an agent is shown of a task: its instruction and facts of its box, nothing that grades."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from envs.harbor_task.boxes import granted
+from envs.harbor_task.item import HarborItem
+from envs.harbor_task.task import TaskFolder
+
+SYSTEM = """\
+You work alone on a task in a Linux box, through the tools you are given. Nobody answers \
+questions, and commands must not wait for input.
+{facts}
+When the task is done, call the tool `submit`. Then your files are checked as you left them, after \
+running processes have been ended.
+"""
+
+TASK = """\
+{instruction}
+
+---
+{facts}
+Nobody answers questions, and commands must not wait for input. When the task is done, end your \
+work: your files are then checked as you left them, after running processes have been ended.
+"""
+"""For programs, whose tools are not ours and which do not see `SYSTEM`."""
+
+_USER = re.compile(r"^\s*USER\s+([A-Za-z0-9_.-]+)", re.IGNORECASE | re.MULTILINE)
+
+
+def system(item: HarborItem) -> str:
+    """The system message."""
+    return SYSTEM.format(facts="\n".join(_facts(item))).strip()
+
+
+def for_program(item: HarborItem) -> str:
+    """The whole task in one text."""
+    facts = "\n".join(_facts(item))
+    return TASK.format(instruction=item.folder.instruction, facts=facts)
+
+
+def _facts(item: HarborItem) -> Iterator[str]:
+    task = item.folder
+    if user := _user(task):
+        root = user in ("root", "0")
+        yield f"- You are {'root' if root else f'the user {user}, not root'}."
+    where = f": {task.workdir}" if task.workdir else ""
+    yield f"- Commands start in the work directory of the task{where}."
+    reachable = granted(task).network == "open"
+    yield f"- The network is {'open' if reachable else 'cut off: nothing can be downloaded'}."
+    limit_s = item.time_limit_s or task.config.agent.timeout_s
+    if limit_s:
+        yield f"- You have {_duration(limit_s)} for the task."
+
+
+def _user(task: TaskFolder) -> str:
+    """The agent's user as far as the folder says it."""
+    if task.config.agent.user:
+        return task.config.agent.user
+    if task.context is None or task.environment.docker_image:
+        return ""
+    named = _USER.findall((task.context / "Dockerfile").read_text(errors="replace"))
+    return str(named[-1]) if named else "root"
+
+
+def _duration(seconds: float) -> str:
+    minutes = round(seconds / 60)
+    return f"{minutes} minutes" if minutes >= 2 else f"{round(seconds)} seconds"

@@ -1,0 +1,238 @@
+"""A task folder, read: what the env needs to know of it, and why a task cannot run here."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from envs.harbor_task.config import (
+    MAIN,
+    MAX_CONFIG_BYTES,
+    Artifact,
+    EnvironmentTable,
+    TaskConfig,
+    VerifierTable,
+    parse_config,
+    unknown_keys,
+)
+from hermes_queue.errors import EnvBug
+
+logger = logging.getLogger(__name__)
+
+CONFIG, INSTRUCTION = "task.toml", "instruction.md"
+INITIAL = "initial"
+"""A folder beyond the format: its check.sh must succeed before the agent begins."""
+COMPOSE = ("docker-compose.yaml", "docker-compose.yml", "compose.yaml", "compose.yml")
+MAX_INSTRUCTION_BYTES = 1 << 20
+ARTIFACTS = "/logs/artifacts"
+"""What every verifier in a box of its own gets, beside the artifacts that the task names."""
+
+GradingMode = Literal["separate", "transplant", "restart"]
+"""From strict to lax, see `envs.harbor`."""
+
+_CANARY = re.compile(
+    rb"canary\s+(?:GUID|string)|BENCHMARK DATA SHOULD NEVER APPEAR IN TRAINING|"
+    rb"(?:harbor|terminal-bench)-canary",
+    re.IGNORECASE,
+)
+_WORKDIR = re.compile(r"^\s*WORKDIR\s+(/[^\s$\"']*)\s*$", re.IGNORECASE | re.MULTILINE)
+_CANARY_FILES = 200
+_CANARY_HEAD = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFolder:
+    """A task in the Harbor format. The folder must not change while this is used."""
+
+    path: Path
+    digest: str
+    """See `envs.harbor_task.tree.digest`; "" if it was not asked for."""
+    config: TaskConfig
+    instruction: str
+    """Of a task with steps: that of the first one."""
+    notes: tuple[str, ...] = ()
+    """Keys that nobody knows."""
+    lease: object = field(default=None, repr=False, compare=False)
+    """Keeps the folder in the cache while this is alive."""
+
+    @classmethod
+    def read(cls, path: Path, digest: str = "", lease: object = None) -> TaskFolder:
+        """Read a task folder. Blocking.
+
+        Raises:
+            EnvBug: it is not a task folder, or a value of its configuration cannot be used.
+        """
+        config = parse_config(_text(path / CONFIG, MAX_CONFIG_BYTES), str(path / CONFIG))
+        notes = tuple(f"unknown key {key} in {CONFIG}" for key in unknown_keys(config))
+        for note in notes:
+            logger.warning("%s: %s", path, note, extra={"action": "task_key_unknown"})
+        steps = config.steps
+        place = path / "steps" / steps[0].name / INSTRUCTION if steps else path / INSTRUCTION
+        if not place.is_file():
+            raise EnvBug(f"{place}: is missing; without it an agent does not know its task")
+        instruction = _text(place, MAX_INSTRUCTION_BYTES).strip()
+        if not instruction:
+            raise EnvBug(f"{place}: is empty; without it an agent does not know its task")
+        return cls(path, digest, config, instruction, notes, lease)
+
+    @property
+    def environment(self) -> EnvironmentTable:
+        """The agent's box."""
+        return self.config.environment
+
+    @property
+    def verifier(self) -> VerifierTable:
+        """What grades."""
+        return self.config.verifier
+
+    @property
+    def context(self) -> Path | None:
+        """The folder with the Dockerfile of the agent's box."""
+        folder = self.path / "environment"
+        return folder if (folder / "Dockerfile").is_file() else None
+
+    @property
+    def uploads_environment(self) -> bool:
+        """Whether `environment/` is put into the work directory: it is not a build context."""
+        folder = self.path / "environment"
+        return folder.is_dir() and self.context is None and self.compose is None
+
+    @property
+    def compose(self) -> Path | None:
+        """The compose file of the agent's box or of the verifier's."""
+        for folder in ("environment", "tests"):
+            for name in COMPOSE:
+                if (self.path / folder / name).is_file():
+                    return self.path / folder / name
+        return None
+
+    @property
+    def tests(self) -> Path:
+        """The folder of the tests."""
+        return self.path / "tests"
+
+    @property
+    def solution(self) -> Path | None:
+        """The folder of the solution, if there is one."""
+        folder = self.path / "solution"
+        return folder if (folder / "solve.sh").is_file() else None
+
+    @property
+    def initial(self) -> Path | None:
+        """The folder of what checks the box before the agent begins, if there is one."""
+        folder = self.path / INITIAL
+        return folder if (folder / "check.sh").is_file() else None
+
+    @property
+    def separate(self) -> bool:
+        """Whether the task declares a verifier in a box of its own."""
+        return bool(self.verifier.separate)
+
+    @property
+    def verifier_context(self) -> Path | None:
+        """The folder with the Dockerfile of the verifier's own image."""
+        own = self.separate and (self.tests / "Dockerfile").is_file()
+        return self.tests if own else None
+
+    @property
+    def tests_are_baked(self) -> bool:
+        """Whether the verifier's own image brings /tests along."""
+        table = self.verifier.environment
+        named = table is not None and table.docker_image is not None
+        return self.separate and (named or self.verifier_context is not None)
+
+    @property
+    def workdir(self) -> str | None:
+        """The work directory as far as the folder says it."""
+        if self.environment.workdir:
+            return self.environment.workdir
+        if self.context is None or self.environment.docker_image:
+            return None
+        text = (self.context / "Dockerfile").read_bytes()[:MAX_CONFIG_BYTES]
+        found = _WORKDIR.findall(text.decode(errors="replace"))
+        return str(found[-1]) if found else None
+
+    @property
+    def artifacts(self) -> tuple[Artifact, ...]:
+        """What a verifier in a box of its own gets."""
+        named = self.config.artifacts
+        if any(each.source.rstrip("/") == ARTIFACTS for each in named):
+            return named
+        return (Artifact(source=ARTIFACTS), *named)
+
+    @property
+    def scripts(self) -> str:
+        """The text of the shell scripts that grade, to see what they need."""
+        files = [path for path in sorted(self.tests.rglob("*.sh")) if path.is_file()][:50]
+        return "\n".join(_text(path, MAX_CONFIG_BYTES) for path in files)
+
+    def missing(self) -> list[str]:
+        """What a task has and this one has not; empty if it is whole."""
+        return list(_missing(self))
+
+    def unsupported(self) -> list[str]:
+        """What it asks for that no slot here can have; empty if there is nothing."""
+        return list(_unsupported(self))
+
+    def is_evaluation(self) -> bool:
+        """Whether a file of it says that it must not be trained on. Blocking."""
+        files = [self.path / CONFIG, self.path / INSTRUCTION, self.path / "README.md"]
+        for name in ("tests", "solution", "environment", "steps"):
+            files += sorted(p for p in (self.path / name).rglob("*") if p.is_file())
+        return any(map(_has_canary, files[:_CANARY_FILES]))
+
+
+def _missing(task: TaskFolder) -> Iterator[str]:
+    if task.compose is None and task.environment.docker_image is None and task.context is None:
+        yield "environment: has no Dockerfile, and environment.docker_image names no image"
+    if not task.tests_are_baked and not task.config.steps:
+        if not (task.tests / "test.sh").is_file():
+            yield "tests/test.sh: is missing; nothing could grade the task"
+
+
+def _unsupported(task: TaskFolder) -> Iterator[str]:
+    if task.compose is not None:
+        yield f"{task.compose.name}: tasks of several containers are not supported"
+    yield from _beyond(task.environment, "environment")
+    if task.verifier.environment is not None:
+        yield from _beyond(task.verifier.environment, "verifier.environment")
+    services = {hook.service for hook in task.verifier.collect}
+    services |= {each.service or MAIN for each in task.config.artifacts}
+    for service in sorted(services - {MAIN}):
+        yield f"service {service!r}: there are no services beside {MAIN!r} without compose"
+    if task.config.steps:
+        yield "steps: tasks of several steps are not supported"
+
+
+def _beyond(table: EnvironmentTable, name: str) -> Iterator[str]:
+    if table.os.lower() != "linux":
+        yield f"{name}.os: {table.os!r} is not supported, only linux"
+    if table.gpus or table.tpu:
+        yield f"{name}: slots with an image have no GPU or TPU"
+    if table.mcp_servers:
+        yield f"{name}.mcp_servers: MCP servers are not provided to agents"
+
+
+def _has_canary(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return _CANARY.search(file.read(_CANARY_HEAD)) is not None
+    except OSError:
+        return False
+
+
+def _text(path: Path, max_bytes: int) -> str:
+    try:
+        with path.open("rb") as file:
+            data = file.read(max_bytes + 1)
+    except FileNotFoundError:
+        raise EnvBug(f"{path}: is missing; a task folder has one") from None
+    except OSError as error:
+        raise EnvBug(f"{path}: cannot be read: {error.strerror}") from error
+    if len(data) > max_bytes:
+        raise EnvBug(f"{path}: has more than {max_bytes} bytes")
+    return data.decode("utf-8-sig", errors="replace")

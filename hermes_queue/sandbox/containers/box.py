@@ -1,0 +1,194 @@
+"""One container, which is one slot, and the commands in it."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import math
+import secrets
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from hermes_queue.errors import SandboxError, SandboxRejected, SlotLost
+from hermes_queue.sandbox.base import (
+    MAX_OUTPUT_BYTES,
+    SLOT_ENVIRONMENT,
+    ExecutionResult,
+)
+from hermes_queue.sandbox.containers.host import ContainerHost
+from hermes_queue.sandbox.containers.plan import ContainerPlan
+from hermes_queue.sandbox.containers.process import (
+    BACKSTOP_S,
+    Command,
+    run_command,
+    run_small,
+)
+from hermes_queue.sandbox.containers.scripts import kill, wrapper
+from hermes_queue.sandbox.containers.wire import ContainerWire, open_wire
+from hermes_queue.sandbox.listening.relayed import RelayedListening
+
+logger = logging.getLogger(__name__)
+
+MAX_ARGUMENT_BYTES = 96 << 10
+"""Longest single argument (Linux takes 128 KiB); longer command lines go through standard input."""
+MAX_ARGUMENTS_BYTES = 1 << 20
+OUT_OF_MEMORY = "the kernel has killed a process of this slot: its memory limit is {memory_mb} MB"
+
+
+@dataclass(slots=True)
+class SlotBox:
+    """A container with, at most, one lease."""
+
+    host: ContainerHost
+    container: str
+    plan: ContainerPlan
+    slot_id: str = ""
+    spent: bool = False
+    """Whether it is lost or was ended."""
+    why_spent: str = ""
+    listening: list[RelayedListening] = field(default_factory=list)
+    commits: list[str] = field(default_factory=list)
+
+    def lease(self) -> str:
+        """Begin a lease, or continue it under a new id, which is returned."""
+        self.slot_id = f"slot-{uuid.uuid4().hex[:16]}"
+        return self.slot_id
+
+    @property
+    def workspace(self) -> str:
+        """Working directory of commands."""
+        return self.plan.workdir
+
+    def check(self, slot_id: str) -> None:
+        """Raises SlotLost: the lease has ended, or the container has."""
+        if self.slot_id != slot_id:
+            raise SlotLost(f"slot {slot_id} was released")
+        if self.spent:
+            raise SlotLost(
+                f"slot {slot_id} is lost{': ' if self.why_spent else ''}{self.why_spent}"
+            )
+
+    async def run(
+        self,
+        slot_id: str,
+        argv: Sequence[str],
+        *,
+        script: str | None = None,
+        stdin: bytes = b"",
+        env: Mapping[str, str] | None = None,
+        cwd: str,
+        timeout_s: float,
+        max_output_bytes: int = MAX_OUTPUT_BYTES,
+        user: str | None = None,
+    ) -> ExecutionResult:
+        """Run `argv` as a command of the slot, with `script` as bash's command line.
+
+        Raises:
+            SlotLost: the lease or the container has ended.
+            SandboxError: the host does not answer.
+        """
+        self.check(slot_id)
+        command_id, seal = uuid.uuid4().hex, secrets.token_hex(16)
+        user = user or self.plan.user
+        uid = "" if self.plan.uid is None else str(self.plan.uid)
+        merged = {**({} if self.plan.config else SLOT_ENVIRONMENT), **(env or {})}
+        variables = [f"{name}={value}" for name, value in merged.items()]
+        words, first = list(argv), b""
+        if script is not None:
+            encoded = script.encode("utf-8", "surrogatepass")
+            if len(encoded) > MAX_ARGUMENT_BYTES or _odd(script):
+                first = encoded
+            else:
+                words += ["-c", script]
+        has_input = str(int(bool(stdin)))
+        limit_s = str(math.ceil(timeout_s + BACKSTOP_S))
+        drain = str(int(self.host.facts.closes_streams))
+        fixed = [uid, limit_s, command_id, cwd, has_input, str(len(first)), drain]
+        fixed.append(str(len(variables)))
+        _check_arguments([*fixed, *variables, *words])
+        ended = await run_command(
+            self.host,
+            self.container,
+            Command(
+                [*wrapper(), *fixed, *variables, *words],
+                timeout_s,
+                user="0" if uid else user,
+                env={"HQ_SEAL": seal, "HQ_WRAPPER": command_id},
+                stdin=first + stdin,
+                max_output_bytes=max_output_bytes,
+                mark=f"\0{seal}\0".encode(),
+            ),
+            kill=lambda: self.kill(command_id, user),
+        )
+        self.check(slot_id)
+        if not ended.out_of_memory:
+            return ended.result
+        notice = OUT_OF_MEMORY.format(memory_mb=self.plan.spec.memory_mb)
+        return dataclasses.replace(ended.result, notice=notice)
+
+    async def kill(self, command_id: str, user: str) -> None:
+        """Kill a command. Raises SandboxError: it may be running."""
+        if self.spent or not self.slot_id:
+            return
+        # Root reads the environments of others only with a right that engines do not give.
+        users = ["0"] if user in ("0", "root", "") else [user, "0"]
+        for each in users:
+            done = await run_small(self.host, self.container, kill(command_id), user=each)
+            if done.exit_code != 0:
+                raise SandboxError(f"a command cannot be killed: {done.output.strip()[-300:]}")
+
+    # --- ports ------------------------------------------------------------------------
+
+    async def listen(
+        self, slot_id: str, factory: Callable[[], asyncio.BaseProtocol]
+    ) -> RelayedListening:
+        """See `SandboxBackend.listen`."""
+        self.check(slot_id)
+        listening = RelayedListening(slot_id, lambda port: self._open_wire(slot_id, port), factory)
+        try:
+            await listening.start()
+        except SandboxError as error:
+            if "no python3" in str(error):
+                raise SandboxRejected(
+                    f"image {self.plan.name} has no python3: ports in its slots need 3.7 or newer"
+                ) from error
+            raise
+        self.listening.append(listening)
+        if self.slot_id != slot_id or self.spent:
+            await self.end_ports(stop=not self.spent)
+            self.check(slot_id)
+        return listening
+
+    async def _open_wire(self, slot_id: str, port: int) -> ContainerWire:
+        self.check(slot_id)
+        return await open_wire(
+            self.host,
+            self.container,
+            uid=self.plan.uid or 0,
+            port=port,
+            kill=lambda command_id: self.kill(command_id, "0"),
+        )
+
+    async def end_ports(self, *, stop: bool, slot_id: str = "") -> None:
+        """End what listens in the slot; `stop`: the container goes on. Never raises."""
+        error = SlotLost(f"slot {slot_id or self.slot_id} was released")
+        ended, self.listening = self.listening, []
+        await asyncio.gather(*(each.lose(error, stop=stop) for each in ended))
+
+
+def _check_arguments(words: Sequence[str]) -> None:
+    """Refuse what does not fit a command line. Raises SandboxError."""
+    sizes = [len(word.encode("utf-8", "surrogatepass")) + 1 for word in words]
+    if (
+        any(map(_odd, words))
+        or max(sizes) > MAX_ARGUMENT_BYTES + 100
+        or sum(sizes) > MAX_ARGUMENTS_BYTES
+    ):
+        raise SandboxError("the command's environment or arguments do not fit a command line")
+
+
+def _odd(text: str) -> bool:
+    """Whether the text cannot be passed as an argument: it has a NUL or invalid Unicode."""
+    return "\0" in text or (not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text))

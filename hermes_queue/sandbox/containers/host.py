@@ -1,0 +1,164 @@
+"""What a host of containers must be able to do: an engine, later a scheduler.
+
+Errors are those of `hermes_queue.errors`: `SlotLost` if the container is gone or not running,
+`SandboxUnavailable` if the host has no room or does not answer while a container is made,
+`SandboxRejected` if it would refuse the same request again, else `SandboxError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+from hermes_queue.images.engine.hosted import HostedImage
+from hermes_queue.sandbox.base import SandboxInfo
+from hermes_queue.sandbox.image_slots import FileChange
+
+STDOUT, STDERR = 1, 2
+"""Streams of an `ExecStream`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A directory of the host in a container."""
+
+    source: str
+    target: str
+    writable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerSpec:
+    """A container whose first process is `command`, run as root."""
+
+    image: str
+    """Id or name that the host knows."""
+    command: tuple[str, ...]
+    labels: Mapping[str, str]
+    cpus: float
+    memory_mb: int
+    """Memory and swap together."""
+    pids: int
+    shm_mb: int
+    network: str = "none"
+    """"none", or the name of a network of the host; never that of the host itself."""
+    capabilities: tuple[str, ...] | None = None
+    """Of root; None = the host's defaults."""
+    no_new_privileges: bool = True
+    mounts: tuple[Mount, ...] = ()
+    env: tuple[tuple[str, str], ...] = ()
+    name: str = ""
+    """Chosen by us, so that a container can be removed whose id never reached us."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerState:
+    """Whether a container lives, and else why not."""
+
+    running: bool
+    out_of_memory: bool = False
+    """Whether the kernel has killed a process of it for lack of memory."""
+    written_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HostFacts:
+    """Facts about a host of containers, for people and for checks."""
+
+    name: str
+    """E.g. "Docker Engine 20.10.24"."""
+    limits: tuple[str, ...] = ()
+    """Limits that it does not enforce; each with the reason."""
+    shares_files: bool = True
+    """Whether it runs on this machine, so that containers can mount directories of ours."""
+    rootless: bool = False
+    closes_streams: bool = False
+    """Whether it closes a program's output at the program's end, though others may write to it."""
+
+
+class ExecStream(Protocol):
+    """A running program in a container."""
+
+    async def read(self) -> tuple[int, bytes] | None:
+        """The next output, with its stream; None = it has ended. Raises SandboxError."""
+        ...
+
+    async def write(self, data: bytes) -> None:
+        """Give it input; waits until that has been sent. Raises SandboxError."""
+
+    async def write_eof(self) -> None:
+        """End its input. Idempotent, never raises."""
+
+    async def exit_code(self) -> int | None:
+        """After its end: its exit code, or None if the host does not know it (any more)."""
+        ...
+
+
+class ContainerHost(Protocol):
+    """Makes containers and runs programs in them. Belongs to one event loop."""
+
+    @property
+    def facts(self) -> HostFacts:
+        """Known once it is open."""
+        ...
+
+    async def open(self) -> None:
+        """Connect and check. Idempotent. Raises ConfigurationError or SandboxError."""
+
+    async def close(self) -> None:
+        """Idempotent, never raises."""
+
+    async def create(self, spec: ContainerSpec) -> str:
+        """A started container; its id. If it fails, a container of this name may be left."""
+        ...
+
+    def exec(
+        self,
+        container: str,
+        argv: Sequence[str],
+        *,
+        user: str,
+        env: Mapping[str, str],
+        stdin: bool = False,
+    ) -> AbstractAsyncContextManager[ExecStream]:
+        """Run a program, whose output is lost at the end of the block; it may still be running."""
+        ...
+
+    async def state(self, container: str) -> ContainerState:
+        """Raises SlotLost: it does not exist."""
+        ...
+
+    async def restart(self, container: str) -> None:
+        """Kill all its processes, and start its first process again, with the same files."""
+
+    async def changes(self, container: str, most: int) -> list[FileChange]:
+        """The files in which it differs from its image, sorted; at most `most`."""
+        ...
+
+    async def commit(self, container: str, name: str, labels: Mapping[str, str]) -> HostedImage:
+        """An image called `name` with the container's files."""
+        ...
+
+    async def remove(self, container: str) -> None:
+        """End a container, by id or name, and delete its files. No-op if it is gone."""
+
+    async def remove_image(self, name: str) -> None:
+        """Delete an image. No-op if it is gone."""
+
+    async def list(self, labels: Mapping[str, str]) -> list[SandboxInfo]:
+        """All containers with these labels, also ended ones."""
+        ...
+
+    async def list_images(self, labels: Mapping[str, str]) -> dict[str, Mapping[str, str]]:
+        """Names of all images with these labels, and all of their labels."""
+        ...
+
+    async def written(self, labels: Mapping[str, str]) -> dict[str, int]:
+        """Bytes that each container with these labels has written to its root file system."""
+        ...
+
+    async def network(self, name: str) -> str:
+        """The network of slots that may reach others, made on first use."""
+        ...

@@ -1,0 +1,92 @@
+"""Containers that dead workers of this host left behind.
+
+    <cache>/containers/id           random; a label of every container, so that only workers that
+                                    share these locks look after each other
+                       TOKEN.lock   flocked while the worker lives; its token is a label, too
+
+A dead worker cannot hold its lock, however it died.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+
+from hermes_queue.disk.locks import is_held, try_hold
+from hermes_queue.errors import SandboxError
+from hermes_queue.sandbox.containers.host import ContainerHost
+from hermes_queue.sandbox.host.paths import shared_directory
+
+logger = logging.getLogger(__name__)
+
+REGISTRY, OWNER = "registry", "owner"
+"""Labels."""
+
+
+class Leftovers:
+    """This worker's lock, and what workers without one have left."""
+
+    def __init__(self, cache: Path) -> None:
+        self._place = cache / "containers"
+        self._lock: int | None = None
+        self.labels: Mapping[str, str] = {}
+        """Of every container and image that this worker makes."""
+
+    def open(self) -> None:
+        """Take a lock for this worker. Blocking. Raises OSError."""
+        if self._lock is not None:
+            return
+        shared_directory(self._place, 0o755)
+        token = secrets.token_hex(8)
+        self._lock = try_hold(self._place / f"{token}.lock")
+        self.labels = {REGISTRY: self._registry(), OWNER: token}
+
+    def _registry(self) -> str:
+        path = self._place / "id"
+        try:
+            with path.open("x") as file:
+                file.write(secrets.token_hex(8))
+        except FileExistsError:
+            pass
+        # Another worker may have made it a moment ago, and not written it yet.
+        return path.read_text() or self._registry_again(path)
+
+    def _registry_again(self, path: Path) -> str:
+        path.write_text(secrets.token_hex(8))
+        return path.read_text()
+
+    def close(self) -> None:
+        """This worker has no containers any more."""
+        if self._lock is not None:
+            (self._place / f"{self.labels[OWNER]}.lock").unlink(missing_ok=True)
+            os.close(self._lock)
+            self._lock, self.labels = None, {}
+
+    async def reclaim(self, host: ContainerHost) -> list[str]:
+        """Remove what dead workers left; returns the containers' ids. Raises SandboxError."""
+        mine = {REGISTRY: self.labels[REGISTRY]}
+        removed = []
+        for info in await host.list(mine):
+            if self._is_dead(info.labels.get(OWNER, "")):
+                try:
+                    await host.remove(info.sandbox_id)
+                except SandboxError as error:
+                    extra = {"action": "sandbox_left"}
+                    logger.warning(
+                        "container %s is left: %s", info.sandbox_id[:12], error, extra=extra
+                    )
+                else:
+                    removed.append(info.sandbox_id)
+        for name, labels in (await host.list_images(mine)).items():
+            if self._is_dead(labels.get(OWNER, "")):
+                await host.remove_image(name)
+        return removed
+
+    def _is_dead(self, token: str) -> bool:
+        """Whether no process holds the lock of this worker."""
+        if not token.isalnum() or token == self.labels[OWNER]:
+            return False
+        return not is_held(self._place / f"{token}.lock")

@@ -1,0 +1,325 @@
+"""Docker Engine or Podman as a host of containers, through aiodocker."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import resource
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+from urllib.parse import quote
+
+from hermes_queue.cancellation import unbroken
+from hermes_queue.errors import SandboxError, SlotLost
+from hermes_queue.images.engine.client import EngineClient, translated
+from hermes_queue.images.engine.hosted import EngineImages, HostedImage
+from hermes_queue.sandbox.base import SandboxInfo
+from hermes_queue.sandbox.containers.backend import ContainerBackend
+from hermes_queue.sandbox.containers.host import (
+    ContainerSpec,
+    ContainerState,
+    ExecStream,
+    HostFacts,
+)
+from hermes_queue.sandbox.docker.changes import file_changes
+from hermes_queue.sandbox.docker.execution import EngineExec
+from hermes_queue.sandbox.docker.facts import check_limits, read_facts
+from hermes_queue.sandbox.image_slots import FileChange
+from hermes_queue.settings import DockerSettings, PathSettings
+
+logger = logging.getLogger(__name__)
+
+LABEL = "hermes-queue."
+"""Prefix of our labels at the engine."""
+NOFILE, NPROC = 65_536, 30_000
+"""The kernel counts a user's processes in all containers together; PidsLimit limits a slot's."""
+
+
+def make_backend(settings: DockerSettings, **options: Any) -> ContainerBackend:
+    """The backend `docker`; `options` are those of `BackendFactory`."""
+    client = EngineClient(settings.host)
+    cache = (options.pop("cache", None) or PathSettings().cache).absolute()
+    images = EngineImages(client, settings, cache=cache)
+    engine = Engine(client, settings, images)
+    return ContainerBackend(engine, images, settings, cache=cache, **options)
+
+
+class Engine:
+    """See `ContainerHost`."""
+
+    def __init__(
+        self, client: EngineClient, settings: DockerSettings, images: EngineImages
+    ) -> None:
+        self._client = client
+        self._images = images
+        self._settings = settings
+        self._networks: set[str] = set()
+        self._networking = asyncio.Lock()
+        self.facts = HostFacts("no engine yet")
+
+    async def open(self) -> None:
+        """See `ContainerHost`. Raises IsolationUnavailable: it enforces no limits."""
+        await self._client.open()
+        self.facts = await read_facts(self._client)
+        if warning := check_limits(self.facts, self._settings):
+            logger.warning("%s", warning, extra={"action": "start"})
+
+    async def close(self) -> None:
+        """See `ContainerHost`."""
+        await self._client.close()
+
+    # --- containers -------------------------------------------------------------------
+
+    async def create(self, spec: ContainerSpec) -> str:
+        """See `ContainerHost`."""
+        making = asyncio.ensure_future(self._create(spec))
+        try:
+            async with asyncio.timeout(self._settings.start_timeout_s):
+                return await asyncio.shield(making)
+        except TimeoutError as error:
+            making.add_done_callback(self._remove_late)
+            raise SandboxError(
+                f"the engine started no container in {self._settings.start_timeout_s:.0f} s"
+            ) from error
+        except asyncio.CancelledError:
+            making.add_done_callback(self._remove_late)
+            raise
+
+    def _remove_late(self, making: asyncio.Future[str]) -> None:
+        if not making.cancelled() and making.exception() is None:
+            ending = asyncio.ensure_future(self.remove(making.result()))
+            ending.add_done_callback(lambda task: task.cancelled() or task.exception())
+
+    async def _create(self, spec: ContainerSpec) -> str:
+        with translated(f"making a container of {spec.image}", making=True):
+            made = await self._client.json(
+                "containers/create",
+                "POST",
+                params={"name": spec.name},
+                data=self._body(spec),
+                timeout_s=300.0,
+            )
+            container = str(made["Id"])
+            try:
+                await self._client.json(f"containers/{container}/start", "POST", data={})
+            except BaseException:
+                await unbroken(self._discard(container))
+                raise
+        return container
+
+    async def _discard(self, container: str) -> None:
+        with contextlib.suppress(SandboxError):  # labelled, so that it is found later
+            await self.remove(container)
+
+    def _body(self, spec: ContainerSpec) -> dict[str, Any]:
+        """The request's body."""
+        return {
+            "Image": spec.image,
+            "Entrypoint": list(spec.command),
+            "Cmd": [],
+            "User": "0:0",
+            "Env": [f"{name}={value}" for name, value in spec.env],
+            "Labels": {LABEL + name: value for name, value in spec.labels.items()},
+            "Healthcheck": {"Test": ["NONE"]},
+            "HostConfig": {
+                "NetworkMode": spec.network,
+                "NanoCpus": int(spec.cpus * 1e9),
+                "Memory": spec.memory_mb << 20,
+                "MemorySwap": spec.memory_mb << 20,
+                "PidsLimit": spec.pids,
+                "ShmSize": spec.shm_mb << 20,
+                "Ulimits": _ulimits(podman=self.facts.name.startswith("Podman")),
+                "CapDrop": [] if spec.capabilities is None else ["ALL"],
+                "CapAdd": list(spec.capabilities or ()),
+                "SecurityOpt": ["no-new-privileges"] if spec.no_new_privileges else [],
+                "Mounts": [
+                    {
+                        "Type": "bind",
+                        "Source": mount.source,
+                        "Target": mount.target,
+                        "ReadOnly": not mount.writable,
+                    }
+                    for mount in spec.mounts
+                ],
+                "LogConfig": {"Type": "none", "Config": {}},
+                "RestartPolicy": {"Name": "no"},
+                **({"Runtime": self._settings.runtime} if self._settings.runtime else {}),
+            },
+        }
+
+    @contextlib.asynccontextmanager
+    async def exec(
+        self,
+        container: str,
+        argv: Sequence[str],
+        *,
+        user: str,
+        env: Mapping[str, str],
+        stdin: bool = False,
+    ) -> AsyncIterator[ExecStream]:
+        """See `ContainerHost`."""
+        from aiodocker.execs import Exec
+
+        body = {
+            "Cmd": list(argv),
+            "Env": [f"{name}={value}" for name, value in env.items()],
+            "User": user,
+            "WorkingDir": "/",
+            "AttachStdin": stdin,
+            "AttachStdout": True,
+            "AttachStderr": True,
+            "Tty": False,
+        }
+        with translated("starting a command", gone=True):
+            made = await self._client.json(f"containers/{container}/exec", "POST", data=body)
+            execution = Exec(self._client.docker, str(made["Id"]), tty=False)
+            stream = execution.start(detach=False)
+            await stream._init()
+        try:
+            yield EngineExec(execution, stream)
+        finally:
+            with contextlib.suppress(Exception):
+                await stream.close()
+
+    async def state(self, container: str) -> ContainerState:
+        """See `ContainerHost`."""
+        with translated("looking at a container", gone=True):
+            found = await self._client.json(f"containers/{container}/json")
+        state = found.get("State") or {}
+        return ContainerState(bool(state.get("Running")), bool(state.get("OOMKilled")))
+
+    async def restart(self, container: str) -> None:
+        """See `ContainerHost`."""
+        with translated("restarting a container", gone=True):
+            await self._client.json(f"containers/{container}/restart", "POST", params={"t": "0"})
+
+    async def changes(self, container: str, most: int) -> list[FileChange]:
+        """See `ContainerHost`."""
+        with translated("listing a container's changes", gone=True):
+            found = await self._client.json(f"containers/{container}/changes") or []
+        return await asyncio.to_thread(file_changes, found, most)
+
+    async def commit(self, container: str, name: str, labels: Mapping[str, str]) -> HostedImage:
+        """See `ContainerHost`."""
+        repository, _, tag = name.rpartition(":")
+        lines = [f"LABEL {LABEL}{key}={json.dumps(value)}" for key, value in labels.items()]
+        params = {
+            "container": container,
+            "repo": repository,
+            "tag": tag,
+            "changes": "\n".join(lines),
+        }
+        with translated("keeping a container's files", gone=True):
+            await self._client.json("commit", "POST", params=params, data={}, timeout_s=600.0)
+        if (image := await self._images.find(name)) is None:
+            raise SandboxError(f"the engine lost the image {name} that it has just made")
+        return image
+
+    async def remove(self, container: str) -> None:
+        """See `ContainerHost`."""
+        params = {"force": "true", "v": "true"}
+        for attempt in range(3):
+            try:
+                with translated("removing a container", gone=True):
+                    await self._client.json(f"containers/{container}", "DELETE", params=params)
+            except SlotLost as error:
+                if "already in progress" in str(error):  # by an earlier request, which was cut off
+                    await asyncio.sleep(0.2 * (attempt + 1))
+                    continue
+                return
+            return
+
+    async def list(self, labels: Mapping[str, str]) -> list[SandboxInfo]:
+        """See `ContainerHost`."""
+        with translated("listing containers"):
+            found = await self._client.json("containers/json", params=_filters(labels, all="true"))
+        return [
+            SandboxInfo(str(each["Id"]), _ours(each.get("Labels") or {}), float(each["Created"]))
+            for each in found or ()
+        ]
+
+    async def written(self, labels: Mapping[str, str]) -> dict[str, int]:
+        """See `ContainerHost`."""
+        params = _filters(labels, size="true")
+        with translated("measuring containers"):
+            found = await self._client.json("containers/json", params=params, timeout_s=300.0)
+        return {str(each["Id"]): int(each.get("SizeRw") or 0) for each in found or ()}
+
+    # --- images and networks ----------------------------------------------------------
+
+    async def remove_image(self, name: str) -> None:
+        """See `ContainerHost`."""
+        with translated(f"removing the image {name}"):
+            try:
+                await self._client.json(f"images/{quote(name)}", "DELETE", params={"force": "true"})
+            except Exception as error:
+                if getattr(error, "status", None) != 404:
+                    raise
+
+    async def list_images(self, labels: Mapping[str, str]) -> dict[str, Mapping[str, str]]:
+        """See `ContainerHost`."""
+        with translated("listing images"):
+            found = await self._client.json("images/json", params=_filters(labels))
+        return {
+            str(name): _ours(each.get("Labels") or {})
+            for each in found or ()
+            for name in each.get("RepoTags") or ()
+        }
+
+    async def network(self, name: str) -> str:
+        """See `ContainerHost`."""
+        async with self._networking:
+            if name not in self._networks:
+                await self._find_network(name)
+                self._networks.add(name)
+        return name
+
+    async def _find_network(self, name: str) -> None:
+        with translated(f"finding the network {name!r}", making=True):
+            found = await self._client.json(
+                "networks", params={"filters": json.dumps({"name": [name]})}
+            )
+            if any(each.get("Name") == name for each in found or ()):
+                return
+            # Containers of one such network do not reach each other.
+            body = {
+                "Name": name,
+                "Driver": "bridge",
+                "CheckDuplicate": True,
+                "Labels": {f"{LABEL}network": "slots"},
+                "Options": {"com.docker.network.bridge.enable_icc": "false"},
+            }
+            try:
+                await self._client.json("networks/create", "POST", data=body)
+            except Exception as error:
+                if getattr(error, "status", None) != 409:  # another worker was faster
+                    raise
+
+
+def _ulimits(*, podman: bool) -> list[dict[str, str | int]]:
+    """Limits of processes, none above our own hard one.
+
+    Podman's defaults are so high that raising them needs a right which it may lack.
+    """
+    wanted = [("nofile", resource.RLIMIT_NOFILE, NOFILE), ("core", resource.RLIMIT_CORE, 0)]
+    if podman:
+        wanted.append(("nproc", resource.RLIMIT_NPROC, NPROC))
+    limits: list[dict[str, str | int]] = []
+    for name, kind, value in wanted:
+        hard = resource.getrlimit(kind)[1]
+        most = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        limits.append({"Name": name, "Soft": most, "Hard": most})
+    return limits
+
+
+def _filters(labels: Mapping[str, str], **more: str) -> dict[str, str]:
+    words = [f"{LABEL}{name}={value}" for name, value in labels.items()]
+    return {"filters": json.dumps({"label": words}), **more}
+
+
+def _ours(labels: Mapping[str, str]) -> dict[str, str]:
+    return {
+        name.removeprefix(LABEL): value for name, value in labels.items() if name.startswith(LABEL)
+    }

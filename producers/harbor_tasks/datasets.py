@@ -1,0 +1,123 @@
+"""Datasets of Harbor tasks that are no rows: a folder of task folders, and a registry."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from envs.harbor_task.endless.convert import is_task
+from envs.harbor_task.task import CONFIG
+from hermes_queue.errors import InputError
+from producers.run.dataset import Dataset, Row
+
+MAX_DEPTH = 4
+MAX_REGISTRY_BYTES = 256 << 20
+
+
+class FolderDataset:
+    """Every folder with a `task.toml` below a folder, by name; or the folder itself."""
+
+    def __init__(self, path: Path, first: Sequence[str] = ()) -> None:
+        """As a dataset of all tasks below `path`; those with the names `first` come first."""
+        self.path = path.resolve()
+        self.name = path.name or str(path)
+        self._first = first
+
+    def rows(self, seed: int | None = None) -> Iterator[Row]:
+        """See `Dataset.rows`."""
+        found = list(_task_folders(self.path, MAX_DEPTH))
+        found.sort(key=lambda folder: folder.name not in self._first)
+        if not found:
+            raise InputError(f"{self.path}: has no folder with a {CONFIG} in it")
+        for folder in _ordered(found, seed):
+            name = folder.name if folder == self.path else str(folder.relative_to(self.path))
+            yield Row(str(folder), {"instance_id": name, "task": str(folder)})
+
+
+class RegistryDataset:
+    """One dataset of a registry: a JSON file that lists tasks at commits of git repositories."""
+
+    def __init__(self, path: Path, dataset: str) -> None:
+        self.path = path
+        self.name = f"{path.name}#{dataset}" if dataset else path.name
+        self._dataset = dataset
+
+    def rows(self, seed: int | None = None) -> Iterator[Row]:
+        """See `Dataset.rows`."""
+        tasks = self._tasks()
+        for index in _ordered(list(range(len(tasks))), seed):
+            place = f"{self.path}: task {index + 1} of {self.name}"
+            yield Row(place, _registered(tasks[index], place))
+
+    def _tasks(self) -> list[Any]:
+        try:
+            if self.path.stat().st_size > MAX_REGISTRY_BYTES:
+                raise InputError(f"{self.path}: has more than {MAX_REGISTRY_BYTES} bytes")
+            content = json.loads(self.path.read_text(encoding="utf-8-sig"))
+        except (OSError, ValueError, RecursionError) as error:
+            raise InputError(f"{self.path}: is no readable JSON: {error}") from error
+        datasets = content if isinstance(content, list) else [content]
+        named = {_name_of(each): each for each in datasets if isinstance(each, dict)}
+        if not self._dataset and len(named) == 1:
+            [self._dataset] = named
+        chosen = named.get(self._dataset) or named.get(self._dataset.partition("@")[0])
+        if chosen is None or not isinstance(chosen.get("tasks"), list):
+            raise InputError(
+                f"{self.path}: has no dataset {self._dataset!r}; name one of "
+                f"{', '.join(sorted(named)[:20])} with --dataset {self.path}#NAME"
+            )
+        return list(chosen["tasks"])
+
+
+def open_tasks(name: str) -> Dataset | None:
+    """The dataset that a folder, or `registry.json#name`, is; None for anything else."""
+    file, _, dataset = name.partition("#")
+    path = Path(file).expanduser()
+    if path.is_dir():
+        return FolderDataset(path)
+    if path.suffix == ".json":
+        if not path.exists():
+            raise InputError(f"{path}: no such file; --dataset takes registry.json#NAME")
+        return RegistryDataset(path, dataset)
+    return None
+
+
+def _name_of(dataset: dict[str, Any]) -> str:
+    version = dataset.get("version")
+    return f"{dataset.get('name', '')}" + (f"@{version}" if version else "")
+
+
+def _registered(task: Any, place: str) -> dict[str, Any]:
+    if not isinstance(task, dict):
+        raise InputError(f"{place}: is no object")
+    url, commit = task.get("git_url"), task.get("git_commit_id")
+    if not url or not commit:
+        raise InputError(f"{place}: has no git_url and git_commit_id")
+    path = str(task.get("path") or "")
+    name = task.get("name") or path.rpartition("/")[2]
+    return {"instance_id": str(name), "task": {"git_url": url, "commit": commit, "path": path}}
+
+
+def _task_folders(path: Path, depth: int) -> Iterator[Path]:
+    if is_task(path):
+        yield path
+        return
+    if depth == 0:
+        return
+    try:
+        names = sorted(e.name for e in os.scandir(path) if e.is_dir(follow_symlinks=False))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+    for name in names:
+        if not name.startswith("."):
+            yield from _task_folders(path / name, depth - 1)
+
+
+def _ordered(found: list[Any], seed: int | None) -> list[Any]:
+    if seed is not None:
+        random.Random(seed).shuffle(found)  # noqa: S311 - an order, not a secret
+    return found

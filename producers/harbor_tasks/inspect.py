@@ -1,0 +1,101 @@
+"""What a producer finds out about a task before it is enqueued: the folder itself is read."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from envs.harbor_task import cache, tree
+from envs.harbor_task.endless.convert import as_harbor
+from envs.harbor_task.item import ArchivedTask, HarborItem
+from envs.harbor_task.task import GradingMode, TaskFolder
+from envs.harbor_task.validation import ALL_MODES
+from hermes_queue.errors import EnvBug, EnvInfraError, InputError
+from producers.harbor_tasks.rows import archive_of
+
+_EVALUATIONS = re.compile(
+    r"terminal-?bench(?!-pro)|(?:^|[/_-])tb-?[0-9]|swe-?bench|aider-?polyglot|humaneval|gpqa|"
+    r"livecodebench|bigcodebench|usaco",
+    re.IGNORECASE,
+)
+"""Names of datasets that others measure models with."""
+OVERHEAD_S = 600.0
+"""For making boxes and the control, beside the tests themselves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inspected:
+    """A task as it will be enqueued."""
+
+    item: dict[str, Any]
+    agent_timeout_s: float | None
+    verifier_timeout_s: float
+    unsupported: str | None
+    """Why it cannot run anywhere; None if nothing is known."""
+    has_solution: bool
+    modes: tuple[GradingMode, ...]
+    """Grading modes that apply, from strict to lax."""
+
+
+def inspect(row: dict[str, Any], *, embed: bool, dataset: str) -> Inspected:
+    """Read the task of a row in the form of `HarborItem`.
+
+    Raises:
+        InputError: it is not there, is no task, has links that leave it, or lacks what a task has.
+    """
+    try:
+        item = HarborItem.model_validate(row)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the row"
+        raise InputError(f"{where}: {first['msg']}") from error
+    try:
+        if isinstance(item.task, str):
+            return _inspected(item, Path(item.task), dataset, embed=embed)
+        if isinstance(item.task, ArchivedTask):
+            with tempfile.TemporaryDirectory() as scratch:
+                folder = cache.unpack(item.task.archive, Path(scratch) / "task")
+                return _inspected(item, folder, dataset)
+        folder = asyncio.run(cache.load(item)).path
+        return _inspected(item, folder, dataset)
+    except (EnvBug, EnvInfraError) as error:
+        raise InputError(f"{item.instance_id}: {error}") from error
+
+
+def _inspected(item: HarborItem, path: Path, dataset: str, *, embed: bool = False) -> Inspected:
+    tree.entries(path)  # before anything in it is read
+    with as_harbor(path) as folder:
+        return _of(item, folder, dataset, embed=embed)
+
+
+def _of(item: HarborItem, path: Path, dataset: str, *, embed: bool) -> Inspected:
+    found = tree.entries(path)
+    digest = tree.digest(path, found)
+    if item.digest not in ("", digest):
+        raise InputError(
+            f"{item.instance_id}: digest: the row has {item.digest}, the folder {digest}; make the "
+            "row again if you trust the folder"
+        )
+    task = TaskFolder.read(path, digest)
+    if missing := task.missing():
+        raise EnvBug("; ".join(missing))
+    named = f"{dataset} {item.task if isinstance(item.task, str) else ''}"
+    evaluation = item.evaluation or bool(_EVALUATIONS.search(named)) or task.is_evaluation()
+    row = item.model_dump(mode="json") | {"digest": digest, "evaluation": evaluation}
+    if embed:
+        row["task"] = {"archive": archive_of(path)}
+    unsupported = task.unsupported()
+    return Inspected(
+        row,
+        task.config.agent.timeout_s,
+        task.verifier.timeout_s,
+        unsupported[0] if unsupported else None,
+        task.solution is not None,
+        ("separate",) if task.separate else ALL_MODES,
+    )
