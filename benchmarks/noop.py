@@ -59,7 +59,7 @@ class NoopBackend:
     async def listen(self, slot: Slot, factory: Callable[[], asyncio.BaseProtocol]) -> Listening:
         return SocketListening(listen_on_loopback(), factory)
 
-    async def renew(self, slot: Slot) -> Slot:
+    async def renew(self, slot: Slot, spec: SlotSpec | None = None) -> Slot:
         return slot
 
     async def release(self, slot: Slot) -> None: ...

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
 
 from pydantic import BaseModel
 
@@ -25,8 +25,8 @@ ItemT = TypeVar("ItemT", bound=BaseModel)
 class Verdict:
     """The result of `verify`, which either returns one or raises; there is no "unknown"."""
 
-    score: float
-    """The task's own measure, usually 0.0 or 1.0."""
+    score: float | None
+    """The task's own measure, usually 0.0 or 1.0. None in an `Unscored` env alone."""
     rewards: Mapping[str, float] = field(default_factory=dict)
     """Optional shaping terms; never added to `score`."""
     report: Mapping[str, Any] = field(default_factory=dict)
@@ -84,6 +84,17 @@ class Environment(Protocol[ItemT]):
 
         A string is sent as a message without tool calls, so only the last step may be a string.
         """
+
+
+@runtime_checkable
+class Unscored(Protocol):
+    """An env without a verifier, whose trajectories have no score by design.
+
+    Its verdicts have the score None; the records are `unscored`, not failed, and no training data
+    for reinforcement learning.
+    """
+
+    unscored: ClassVar[Literal[True]]
 
 
 @runtime_checkable

@@ -78,7 +78,7 @@ class SweSmith:
     name: ClassVar[str] = "swe_smith"
     version: ClassVar[str] = "2"
     tools: ClassVar[Sequence[str]] = tuple(
-        "terminal read_file write_file patch search_files submit".split()
+        "terminal process read_file write_file patch search_files submit".split()
     )
     Item: type[Row] = Row
 

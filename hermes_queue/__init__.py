@@ -19,6 +19,7 @@ and extensions import from the rooms:
     broker/      everything that uses Celery: app, pool, embedded worker, submission
     agent/       the agent loop; agent/endpoint/: model calls; agent/tokens/: exact tokens
     tools/       one file per tool
+    images/      root file systems that tasks bring along
     sandbox/     the contract of a backend, and the backends: local/, modal/
     localmodal/  a Modal-compatible server for the unmodified SDK
     sinks/       destinations of results: datasets/, atropos/

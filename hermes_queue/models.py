@@ -266,6 +266,7 @@ class ScoredTrajectory(Wire):
     """The result of one job. `score is None` means *not measured*, never 0."""
 
     schema_version: Literal[1, 2] = 1
+    """2: holds the conversations of a program, or is `unscored`."""
     run_id: Name
     group_id: Name
     trajectory_id: Name
@@ -285,7 +286,8 @@ class ScoredTrajectory(Wire):
     """The trajectory of another group that this one ran again."""
     attempt: int = Field(ge=1)
     epoch: int = Field(ge=1)
-    status: Literal["completed", "failed"]
+    status: Literal["completed", "unscored", "failed"]
+    """`unscored`: it ended well, and its env has no verifier by design."""
     stop_reason: StopReason
     score: FiniteFloat | None
     """Score of the task itself. Shaping terms go into `rewards`."""
@@ -319,11 +321,13 @@ class ScoredTrajectory(Wire):
     @model_validator(mode="after")
     def _score_means_measured(self) -> ScoredTrajectory:
         if (self.status == "completed") != (self.score is not None):
-            raise ValueError("a completed trajectory has a score, a failed one has None")
+            raise ValueError("a completed trajectory has a score, another one has None")
         if (self.status == "failed") != (self.failure is not None):
-            raise ValueError("a failed trajectory says why in `failure`, a completed one has none")
+            raise ValueError("a failed trajectory says why in `failure`, another one has none")
         if self.schema_version == 1 and (self.nodes or self.branches or self.program):
             raise ValueError("a record with the conversations of a program has schema_version 2")
+        if self.schema_version == 1 and self.status == "unscored":
+            raise ValueError("an unscored record has schema_version 2")
         return self
 
     def to_json(self) -> str:
@@ -364,7 +368,7 @@ class TrajectoryGroup(Wire):
     """Samples outside the group: failed ones that were replaced, and revoked surplus samples that
     finished before the group was read. Neither `size` nor `mean` includes them."""
     complete: bool
-    """Whether every member was measured."""
+    """Whether every member was measured, or ended well without a verifier."""
     mean: float | None
     """Mean of the measured scores; None if there are none."""
     std: float | None

@@ -8,6 +8,7 @@ import sys
 import time
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from typing import Literal
 
 from hermes_queue.agent.tokens.merge import break_events, merge_with_breaks
 from hermes_queue.bodies import codec
@@ -48,17 +49,19 @@ def record_of(
     oldest, newest = span(agent.turns)
     broken = break_events(breaks, agent.turns, agent.events)
     of_program = bool(agent.branches or agent.program)
+    score = None if failure or verdict is None else verdict.score
+    ended: Literal["completed", "unscored"] = "unscored" if score is None else "completed"
     return ScoredTrajectory(
-        schema_version=RECORD_VERSION if of_program else 1,
+        schema_version=RECORD_VERSION if of_program or (not failure and score is None) else 1,
         **identity(job),
         policy_oldest=oldest,
         policy_newest=newest,
         policy_begun=draft.policy_begun,
         attempt=draft.attempt,
         epoch=draft.epoch,
-        status="failed" if failure else "completed",
+        status="failed" if failure else ended,
         stop_reason=stop_reason,
-        score=None if failure or verdict is None else verdict.score,
+        score=score,
         rewards=dict(verdict.rewards) if verdict and not failure else {},
         failure=describe(failure) if failure else None,
         attempts=tuple(unpacked(draft.packed_attempts)),

@@ -113,7 +113,7 @@ async def rollout(
         context.deadline = draft.clock.deadline
         async with draft.clock.stage("verify", limit_s=limits.verify_timeout_s):
             verdict = await env.verify(item, context, draft.agent.shown)
-            draft.verdict = await check(verdict)
+            draft.verdict = await check(verdict, env)
         await on_measured()
     finally:
         await backend.release(context.slot)

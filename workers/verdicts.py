@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from envs.base import Environment, Verdict
+from envs.base import Environment, Unscored, Verdict
 from hermes_queue.errors import EnvBug
 from hermes_queue.wire.parameters import INTEGER_MAX, INTEGER_MIN, printable
 
@@ -39,15 +39,15 @@ def checked_version(env: Environment[Any], name: str) -> str:
     return printable(version)
 
 
-async def check(verdict: Verdict) -> Verdict:
+async def check(verdict: Verdict, env: Environment[Any]) -> Verdict:
     """As `checked_verdict`, without holding up the event loop if the report is large."""
     try:
-        return _plain(verdict, _SMALL_REPORT)
+        return _plain(verdict, env, _SMALL_REPORT)
     except _TooManyValues:
-        return await asyncio.to_thread(checked_verdict, verdict)
+        return await asyncio.to_thread(checked_verdict, verdict, env)
 
 
-def checked_verdict(verdict: Verdict) -> Verdict:
+def checked_verdict(verdict: Verdict, env: Environment[Any]) -> Verdict:
     """Return the verdict in plain JSON values, which the environment can no longer change.
 
     Text that UTF-8 cannot carry is escaped.
@@ -57,14 +57,14 @@ def checked_verdict(verdict: Verdict) -> Verdict:
             the fix.
     """
     try:
-        return _plain(verdict, REPORT_MAX_VALUES)
+        return _plain(verdict, env, REPORT_MAX_VALUES)
     except _TooManyValues:
         raise EnvBug(
             f"Verdict.report has more than {REPORT_MAX_VALUES} values: sum them up, or cut them"
         ) from None
 
 
-def _plain(verdict: Verdict, values_most: int) -> Verdict:
+def _plain(verdict: Verdict, env: Environment[Any], values_most: int) -> Verdict:
     if not isinstance(verdict, Verdict):
         raise EnvBug(f"verify() must return a Verdict, not {type(verdict).__name__}")
     rewards, report = verdict.rewards, verdict.report
@@ -72,13 +72,23 @@ def _plain(verdict: Verdict, values_most: int) -> Verdict:
         if not isinstance(value, Mapping):
             raise EnvBug(f"Verdict.{name} must be a mapping, not {type(value).__name__}")
     return Verdict(
-        score=_number(verdict.score, "Verdict.score"),
+        score=_score(verdict.score, env),
         rewards={
             _key(name, "Verdict.rewards"): _number(value, f"Verdict.rewards[{name!r:.100}]")
             for name, value in rewards.items()
         },
         report=_Plain(values_most).mapping(report, "Verdict.report", REPORT_MAX_DEPTH),
     )
+
+
+def _score(score: object, env: Environment[Any]) -> float | None:
+    if not isinstance(env, Unscored):
+        return _number(score, "Verdict.score")
+    if score is not None:
+        raise EnvBug(
+            f"env {env.name} is declared `unscored`: its verdicts must have the score None"
+        )
+    return None
 
 
 @dataclass(slots=True)

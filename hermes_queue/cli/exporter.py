@@ -233,7 +233,7 @@ def _counted(found: Totals) -> Iterator[MetricValues]:
     for metric in (metrics.LEASE_EXPIRIES, metrics.COST_USD, metrics.UNPRICED, metrics.TOKENS):
         values[metric][()] = 0.0
     for env in {key[1] for key in found if key[0] == "trajectories"}:
-        for outcome in ("scored", "failed", "cancelled"):
+        for outcome in ("scored", "unscored", "failed", "cancelled"):
             values[metrics.TRAJECTORIES][env, outcome] = 0.0
         for cause in WIDE_CAUSES:
             values[metrics.FAILURES][env, cause] = 0.0

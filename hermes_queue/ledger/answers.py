@@ -215,9 +215,9 @@ class RunStatus:
     queued: int
     running: int
     finished: int
-    """Published with a score."""
+    """Published with a score, or without one by the env's design."""
     failed: int
-    """Published without a score."""
+    """Published as failed."""
     groups: int
     """Groups in the results stream."""
     surplus: int = 0

@@ -164,7 +164,7 @@ def publish(
         run_id=record.run_id,
         owner=owner,
         epoch=record.epoch,
-        score=None if record.score is None else float(record.score),
+        score=_score(record),
         object=claim and f"{record.trajectory_id} {claim.url}",
         sample_index=record.sample_index,
         finished_ttl_s=finished_ttl_s,
@@ -178,6 +178,13 @@ def publish(
         tokens=spent.tokens,
         policy_oldest=oldest_number(record),
     )
+
+
+def _score(record: ScoredTrajectory) -> float | str | None:
+    """The score as `publish.lua` takes it."""
+    if record.status == "unscored":
+        return "unscored"
+    return None if record.score is None else float(record.score)
 
 
 def _failure(record: ScoredTrajectory, remember_s: float) -> str:

@@ -5,6 +5,7 @@ capacity.py        the number of slots that may be leased at once
 context.py         a slot for envs and tools
 files.py           files of a slot, read and written with bash
 fleet.py           state that a backend shares with the deployment's workers
+image_slots.py     slots with an image of their own
 offers.py          optional attributes of a backend's module
 profiles.py        for backends with one kind of slot
 snapshots.py       copies of slots' files, which some backends keep

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from hermes_queue.errors import SandboxError
+from hermes_queue.images.spec import ImageConfig, ImageSpec, Network
 
 if TYPE_CHECKING:
     import asyncio
@@ -90,6 +91,18 @@ class SlotSpec:
     alone: bool = False
     """Whether no other slot may share the sandbox, even if the profile allows it: earlier sandboxes
     died under this job."""
+    image: ImageSpec | None = None
+    """The slot's root file system; see `hermes_queue.sandbox.image_slots`. None = the backend's
+    own, and then the fields below are not used."""
+    user: str | None = None
+    """Name or uid of the image's user who runs commands; None = the image's USER."""
+    env: tuple[tuple[str, str], ...] = ()
+    """Variables beside those of the image."""
+    cpus: float | None = None
+    """Cores; None = the backend's default."""
+    memory_mb: int | None = None
+    """None = the backend's default."""
+    network: Network = "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +118,10 @@ class Slot:
     spec: SlotSpec
     handle: object = None
     image: str | None = None
-    """Description of the image, for the record; equal only for equal sandboxes."""
+    """Description of the image, for the record; equal only for equal sandboxes. With
+    `spec.image`: its name and digest, and substitutions of base images."""
+    image_config: ImageConfig | None = None
+    """With `spec.image`: what the image says about its programs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +139,8 @@ class ExecutionRequest:
     """Added to the slot's clean environment."""
     max_output_bytes: int = MAX_OUTPUT_BYTES
     """Per stream."""
+    user: str | None = None
+    """In a slot with an image: name or uid, in place of the slot's user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +195,8 @@ class Capabilities:
     workers. Other backends clean up themselves, each host its own."""
     snapshot: bool = False
     """The backend keeps copies of a slot's files, see `hermes_queue.sandbox.snapshots`."""
+    images: bool = False
+    """Slots can have an image of their own, see `hermes_queue.sandbox.image_slots`."""
 
 
 class Listening(Protocol):
@@ -327,10 +347,11 @@ class SandboxBackend(Protocol):
         """
         ...
 
-    async def renew(self, slot: Slot) -> Slot:
+    async def renew(self, slot: Slot, spec: SlotSpec | None = None) -> Slot:
         """Kill everything in the slot, empty it and give it a new identity, in place.
 
-        The old `Slot` is void afterwards; the lease continues under the new one.
+        The old `Slot` is void afterwards; the lease continues under the new one. It meets
+        `spec` from now on, e.g. with the image of a verifier; None = the same as before.
 
         Raises:
             SandboxError: it could not be cleaned; the lease is gone, the slot retired.

@@ -47,6 +47,7 @@ class SlotContext:
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
         max_output_bytes: int = MAX_OUTPUT_BYTES,
+        user: str | None = None,
     ) -> ExecutionResult:
         """Run one bash command line in the slot.
 
@@ -65,6 +66,7 @@ class SlotContext:
             cwd=cwd,
             env=env or {},
             max_output_bytes=max_output_bytes,
+            user=user,
         )
         [result] = await self._backend.execute_batch([request])
         if isinstance(result, SandboxError):
@@ -105,6 +107,6 @@ class SlotContext:
             # SIGKILL to -1 spares init and the sender, and no fork escapes it.
             await self.run("kill -9 -1", timeout_s=10.0, cwd="/")
 
-    async def renew(self) -> None:
+    async def renew(self, spec: SlotSpec | None = None) -> None:
         """Kill everything in the slot and empty it; see `SandboxBackend.renew`."""
-        self.slot = await self._backend.renew(self.slot)
+        self.slot = await self._backend.renew(self.slot, spec)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hermes_queue.errors import SandboxRejected
+from hermes_queue.sandbox.base import SlotSpec
 
 DEFAULT_PROFILE = "default"
 """The profile that every backend has: its own settings."""
@@ -14,4 +15,13 @@ def refuse_but_default(name: str) -> None:
         raise SandboxRejected(
             f"sandbox profile {name!r} is unknown to this worker; known: {DEFAULT_PROFILE} "
             "(its slots are all alike; further profiles need HERMES_QUEUE_SANDBOX_BACKEND=modal)"
+        )
+
+
+def refuse_images(backend: str, spec: SlotSpec) -> None:
+    """Refuse tasks with an image, for a backend without them. Raises SandboxRejected."""
+    if spec.image is not None:
+        raise SandboxRejected(
+            f"the task has an image of its own, and slots of the backend {backend!r} cannot have "
+            "one: set HERMES_QUEUE_SANDBOX_BACKEND to one that can, e.g. docker"
         )

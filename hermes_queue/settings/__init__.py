@@ -1,5 +1,6 @@
 """Settings: one small frozen section per component, read from `HERMES_QUEUE_*`.
 
+    images.py         images of tasks
     model.py          model endpoints
     observability.py  metrics and logs
     sandbox.py        sandbox backends, lists of hosts
@@ -25,6 +26,7 @@ from pydantic_settings import BaseSettings
 
 from hermes_queue import extensions
 from hermes_queue.errors import ConfigurationError
+from hermes_queue.settings.images import ImageSettings
 from hermes_queue.settings.model import LimiterSettings, ModelSettings
 from hermes_queue.settings.observability import LogSettings, MetricsSettings
 from hermes_queue.settings.resume import ResumeSettings
@@ -270,6 +272,7 @@ __all__ = [
     "SECTIONS",
     "ArchiveSettings",
     "BreakerSettings",
+    "ImageSettings",
     "LeaseSettings",
     "LimiterSettings",
     "LocalSandboxSettings",

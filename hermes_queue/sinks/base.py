@@ -96,7 +96,7 @@ class Format:
     """Opens the sink at a path with an instance of `options`. Raises ConfigurationError where it
     cannot write to the path, InputError where an option names an unreadable file."""
     keeps_failed: bool = False
-    """Whether trajectories without a score have rows by default."""
+    """Whether failed trajectories have rows by default."""
     keeps_side: bool = False
     """Whether rows have the tokens of all branches of a program by default, also of `side`."""
     options: type[SinkOptions] = SinkOptions

@@ -22,10 +22,10 @@ _CAUGHT = ("canary", "cut_short")
 
 
 class Filters(SinkOptions):
-    """Filters of a dataset. By default it takes every measured trajectory."""
+    """Filters of a dataset. By default it takes every trajectory that did not fail."""
 
     failed: bool = False
-    """Include trajectories without a score."""
+    """Include trajectories that failed."""
     min_score: float | None = Field(default=None, description="Omit scores below this.")
     max_score: float | None = Field(default=None, description="Omit scores above this.")
     complete: bool = Field(default=False, description="Omit groups with unmeasured members.")
@@ -190,7 +190,7 @@ class Selection:
         filters = self.filters
         score = math.nan if member.score is None else member.score  # within no bounds
         checks = (
-            (member.score is None and not filters.failed, "no score"),
+            (member.status == "failed" and not filters.failed, "no score"),
             (filters.min_score is not None and not score >= filters.min_score, "score too low"),
             (filters.max_score is not None and not score <= filters.max_score, "score too high"),
             (filters.clean and tampered(member), "tampered"),

@@ -184,7 +184,7 @@ RUNS = _exporter(
 TRAJECTORIES = _exporter(
     "trajectories_total{env,outcome}",
     "Trajectories that became final, once each, regardless of attempts; outcome: scored, "
-    "failed (no score), cancelled.",
+    "unscored (its env has no verifier), failed, cancelled.",
 )
 FAILURES = _exporter(
     "failures_total{env,cause}",

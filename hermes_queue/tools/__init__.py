@@ -3,6 +3,7 @@
     base.py          the classes of a tool
     calculator.py    exact arithmetic
     patch.py         replace a piece of text
+    process.py       run programs in the background
     read_file.py     show a file
     search_files.py  find text or names
     submit.py        end the trajectory

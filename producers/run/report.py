@@ -112,7 +112,7 @@ class Report:
         """Copy the follower's results into the summary."""
         self.rows = follower.rows
         scores = [row.score for row in follower.rows if row.score is not None]
-        self.summary.finished = len(scores)
+        self.summary.finished = len(follower.rows) - follower.failed
         self.summary.failed = follower.failed
         self.summary.missing = len(follower.pending)
         self.summary.dropped = follower.dropped
@@ -152,7 +152,10 @@ class Report:
             if self.rows:
                 print_table(self.rows, target)
             mean = "-" if summary.mean_score is None else f"{summary.mean_score:.3f}"
-            lines = [f"{summary.finished} scored (mean {mean}), {summary.failed} failed"]
+            finished = f"{summary.finished} scored (mean {mean})"
+            if summary.finished and summary.mean_score is None:
+                finished = f"{summary.finished} finished (this env gives no scores)"
+            lines = [f"{finished}, {summary.failed} failed"]
             if summary.missing:
                 lines.append(
                     f"{summary.missing} groups are no longer in the results stream: another "

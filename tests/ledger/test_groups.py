@@ -10,6 +10,7 @@ from records import make_job, make_record
 
 from hermes_queue.bodies import codec
 from hermes_queue.ledger import Claim, Runs
+from hermes_queue.ledger.fleet.tally import totals
 from hermes_queue.models import Failure, GroupPolicy
 
 
@@ -285,3 +286,29 @@ def test_samples_enqueued_long_after_their_group_was_closed_and_forgotten_are_su
     status = ledger.run_status("run")
     assert (status.total, status.finished, status.surplus, status.done) == (3, 2, 1, True)
     assert not ledger.client.exists(f"hq:group:{late.group_id}")
+
+
+def unscored(job):
+    update = {"score": None, "status": "unscored", "schema_version": 2}
+    return make_record(job, 1.0).model_copy(update=update)
+
+
+def test_records_that_are_unscored_by_design_complete_their_group_without_a_mean(ledger):
+    policy = {"on_incomplete": "drop", "drop_zero_variance": True, "stop_after_equal": 1}
+    jobs = start(ledger, 2, samples=3, **policy)
+    assert publish(ledger, unscored(jobs[0])) == "ok"
+    assert publish(ledger, unscored(jobs[2])) == "group"
+    found = entry(ledger)
+    assert (found["members"], found["extras"], found["complete"]) == ([0, 2], [1], "1")
+    assert (found["mean"], found["std"]) == ("", "")
+    status = ledger.run_status("run")
+    assert (status.finished, status.failed, status.incomplete) == (2, 0, 0)
+    assert totals(ledger)["trajectories", "gsm8k", "unscored"] == 2
+
+
+def test_a_failed_sample_fills_up_a_group_of_unscored_ones(ledger):
+    jobs = start(ledger, 2)
+    publish(ledger, make_record(jobs[0], None))
+    assert publish(ledger, unscored(jobs[1])) == "group"
+    found = entry(ledger)
+    assert (found["members"], found["complete"], found["mean"]) == ([0, 1], "0", "")

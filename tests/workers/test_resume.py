@@ -69,7 +69,7 @@ class Shelf:
         self.files[slot.slot_id] = []
         return slot
 
-    async def renew(self, slot: Slot) -> Slot:
+    async def renew(self, slot: Slot, spec: SlotSpec | None = None) -> Slot:
         return await self.acquire(slot.trajectory_id, slot.spec)
 
     async def release(self, slot: Slot) -> None:

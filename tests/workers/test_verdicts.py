@@ -11,6 +11,7 @@ import pytest
 
 from envs.base import Verdict
 from envs.gsm8k import ENV
+from envs.prompts import ENV as PROMPTS
 from hermes_queue.errors import EnvBug
 from workers.verdicts import REPORT_MAX_VALUES, checked_verdict, checked_version
 
@@ -39,16 +40,22 @@ def test_a_verdict_that_no_record_can_hold_is_a_bug_that_names_the_place(
     verdict: Any, expected: str
 ) -> None:
     with pytest.raises(EnvBug, match=expected):
-        checked_verdict(verdict)
+        checked_verdict(verdict, ENV)
 
 
 def test_a_verdict_becomes_plain_values_that_its_environment_changes_no_more() -> None:
     report = {"found": ["\ud800", (1, 2.5, None, True)], "more": types.MappingProxyType({"a": 1})}
-    checked = checked_verdict(Verdict(Fraction(1, 2), {"speed": True}, report))  # type: ignore[arg-type]
+    checked = checked_verdict(Verdict(Fraction(1, 2), {"speed": True}, report), ENV)  # type: ignore[arg-type]
     report["found"].append("late")  # type: ignore[attr-defined]
     assert checked == Verdict(
         0.5, {"speed": 1.0}, {"found": ["\\ud800", [1, 2.5, None, True]], "more": {"a": 1}}
     )
+
+
+def test_only_an_env_without_a_verifier_gives_no_score_and_it_gives_none() -> None:
+    assert checked_verdict(Verdict(None, {}, {"reason": "no_verifier"}), PROMPTS).score is None
+    with pytest.raises(EnvBug, match="env prompts is declared `unscored`: its verdicts must have"):
+        checked_verdict(Verdict(0.0), PROMPTS)
 
 
 def test_a_version_that_is_no_text_is_a_bug_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,9 +46,9 @@ class InterruptibleBackend:
         self.slot = await self._backend.acquire(trajectory_id, spec)
         return self.slot
 
-    async def renew(self, slot: Slot) -> Slot:
+    async def renew(self, slot: Slot, spec: SlotSpec | None = None) -> Slot:
         """See `SandboxBackend.renew`."""
-        self.slot = await self._backend.renew(slot)
+        self.slot = await self._backend.renew(slot, spec)
         return self.slot
 
     async def release(self, slot: Slot) -> None:

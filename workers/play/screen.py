@@ -110,8 +110,10 @@ class Display:
 
     def verdict(self, verdict: Verdict, stop_reason: str | None) -> None:
         """The score with its report."""
-        solved = verdict.score >= 1.0
-        head = f"{'SOLVED' if solved else 'NOT SOLVED'}: score {verdict.score:g}"
+        solved = verdict.score is None or verdict.score >= 1.0
+        head = f"{'SOLVED' if solved else 'NOT SOLVED'}: score {verdict.score or 0:g}"
+        if verdict.score is None:
+            head = "ENDED: this env gives no scores"
         self.say(f"{head} ({stop_reason})", bold=True, fg="green" if solved else "red")
         for name, value in verdict.rewards.items():
             self.say(f"  reward {name}: {value:g}")

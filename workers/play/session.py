@@ -218,4 +218,6 @@ class _Session:
         verdict = self._draft.verdict
         if failure is not None:
             return EXIT_FAILED if isinstance(failure, Cancelled) else EXIT_USAGE
-        return 0 if verdict is not None and verdict.score >= 1.0 else EXIT_FAILED
+        if verdict is None:
+            return EXIT_FAILED
+        return 0 if verdict.score is None or verdict.score >= 1.0 else EXIT_FAILED

@@ -107,6 +107,7 @@ def published(meter: Meter, record: ScoredTrajectory, verdict: PublishVerdict) -
     meter.add(metrics.STOPS, {"env": record.env, "reason": record.stop_reason})
     if record.score is not None:
         meter.observe(metrics.SCORE, {"env": record.env}, record.score)
+    if record.status != "failed":
         meter.observe(metrics.TURNS, {"env": record.env}, len(record.turns))
 
 

@@ -58,10 +58,10 @@ def publish_leftovers(
 def put_away(spooled: SpooledRecord, record: ScoredTrajectory, verdict: PublishVerdict) -> None:
     """Delete or set aside a spooled record after its publication was answered.
 
-    A record with a score that Redis does not know is kept: the ledger has lost it (a restore of
+    A record of finished work that Redis does not know is kept: the ledger has lost it (a restore of
     older data, a promoted replica, an eviction), and a person may still want it.
     """
-    if verdict != "unknown" or record.score is None:
+    if verdict != "unknown" or record.status == "failed":
         spooled.drop()
         return
     try:
@@ -69,8 +69,8 @@ def put_away(spooled: SpooledRecord, record: ScoredTrajectory, verdict: PublishV
     except OSError:  # no room for a file of its own: it stays, and the next worker tries again
         path = spooled.path
     logger.error(
-        "Redis does not know %s, which has a score (%s): was Redis restored from older data, or "
-        "does it evict keys? The record is kept in %s. To publish it, enqueue its run again "
+        "Redis does not know %s, which ended well (score %s): was Redis restored from older data, "
+        "or does it evict keys? The record is kept in %s. To publish it, enqueue its run again "
         "under the same run id, rename the file to end in %s and start a worker on this host",
         record.trajectory_id,
         record.score,

@@ -193,7 +193,7 @@ def _group(members: tuple[ScoredTrajectory, ...]) -> TrajectoryGroup:
         instance_id=first.instance_id,
         size=first.group_size,
         members=members,
-        complete=len(scores) == first.group_size,
+        complete=sum(m.status != "failed" for m in members) == first.group_size,
         mean=fmean(scores) if scores else None,
         std=pstdev(scores) if scores else None,
         created=min(m.created for m in members),

@@ -8,7 +8,7 @@
 -- @key objects  see object_note.lua
 -- @key dead, poison, totals, staged = staged:{token}
 -- @arg prefix, id, run_id, group_id, owner, epoch
--- @arg score  '' = not measured
+-- @arg score  '' = not measured; 'unscored' = ended well, and there is nothing to measure
 -- @arg body  or its claim in the object store; '' = it was stored as `staged`
 -- @arg object  the claimed object as `objects` lists it, '' = none
 -- @arg sample_index, finished_ttl_s, schema_version, codec
@@ -26,7 +26,7 @@
 -- full: nothing was done because too many results wait for readers; unstored: nothing was done because
 -- the object may have been deleted meanwhile, or `staged` has expired.
 
-local refused = refused_number({{'epoch', epoch, 1, EXACT, true}, {'score', is_measured and score or '0', -1e308, 1e308},
+local refused = refused_number({{'epoch', epoch, 1, EXACT, true}, {'score', has_score and score or '0', -1e308, 1e308},
   {'sample index', sample_index, 0, EXACT, true}, {'TTL of finished state, s', finished_ttl_s, 1, 1e9, true},
   {'most groups', hard_max_groups, 0, EXACT}, {'most bytes', hard_max_bytes, 0, EXACT},
   {'cost, USD', cost_usd == '' and '0' or cost_usd, 0, 1e9}, {'tokens', tokens, 0, 1e15, true},

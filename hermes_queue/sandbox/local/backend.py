@@ -42,7 +42,7 @@ from hermes_queue.sandbox.local.slot import LocalSlot
 from hermes_queue.sandbox.local.snapshots import LocalSnapshots
 from hermes_queue.sandbox.local.uids import SlotUids
 from hermes_queue.sandbox.local.unfenced import InPlaceAssetStore, PlainFence, TreeKiller
-from hermes_queue.sandbox.profiles import refuse_but_default
+from hermes_queue.sandbox.profiles import refuse_but_default, refuse_images
 from hermes_queue.sandbox.slot_backend import SlotBackend
 from hermes_queue.sandbox.snapshots import Snapshot
 from hermes_queue.settings import LocalSandboxSettings, WorkerSettings
@@ -161,6 +161,7 @@ class LocalBackend(SlotBackend):
     async def prepare(self, spec: SlotSpec) -> None:
         """See `SandboxBackend`."""
         refuse_but_default(spec.profile)
+        refuse_images("local", spec)
         await asyncio.to_thread(interpreter.prepare, spec.python, self._cache)
         await asyncio.gather(*(self._assets.ensure(asset) for asset in spec.assets))
 
@@ -288,7 +289,7 @@ class LocalBackend(SlotBackend):
         if await slot.end():
             self._uids.give_back(slot.fence.options.uid)
 
-    async def renew(self, slot: Slot) -> Slot:
+    async def renew(self, slot: Slot, spec: SlotSpec | None = None) -> Slot:
         """See `SandboxBackend`."""
         self._leased_slot(slot)
         # Removed before the first await: a concurrent release finds nothing. Otherwise both would
@@ -296,7 +297,7 @@ class LocalBackend(SlotBackend):
         running = self._slots.pop(slot.slot_id)
         try:
             await unbroken(self._finish(running))
-            return await self._lease(slot.trajectory_id, slot.spec)
+            return await self._lease(slot.trajectory_id, spec or slot.spec)
         except BaseException:
             self._capacity.release()
             raise

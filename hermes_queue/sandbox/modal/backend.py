@@ -31,7 +31,7 @@ from hermes_queue.sandbox.modal.box import Lease, ModalSandbox
 from hermes_queue.sandbox.modal.factory import BoxFactory, Readers
 from hermes_queue.sandbox.modal.pool import Pool
 from hermes_queue.sandbox.modal.profiles import Profiles, for_grading, for_one
-from hermes_queue.sandbox.profiles import DEFAULT_PROFILE
+from hermes_queue.sandbox.profiles import DEFAULT_PROFILE, refuse_images
 from hermes_queue.sandbox.slot_backend import SlotBackend
 from hermes_queue.settings import ModalSettings, WorkerSettings
 
@@ -180,6 +180,7 @@ class ModalBackend(SlotBackend):
         """See `SandboxBackend`."""
         profile = self._profiles[spec.profile]
         self._check_running()
+        refuse_images("modal", spec)
         for asset in spec.assets:
             self._asset_profiles[asset.kind, asset.key] = spec.profile
         await asyncio.gather(*(self._assets.ensure(profile, asset) for asset in spec.assets))
@@ -245,22 +246,23 @@ class ModalBackend(SlotBackend):
                 pairs.append(f"{place}={asset.mount}")
         return await box.open_slot(pairs)
 
-    async def renew(self, slot: Slot) -> Slot:
+    async def renew(self, slot: Slot, spec: SlotSpec | None = None) -> Slot:
         """See `SandboxBackend`. In place, except in two cases that need another sandbox.
 
         One is an image without uids, the other a profile whose slots have network access that
         they must not have during grading.
         """
         held = self._leased_slot(slot)
-        name, profile = self._profile(slot.spec)
+        spec = spec or slot.spec
+        name, profile = self._profile(spec)
         graded = for_grading(profile)
-        pool = self._pool(f"{name}{GRADING}", graded) if graded else held.pool
+        pool = self._pool(*((f"{name}{GRADING}", graded) if graded else (name, profile)))
         # Removed before the first await: a concurrent release finds nothing. Otherwise both would
         # close the slot and release its capacity.
         self._held.pop(slot.slot_id)
         try:
             box = await self._keep(slot, held, in_place=pool is held.pool)
-            return await self._lease(slot.trajectory_id, slot.spec, pool, box)
+            return await self._lease(slot.trajectory_id, spec, pool, box)
         except BaseException:
             self._capacity.release()
             raise

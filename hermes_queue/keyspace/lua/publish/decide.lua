@@ -8,18 +8,19 @@ local function decide(facts)
   local watched = (policy.stop_after_equal or 0) > 0 and measured >= policy.stop_after_equal
   if measured < size and not (exhausted or hopeless or watched) then return nil end
   local known = read_members(facts)
-  local scores, stale, equal = {}, {}, true
+  local joined, scores, stale, equal = 0, {}, {}, true
   for index = 0, planned - 1 do
     local m = known.m[index]
     if m then
-      scores[#scores + 1] = tonumber(m[2])
+      joined = joined + 1
+      scores[#scores + 1] = tonumber(m[2])  -- nil of an unscored one adds nothing
       equal = equal and scores[#scores] == scores[1]
       if is_too_old(facts, m[4]) then stale[#stale + 1] = string.match(m[1], '^[^~]*') end
     end
   end
-  local stopped_early = watched and equal and measured < size
+  local stopped_early = watched and equal and #scores >= policy.stop_after_equal and measured < size
   if measured < size and not (exhausted or hopeless or stopped_early) then return nil end
-  return {known = known, scores = scores, equal = equal, stale = stale, complete = #scores == size,
+  return {known = known, scores = scores, equal = equal, stale = stale, joined = joined, complete = joined == size,
     stopped_early = stopped_early, fill_up = exhausted}
 end
 
@@ -28,7 +29,7 @@ end
 -- warning about the run's budget or ''.
 local function gather(facts, group_end)
   local known, warning = group_end.known, ''
-  local members, extras, room = {}, {}, facts.size - #group_end.scores
+  local members, extras, room = {}, {}, facts.size - group_end.joined
   group_end.bytes = 0
   for index = 0, facts.planned - 1 do
     local m, x, z = known.m[index], known.x[index], known.z[index]

@@ -1,7 +1,9 @@
 -- @include budget, totals, journal
 -- Settles ended trajectories, and counts them.
 
+-- An unscored record counts as measured everywhere but where scores are compared.
 local is_measured = score ~= ''
+local has_score = is_measured and score ~= 'unscored'
 local its_run = accounts(run)
 local function count(name, by)
   if its_run then redis.call('HINCRBY', run, name, by or 1) end
@@ -40,7 +42,7 @@ end
 local function count_end(facts, failure)
   count(is_measured and 'finished' or 'failed')
   local cause = failure.cause
-  total(totals, 1, 'trajectories', facts.env, is_measured and 'scored' or cause == 'cancelled' and cause or 'failed')
+  total(totals, 1, 'trajectories', facts.env, has_score and 'scored' or is_measured and score or cause == 'cancelled' and cause or 'failed')
   if cause and cause ~= 'cancelled' then total(totals, 1, 'failures', facts.env, cause) end
   if failure.dead then total(totals, 1, 'dead_letters', cause) end
   total_spent(totals, cost_usd, tokens)
