@@ -15,12 +15,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
-
-import container_engines
 
 from hermes_queue.images.engine.archive import import_root
 from hermes_queue.images.engine.client import EngineClient
@@ -28,6 +26,9 @@ from hermes_queue.images.spec import ImageSpec
 from hermes_queue.sandbox.base import ExecutionRequest, Slot, SlotSpec
 from hermes_queue.sandbox.docker.engine import make_backend
 from hermes_queue.settings import DockerSettings, PathSettings
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
+container_engines: Any = import_module("container_engines")
 
 ROUNDS = 20
 GROUP = Path("/sys/fs/cgroup/cpuacct/hermes-queue-bench")
@@ -78,11 +79,11 @@ async def measure(address: str, archive: Path, cache: Path) -> None:
         assert getattr(answer, "exit_code", None) == 0, answer
 
     for _ in range(ROUNDS):
-        slot = await meter("acquire", lambda: backend.acquire("t", spec))
+        slot = await meter("acquire", partial(backend.acquire, "t", spec))
         for _ in range(3):
-            await meter("command", lambda slot=slot: command(slot))
-        slot = await meter("renew", lambda slot=slot: backend.renew(slot))
-        await meter("release", lambda slot=slot: backend.release(slot))
+            await meter("command", partial(command, slot))
+        slot = await meter("renew", partial(backend.renew, slot))
+        await meter("release", partial(backend.release, slot))
     before = _resident_mb()
     slots = [await backend.acquire("t", spec) for _ in range(10)]
     meter.show()
