@@ -27,10 +27,10 @@ UV ?= $(BIN)/uv
 PACKAGES := hermes_queue workers producers envs
 COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-annotate --custom-compile-command "make lock"
-SLOW := test-exhaustive|test-agents|test-engines|tamper|validate|chaos|datasets|test-atropos|test-prometheus|test-compose|test-flower|test-pages|test-gvisor|test-modal-docker|test-modal-oldest|test-aimock|test-vllm|test-sglang|soak
-RUN_EXTRAS := --extra producer --extra worker --extra local
+SLOW := test-exhaustive|test-images|test-agents|test-engines|test-harbor|tamper|validate|chaos|datasets|test-atropos|test-prometheus|test-compose|test-image|test-flower|test-pages|test-gvisor|test-modal-docker|test-modal-oldest|test-aimock|test-vllm|test-sglang|soak
+RUN_EXTRAS := --extra producer --extra worker --extra local --extra images
 
-.PHONY: help demo test test-all test-exhaustive test-agents test-engines test-aimock test-atropos test-compose test-flower test-modal-oldest test-pages test-prometheus \
+.PHONY: help demo test test-all test-exhaustive test-agents test-engines test-harbor test-aimock test-atropos test-compose test-flower test-image test-images test-modal-oldest test-pages test-prometheus \
 	test-gvisor test-modal-docker test-sglang test-vllm validate tamper chaos datasets lint audit sbom format bench soak lock lock-programs docs site clean redis
 
 help: ## List the targets
@@ -60,14 +60,20 @@ test-modal-oldest: redis ## The Modal backend and its server with the oldest SDK
 	REPETITIONS=1 $(VENV)-modal-oldest/bin/python -m pytest -n $(JOBS) -k 'modal or as_an_ordinary_user' \
 		tests/localmodal tests/sandbox tests/durability tests/integration
 
-test-modal-docker: redis $(VENV)/.dev ## The Modal backend where root in sandboxes may do what it may in Docker (as root)
+test-modal-docker: redis $(VENV)/.dev ## The Modal backend where root in sandboxes may do what it may in Docker, and where it may mount (as root)
 	@[ "$$(id -u)" = 0 ] || { echo "make test-modal-docker needs root" >&2; exit 1; }
 	BACKENDS=modal-docker $(BIN)/python -m pytest -n $(JOBS) $(MODAL_TESTS)
+	BACKENDS=modal-mounts $(BIN)/python -m pytest -n $(JOBS) $(MODAL_TESTS)
 
 test-gvisor: redis $(VENV)/.dev ## The Modal backend in sandboxes inside gVisor, as root (Debian: apt-get install runsc)
 	@[ "$$(id -u)" = 0 ] && command -v runsc >/dev/null || { echo "make test-gvisor needs root, and runsc on PATH; \
 	on Debian: apt-get install runsc" >&2; exit 1; }
 	BACKENDS=modal-gvisor $(BIN)/python -m pytest -n $(JOBS) $(MODAL_TESTS)
+
+test-images: $(VENV)/.dev ## Twelve Dockerfiles built without an engine, and a base image of Debian's packages (root, mmdebstrap)
+	@[ "$$(id -u)" = 0 ] && command -v mmdebstrap >/dev/null || { echo "make test-images needs root and mmdebstrap; \
+	on Debian: apt-get install mmdebstrap" >&2; exit 1; }
+	$(BIN)/python -m pytest tests/builds
 
 test-aimock: $(VENV)/.dev ## 200 trajectories against a third-party server that fails half of all calls
 	@command -v npm >/dev/null || { echo "make test-aimock needs Node.js 20.15 or newer, with npm" >&2; exit 1; }
@@ -83,14 +89,17 @@ test-engines: $(VENV)/.dev ## The backend `docker` on a real Docker Engine and P
 	$(BIN)/python tests/support/container_engines.py prepare
 	$(BIN)/python -m pytest -n 2 --dist loadgroup --timeout 600 tests/engines $(if $(ENGINES),-k '$(ENGINES)')
 
-test-vllm: $(VENV)/.dev $(LIVE)/model/.made ## A real vLLM on this CPU serves real trajectories (3.4 GB, LIVE=.live)
-	$(BIN)/python -m pytest $(LIVE_TESTS) --server vllm --server-venv $(LIVE)/vllm \
-		--model-dir $(LIVE)/model --episodes $(EPISODES)
+test-harbor: redis $(VENV)/.dev ## Bundled tasks, and those in other shapes, on a real backend (HARBOR_SANDBOX=local; builds images)
+	$(BIN)/python -m pytest -n 2 tests/harbor $(if $(TASKS),-k '$(TASKS)')
 
-test-sglang: $(VENV)/.dev $(LIVE)/model/.made ## The same with SGLang
+test-vllm: $(VENV)/.dev $(LIVE)/model/.made $(LIVE)/program-model/.made ## A real vLLM on this CPU serves real trajectories (3.4 GB, LIVE=.live)
+	$(BIN)/python -m pytest $(LIVE_TESTS) --server vllm --server-venv $(LIVE)/vllm \
+		--model-dir $(LIVE)/model --program-model-dir $(LIVE)/program-model --episodes $(EPISODES)
+
+test-sglang: $(VENV)/.dev $(LIVE)/model/.made $(LIVE)/program-model/.made ## The same with SGLang
 	PYTHON=$(PYTHON) bash tests/live/install_sglang.sh $(LIVE)/sglang $(LIVE)/vllm
 	$(BIN)/python -m pytest $(LIVE_TESTS) --server sglang --server-venv $(LIVE)/sglang \
-		--model-dir $(LIVE)/model --episodes $(EPISODES)
+		--model-dir $(LIVE)/model --program-model-dir $(LIVE)/program-model --episodes $(EPISODES)
 
 validate: $(VENV)/.run ## Oracle 1.0 and nop 0.0 on every bundled row, on each Python there is
 	@for version in $(PYTHONS); do \
@@ -125,6 +134,9 @@ test-prometheus: redis $(VENV)/.dev ## Dashboards and alerts against a real Prom
 test-compose: redis $(VENV)/.dev ## Every service of docker-compose.yml as a process, working together
 	@command -v prometheus >/dev/null || { echo "make test-compose needs: apt-get install --no-install-recommends prometheus docker-compose" >&2; exit 1; }
 	$(BIN)/python -m pytest -q -W default tests/deploy/prove_compose.py
+
+test-image: $(VENV)/.dev ## The image on a base of Debian's packages, and docker compose up, on a dockerd of its own (root)
+	$(BIN)/python -m pytest -q -s -W default tests/deploy/prove_image.py
 
 test-flower: redis $(VENV)/.dev ## What Flower shows, in a headless Chromium (needs chromium-driver)
 	@command -v chromedriver >/dev/null || { echo "make test-flower needs Chromium: apt-get install chromium chromium-driver" >&2; exit 1; }
@@ -182,10 +194,11 @@ lock: ## Resolve requirements/*.txt anew
 
 lock-programs: ## Resolve the locks of the bundled agent programs anew
 	cd hermes_queue/agent/programs/presets && for input in *.in; do \
-		program=$${input%.in}; without=; \
+		program=$${input%.in}; without=; python=$$(sed -n 's/^# Python //p' $$input); \
 		[ ! -e $$program.without ] || without="--override $$program.without"; \
-		$(abspath $(UV)) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
-			--no-annotate --custom-compile-command "make lock-programs" --upgrade $$without $$input -o $$program.lock; \
+		$(abspath $(UV)) pip compile --quiet --universal --python-version $${python:-3.11} --generate-hashes \
+			--no-emit-index-url --no-annotate --custom-compile-command "make lock-programs" --upgrade $$without \
+			$$input -o $$program.lock; \
 	done
 
 clean: ## Remove the virtual environment and everything generated (not your caches and results)
@@ -217,6 +230,15 @@ $(LIVE)/model/.made: tests/live/tiny_model.py | $(LIVE)/vllm/.vllm $(VENV)/.dev
 	$(BIN)/python -c 'import json; from hermes_queue.tools import load_tool; \
 		print(json.dumps([load_tool("terminal").schema()]))' >$(LIVE)/tools.json
 	$(LIVE)/vllm/bin/python tests/live/tiny_model.py $(@D) --tools $(LIVE)/tools.json
+	@touch $@
+
+# What the programs say decides what their model has to know, so they are run once beforehand.
+$(LIVE)/transcripts.json: tests/live/record_programs.py hermes_queue/agent/programs/presets/programs.toml | $(VENV)/.dev
+	@mkdir -p $(LIVE)
+	$(BIN)/python tests/live/record_programs.py $@
+
+$(LIVE)/program-model/.made: tests/live/program_model.py tests/live/tiny_model.py $(LIVE)/transcripts.json | $(LIVE)/vllm/.vllm
+	$(LIVE)/vllm/bin/python tests/live/program_model.py $(@D) --transcripts $(LIVE)/transcripts.json
 	@touch $@
 
 # Every module that the tests import, compiled by one process: all processes of pytest start at

@@ -1,8 +1,9 @@
 """Model tokens under kills: `python -m benchmarks.kills`, with the turn journal and without it.
 
-Trajectories of a minute run on several workers, and every six seconds one of these is killed and
-started again: ten-minute trajectories with a kill each minute, ten times as fast. Counted are the
-tokens that the endpoint sampled for the published trajectories, and those that these have.
+Ten-minute trajectories run on several workers, and every minute one of these is killed and started
+again. By default all times are a tenth of that, the leases' and snapshots', too; with `--speed 1`
+they are the real ones, and those two have their defaults. Counted are the tokens that the endpoint
+sampled for the published trajectories, and those that these have.
 """
 
 from __future__ import annotations
@@ -31,11 +32,16 @@ from hermes_queue.ledger import Ledger
 from hermes_queue.models import Message, ScoredTrajectory, ToolCall, TrajectoryJob, make_ids
 from hermes_queue.sandbox.base import SlotSpec
 from hermes_queue.sandbox.context import SlotContext
+from hermes_queue.settings import LeaseSettings, ResumeSettings
 from workers.chaos.fleet import Process
 
 RUN = "kills"
 COMPLETION_TOKENS = 300
 """Of each reply."""
+TRAJECTORY_S = 600.0
+"""Length of a trajectory at speed 1."""
+KILL_S = 60.0
+"""Time between two kills at speed 1."""
 
 
 class CountItem(BaseModel):
@@ -128,17 +134,20 @@ def jobs_of(count: int, turns: int, url: str) -> list[TrajectoryJob]:
 
 
 def settings_of(arguments: argparse.Namespace, url: str, directory: str) -> dict[str, str]:
-    """Of the workers: times are a tenth of the defaults', and quarantine is off."""
+    """Of the workers: times are the defaults, divided by the speed, and quarantine is off."""
+    lease, resume = LeaseSettings(), ResumeSettings()
+    times = {
+        "LEASE_DURATION_S": lease.duration_s,
+        "LEASE_RENEW_S": lease.renew_s,
+        "LEASE_SWEEP_S": lease.sweep_s,
+        "LEASE_MOVER_S": lease.mover_s,
+        "RESUME_SNAPSHOT_S": resume.snapshot_s,
+    }
     own = {
+        **{name: str(time_s / arguments.speed) for name, time_s in times.items()},
         "REDIS_URL": url,
-        "LEASE_DURATION_S": "4",
-        "LEASE_RENEW_S": "1",
-        "LEASE_SWEEP_S": "0.5",
-        "LEASE_MOVER_S": "0.2",
         "RETRY_QUARANTINE_DEATHS": "100000",
         "RESUME_ENABLED": str(arguments.resume).lower(),
-        "RESUME_SNAPSHOT_S": "6",
-        "RESUME_SNAPSHOT_TURNS": "1000",
         "MODEL_OTHER_URLS": "without_key",
         "PATHS_CACHE": f"{directory}/cache",
         "ARCHIVE_DIRECTORY": f"{directory}/archive",
@@ -153,7 +162,7 @@ async def measured(arguments: argparse.Namespace) -> dict[str, Any]:
         server = stack.enter_context(redis_server())
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="hq-kills-"))
         os.chmod(directory, 0o711)
-        pace = arguments.seconds / arguments.turns
+        pace = TRAJECTORY_S / arguments.speed / arguments.turns
         endpoint = CappedEndpoint(10_000, (0.7 * pace, 1.1 * pace), script=sampled.reply)
         await stack.enter_async_context(endpoint)
         ledger = Ledger.connect(url=server.url)
@@ -170,7 +179,7 @@ async def measured(arguments: argparse.Namespace) -> dict[str, Any]:
         began, kills = time.monotonic(), 0
         schedule = random.Random(arguments.seed)
         while not ledger.run_status(RUN).done:
-            await asyncio.sleep(arguments.every)
+            await asyncio.sleep(KILL_S / arguments.speed)
             if time.monotonic() - began > arguments.minutes * 60:
                 break
             if ledger.run_status(RUN).done:
@@ -210,6 +219,7 @@ def _figures(
     prompts = sum(record.usage.prompt_tokens for record in records)
     return {
         "resume": arguments.resume,
+        "speed": arguments.speed,
         "trajectories": len(records),
         "score 1.0": sum(record.score == 1.0 for record in records),
         "kills": kills,
@@ -231,8 +241,7 @@ def main() -> None:
     parser.add_argument("--concurrency", type=int, default=4)
     parser.add_argument("--trajectories", type=int, default=24)
     parser.add_argument("--turns", type=int, default=40)
-    parser.add_argument("--seconds", type=float, default=60.0, help="of a trajectory")
-    parser.add_argument("--every", type=float, default=6.0, help="seconds between two kills")
+    parser.add_argument("--speed", type=float, default=10.0, help="1 = the real times")
     parser.add_argument("--minutes", type=float, default=8.0, help="at most")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--resume", action=argparse.BooleanOptionalAction, default=True)

@@ -20,6 +20,7 @@ agent's files cannot be taken), suspect (programs of the image were changed).
 
 from __future__ import annotations
 
+import asyncio
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
@@ -60,7 +61,7 @@ class Harbor:
         folder = await cache.load(item)
         if item.grading == "separate" and not folder.separate:
             raise EnvBug("grading: the task declares no separate verifier")
-        boxes.refuse_impossible(folder)
+        await asyncio.to_thread(boxes.refuse_impossible, folder, validated=item.grading is not None)
         return item.loaded(folder)
 
     def prompt(self, item: HarborItem) -> list[Message]:
@@ -83,8 +84,10 @@ class Harbor:
 
         Raises:
             EnvInfraError: it does not become healthy.
+            EnvBug: the task's own check of its initial state fails.
         """
         await box.make_ready(context, item.folder)
+        await box.check_initial_state(context, item.folder)
 
     async def verify(
         self, item: HarborItem, context: SlotContext, transcript: Sequence[Message]

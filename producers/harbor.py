@@ -30,6 +30,8 @@ Harbor:
         --agent openai --model MODEL
 
 """
+_FIRST = ("csv-totals", "log-report", "sqlite-orders")
+"""Bundled tasks that need no more than their base image."""
 _inspected: dict[str, Inspected] = {}
 """Tasks that were read, by their place; see `inspect`."""
 
@@ -83,6 +85,11 @@ def _prepare(row: dict[str, Any], options: HarborOptions) -> dict[str, Any]:
     return item
 
 
+def inspected(instance_id: str) -> Inspected:
+    """What was found out about a task that was prepared in this process."""
+    return _inspected[instance_id]
+
+
 def _source(row: dict[str, Any]) -> str:
     task = row.get("task")
     return str(task.get("git_url", "")) if isinstance(task, Mapping) else ""
@@ -124,7 +131,7 @@ def _open(name: str) -> Dataset | None:
 
     if name == BUNDLED:
         folder = Path(__file__).parent / "data" / "harbor"
-        return FolderDataset(folder) if folder.is_dir() else None
+        return FolderDataset(folder, _FIRST) if folder.is_dir() else None
     return open_tasks(name)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from envs.base import Verdict
-from hermes_queue.agent.loop import AgentResult
+from hermes_queue.agent.loop import AgentResult, total
 from hermes_queue.agent.prices import cost_usd
 from hermes_queue.errors import SlotKilled, Stage
 from hermes_queue.ledger import Begun, Spent
@@ -46,12 +46,14 @@ class Draft:
     verdict: Verdict | None = None
     evaluation: bool = False
     """Whether its item says that nothing may be trained on it."""
-    continued: bool = False
-    """Whether it continues turns of an earlier attempt."""
+    counts_journal: bool = False
+    """Whether `spent` has what was not booked of the journal of an earlier attempt."""
     kept_agent_s: float = 0.0
     """Seconds of the agent in turns that it continues; they count towards its limit."""
     booked: Usage = field(default_factory=Usage)
     """Tokens of such turns that count in the run's budgets already."""
+    lost: Usage = field(default_factory=Usage)
+    """Tokens of an ended worker's turns that it does not continue. They are in no record."""
 
     @classmethod
     def of(
@@ -90,7 +92,7 @@ class Draft:
     @property
     def spent(self) -> Spent:
         """What the attempt has used of the run's budgets so far."""
-        usage, booked = self.agent.usage, self.booked
+        usage, booked = total([self.agent.usage, self.lost]), self.booked
         cost = self.cost_usd(usage)
         spent = Spent.of(usage, cost)
         if not booked.prompt_tokens and not booked.completion_tokens:
@@ -98,6 +100,10 @@ class Draft:
         past = Spent.of(booked, self.cost_usd(booked))
         left_usd = None if cost is None else max(0.0, cost - (past.cost_usd or 0.0))
         return Spent(max(0, spent.tokens - past.tokens), left_usd)
+
+    def pay_for(self, lost: Usage) -> None:
+        """Count the journal of an earlier attempt, with these turns that are not continued."""
+        self.counts_journal, self.lost = True, lost
 
     def continue_from(self, result: AgentResult, kept: Kept, booked_epoch: int) -> None:
         """Continue turns of an earlier attempt: their tokens, cost and time count as they did.
@@ -109,7 +115,7 @@ class Draft:
             getattr(agent, name).extend(getattr(result, name))
         for name in ("attempted", "schema_valid", "ok", "error", "waited_s"):
             setattr(agent, name, getattr(result, name))
-        self.continued, self.kept_agent_s = True, last.agent_s
+        self.kept_agent_s = last.agent_s
         self.booked = kept.usage(booked_epoch)
         self.policy_begun = last.policy_begun
         known_s = self.job.limits.total_timeout_s - self.clock.total_s

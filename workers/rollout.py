@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -18,6 +19,7 @@ from hermes_queue.agent.context import ContextControl
 from hermes_queue.agent.endpoint.limiter import Limiter, Unlimited
 from hermes_queue.agent.loop import BeforeTurn, run_agent
 from hermes_queue.agent.programs.conceal import check_conceal
+from hermes_queue.agent.programs.program import Program
 from hermes_queue.agent.registry import AgentScript, make_chat, warm_up
 from hermes_queue.models import Message, ToolCall
 from hermes_queue.sandbox.base import WORKSPACE, SandboxBackend, Slot
@@ -77,8 +79,7 @@ async def rollout(
     async with draft.clock.stage("load"):
         await import_named(job, allowed=imports)
         env = load_env(job.env)
-        item = await load_item(env, row)
-        draft.evaluation = getattr(item, "evaluation", None) is True
+        item = await _load(draft, env, row)
         draft.env_version = checked_version(env, job.env)
         program = program_of(job.agent, env, definition)
         spec = spec_of(env.spec(item, job.profile), program)
@@ -106,9 +107,9 @@ async def rollout(
             if program is None:
                 await _act(draft, env, prompt(), chat, at_work, before_turn, journal)
             else:
-                task = _moved(task_of(env, item), context.slot)
-                work = (draft, program, task, chat, backend, context.slot)
-                await run_command(*work, deadline=end, before_turn=before_turn)
+                task = _moved(task_of(env, item), at_work.slot)
+                work = (draft, program, task, chat, backend)
+                await _run_program(*work, at_work, before_turn, journal)
         if draft.agent.stop_reason == "slot_killed":
             await _replace_slot(draft, env, item, backend, context)
         context.deadline = draft.clock.deadline
@@ -118,6 +119,13 @@ async def rollout(
         await on_measured()
     finally:
         await backend.release(context.slot)
+
+
+async def _load(draft: Draft, env: Environment[Any], row: Mapping[str, Any]) -> Any:
+    """Make the item of the row, and note whether anything may be trained on it."""
+    item = await load_item(env, row)
+    draft.evaluation = getattr(item, "evaluation", None) is True
+    return item
 
 
 async def _act(
@@ -155,6 +163,22 @@ async def _act(
     finally:
         if recorder is not None:
             await recorder.stop()
+
+
+async def _run_program(
+    draft: Draft,
+    program: Program,
+    task: str,
+    chat: ChatClient,
+    backend: SandboxBackend,
+    context: SlotContext,
+    before_turn: BeforeTurn | None,
+    journal: TurnJournal | None,
+) -> None:
+    """Run a program in the slot; what its replies cost is noted meanwhile."""
+    work = (draft, program, task, chat, backend, context.slot)
+    async with journal.paying() if journal else nullcontext():
+        await run_command(*work, deadline=context.deadline, before_turn=before_turn)
 
 
 async def _replace_slot(

@@ -344,7 +344,7 @@ class _Attempt:
             delay_s=delay_s,
             failed_attempt=failed_attempt,
             spent=self._draft.spent if self._draft else Spent(),
-            continued=bool(self._draft and self._draft.continued),
+            continued=bool(self._draft and self._draft.counts_journal),
             retry=self._runtime.retry,
         )
         # A thread, because it packs the transcript of a failed attempt: up to a megabyte.

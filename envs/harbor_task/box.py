@@ -10,13 +10,14 @@ from pathlib import Path
 from envs.harbor_task import tree
 from envs.harbor_task.config import Healthcheck
 from envs.harbor_task.task import TaskFolder
-from hermes_queue.errors import EnvInfraError, SandboxError
+from hermes_queue.errors import EnvBug, EnvInfraError, SandboxError
 from hermes_queue.sandbox.archives import ROOT, packed, write_archive
 from hermes_queue.sandbox.context import SlotContext
 
+_CHECK = "/hermes-queue-initial"
 ENTRYPOINT_LOG = "/logs/agent/entrypoint.log"
 
-_FOLDERS = """\
+LOG_FOLDERS = """\
 [ -d /logs ] && [ ! -L /logs ] || rm -rf /logs
 for name in agent verifier artifacts; do
   folder=/logs/$name
@@ -24,6 +25,7 @@ for name in agent verifier artifacts; do
   mkdir -p "$folder" && chmod 0777 "$folder" || exit 1
 done
 """
+"""A script that makes `/logs` and what is in it, in place of links and files."""
 _IDLE = ("sh", "-c", "sleep infinity")
 """What the format runs in place of the image's CMD."""
 
@@ -44,9 +46,28 @@ async def make_ready(context: SlotContext, task: TaskFolder) -> None:
             raise EnvInfraError(f"environment.healthcheck: {failure}")
 
 
+async def check_initial_state(context: SlotContext, task: TaskFolder) -> None:
+    """Run the task's check of the box before the agent sees it, and leave nothing of it.
+
+    Raises:
+        EnvBug: it fails.
+        SandboxError: the sandbox failed.
+    """
+    if task.initial is None:
+        return
+    await upload(context, task.initial, _CHECK)
+    try:
+        result = await context.run(f"bash {_CHECK}/check.sh", cwd="/", user=ROOT, timeout_s=300.0)
+    finally:
+        await context.run(f"rm -rf {_CHECK}", cwd="/", user=ROOT, timeout_s=60.0)
+    if not result.ok:
+        ended = "timed out" if result.timed_out else f"ended with {result.exit_code}"
+        raise EnvBug(f"initial/check.sh {ended} before the agent began: {result.output[-1000:]}")
+
+
 async def make_log_folders(context: SlotContext) -> None:
     """Make `/logs` and what is in it, in place of links and files. Raises SandboxError."""
-    result = await context.run(_FOLDERS, cwd="/", user=ROOT, timeout_s=60.0)
+    result = await context.run(LOG_FOLDERS, cwd="/", user=ROOT, timeout_s=60.0)
     if not result.ok:
         raise SandboxError(f"/logs cannot be made: {result.output[-500:]}")
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envs.harbor_task.config import EnvironmentTable, NetworkMode
+from envs.harbor_task.grading.needs import needs_of
 from envs.harbor_task.task import TaskFolder
 from envs.harbor_task.templates import filled
 from hermes_queue.errors import EnvBug
@@ -24,8 +25,10 @@ class Granted:
     """What it asked for, if it gets something else."""
 
 
-def refuse_impossible(task: TaskFolder) -> None:
+def refuse_impossible(task: TaskFolder, *, validated: bool = False) -> None:
     """Refuse a task that cannot run here; nothing was started for it yet.
+
+    A task that was `validated` may fetch what it likes while it is graded: that was measured.
 
     Raises:
         EnvBug: names every reason with its fix.
@@ -43,6 +46,19 @@ def refuse_impossible(task: TaskFolder) -> None:
         raise EnvBug(
             f"{note}; set HERMES_QUEUE_IMAGES_NETWORK=open to give it one, or "
             "HERMES_QUEUE_HARBOR_WITHOUT_NETWORK=run to run it without"
+        )
+    if not validated and granted(task, grading=True).network != "open":
+        _refuse_fetching(task, kit=settings.kit)
+
+
+def _refuse_fetching(task: TaskFolder, *, kit: bool) -> None:
+    """Refuse tests that fetch what nobody provides: they would fail for every agent."""
+    needs = needs_of(task.scripts, task.tests)
+    if fetched := [*needs.other, *(() if kit else needs.packages)]:
+        raise EnvBug(
+            f"tests: they seem to fetch {', '.join(fetched[:3])}, and have no network while they "
+            "run: set HERMES_QUEUE_IMAGES_NETWORK=open, or validate the task as it is and name "
+            "the file with --validated"
         )
 
 

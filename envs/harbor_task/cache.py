@@ -21,6 +21,7 @@ from collections import OrderedDict
 from pathlib import Path
 
 from envs.harbor_task import tree
+from envs.harbor_task.endless.convert import convert, is_endless, is_task
 from envs.harbor_task.item import ArchivedTask, GitTask, HarborItem
 from envs.harbor_task.task import CONFIG, TaskFolder
 from envs.swe.repository import GitError, Repository
@@ -95,12 +96,13 @@ async def _make(home: Path, item: HarborItem) -> str:
             _known[key] = digest
             while len(_known) > _KNOWN_MAX:
                 _known.popitem(last=False)
-        descriptor = await hold(home / f"{digest}.lock")
-        try:
-            if not (home / digest).is_dir():
-                (scratch / "made").rename(home / digest)
-        finally:
-            os.close(descriptor)
+        if not (home / digest).is_dir():  # else its lock may be held as long as it is used
+            descriptor = await hold(home / f"{digest}.lock")
+            try:
+                if not (home / digest).is_dir():
+                    (scratch / "made").rename(home / digest)
+            finally:
+                os.close(descriptor)
         await asyncio.to_thread(evict, home, HarborSettings().cache_mb * _MIB, digest)
         return digest
     finally:
@@ -111,7 +113,7 @@ async def _source(item: HarborItem, scratch: Path, home: Path) -> Path:
     """The folder as its source has it."""
     source = item.task
     if isinstance(source, str):
-        if not await asyncio.to_thread(Path(source, CONFIG).is_file):
+        if not await asyncio.to_thread(is_task, Path(source)):
             raise EnvBug(
                 f"task: {source} is no task folder on this worker's host; if workers do not share "
                 "the producer's files, give the producer the flag --embed"
@@ -126,7 +128,12 @@ async def _source(item: HarborItem, scratch: Path, home: Path) -> Path:
 def _checked(source: Path, made: Path, item: HarborItem) -> str:
     """Copy the folder, hash the copy and compare. Blocking."""
     made.mkdir()
-    tree.copy(source, made / "task")
+    if is_endless(source):
+        tree.copy(source, made / "source")
+        convert(made / "source", made / "task")
+        shutil.rmtree(made / "source")
+    else:
+        tree.copy(source, made / "task")
     found = tree.entries(made / "task")
     digest = tree.digest(made / "task", found)
     if item.digest and digest != item.digest:
@@ -165,9 +172,9 @@ def _untar(data: bytes, target: Path, below: str) -> Path:
         raise EnvBug(f"task.archive: cannot be unpacked: {error}") from error
     folder = target / below
     inside = list(folder.iterdir()) if folder.is_dir() else []
-    if not (folder / CONFIG).is_file() and len(inside) == 1 and inside[0].is_dir():
+    if not is_task(folder) and len(inside) == 1 and inside[0].is_dir():
         folder = inside[0]
-    if folder.is_symlink() or not (folder / CONFIG).is_file():
+    if folder.is_symlink() or not is_task(folder):
         raise EnvBug(f"task: there is no {CONFIG} in the folder {below or 'of the archive'!r}")
     return folder
 
@@ -196,7 +203,8 @@ async def _fetch(source: GitTask, home: Path) -> bytes:
 
 def _cannot_fetch(source: GitTask, message: str) -> EnvBug | EnvInfraError:
     where = f"{source.git_url} at {source.commit}"
-    if "Not a valid object name" in message or "not a tree object" in message:
+    nothing = ("Not a valid object name", "not a valid object name", "does not exist in")
+    if any(sign in message for sign in nothing):
         return EnvBug(f"task.path: {where} has no folder {source.path!r}")
     if "not our ref" in message or "couldn't find remote ref" in message:
         return EnvBug(f"task.commit: {source.git_url} has no commit {source.commit}")

@@ -24,6 +24,8 @@ from hermes_queue.errors import EnvBug
 logger = logging.getLogger(__name__)
 
 CONFIG, INSTRUCTION = "task.toml", "instruction.md"
+INITIAL = "initial"
+"""A folder beyond the format: its check.sh must succeed before the agent begins."""
 COMPOSE = ("docker-compose.yaml", "docker-compose.yml", "compose.yaml", "compose.yml")
 MAX_INSTRUCTION_BYTES = 1 << 20
 ARTIFACTS = "/logs/artifacts"
@@ -118,6 +120,12 @@ class TaskFolder:
         """The folder of the solution, if there is one."""
         folder = self.path / "solution"
         return folder if (folder / "solve.sh").is_file() else None
+
+    @property
+    def initial(self) -> Path | None:
+        """The folder of what checks the box before the agent begins, if there is one."""
+        folder = self.path / INITIAL
+        return folder if (folder / "check.sh").is_file() else None
 
     @property
     def separate(self) -> bool:

@@ -8,9 +8,8 @@ point.
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from hermes_queue.agent.budget import STUCK_TURNS, AttemptBudget, Cost
@@ -23,7 +22,7 @@ from hermes_queue.agent.resumption import (
     LoopState,
     Resumable,
 )
-from hermes_queue.agent.tokens.anchor import Anchor
+from hermes_queue.agent.tokens.replies import Replies, ask
 from hermes_queue.errors import (
     ContextLengthExceeded,
     DeadlineExceeded,
@@ -94,17 +93,22 @@ class AgentResult:
 
     @property
     def usage(self) -> Usage:
-        """Tokens of all turns. Negative counts are ignored, since budgets depend on the sum."""
-        prompt = completion = cached = 0
-        for turn in self.turns:
-            prompt += max(0, turn.usage.prompt_tokens)
-            completion += max(0, turn.usage.completion_tokens)
-            cached += max(0, turn.usage.cached_tokens)
-        return Usage(
-            prompt_tokens=min(prompt, COUNT_MAX),
-            completion_tokens=min(completion, COUNT_MAX),
-            cached_tokens=min(cached, COUNT_MAX),
-        )
+        """Tokens of all turns."""
+        return total(turn.usage for turn in self.turns)
+
+
+def total(usages: Iterable[Usage]) -> Usage:
+    """The sum. Negative counts are ignored, since budgets depend on it."""
+    prompt = completion = cached = 0
+    for usage in usages:
+        prompt += max(0, usage.prompt_tokens)
+        completion += max(0, usage.completion_tokens)
+        cached += max(0, usage.cached_tokens)
+    return Usage(
+        prompt_tokens=min(prompt, COUNT_MAX),
+        completion_tokens=min(completion, COUNT_MAX),
+        cached_tokens=min(cached, COUNT_MAX),
+    )
 
 
 async def run_agent(
@@ -146,7 +150,7 @@ async def run_agent(
         context = continues.context
     result.changed()
     budget = AttemptBudget(limits, sampling, deadline, cost_usd)
-    loop = _Loop(chat, toolbox, result, budget, context)
+    loop = _Loop(chat, toolbox, result, budget, context, Replies(result))
     loop.slot_loss_ends, loop.checkpoints = slot_loss_ends, checkpoints
     if continues is not None:
         loop.continue_from(continues)
@@ -168,11 +172,12 @@ class _Loop:
     result: AgentResult
     budget: AttemptBudget
     context: ContextControl
+    replies: Replies
     slot_loss_ends: bool = False
     context_caps: bool = False
     """Whether the context, rather than a budget of the job, limited the last reply."""
-    anchor: Anchor | None = None
-    """That of the last reply."""
+    sent: Sequence[Message] = ()
+    """The conversation as it was sent for the last turn, and its reply."""
     format_errors: int = 0
     repeats: int = 0
     last_step: CallsOfTurn = field(default_factory=list)
@@ -180,13 +185,14 @@ class _Loop:
 
     def state(self) -> LoopState:
         """What is needed to continue after the last turn."""
-        ended_by_token = self.anchor.ended_by_token if self.anchor else None
+        ended_by_token = self.replies.ended_by_token(-1)
         chat = self.chat.state() if isinstance(self.chat, Resumable) else {}
         return LoopState(self.format_errors, self.repeats, ended_by_token, chat)
 
     def continue_from(self, kept: Continuation) -> None:
         """Continue after the turns in `result`."""
-        self.anchor, self.last_step = kept.anchor, kept.last_step
+        self.replies = Replies(self.result, ended_by_token=kept.state.ended_by_token)
+        self.sent, self.last_step = kept.sent, kept.last_step
         self.format_errors, self.repeats = kept.state.format_errors, kept.state.repeats
         if isinstance(self.chat, Resumable):
             self.chat.resume(kept.state.chat, len(self.result.turns))
@@ -218,11 +224,8 @@ class _Loop:
         except TimeoutError:
             return "time_limit"
         self._postpone(reply.waited_s)
-        self.anchor = reply.anchor
-        for event in reply.events:
-            self._event(**event)
         self.result.messages.append(reply.message)
-        self.result.turns.append(reply.turn)
+        self.replies.add(reply)
         self.result.changed()
         self.context.observed(reply.turn.usage, reply.message)
         if not reply.message.tool_calls:
@@ -255,11 +258,11 @@ class _Loop:
                 self._event(**rewrite)
 
     async def _sampled(self, view: Sequence[Message]) -> Reply:
-        call = partial(
-            self.chat.complete, view, self.toolbox.schemas, self._sampling(), self.budget.deadline
-        )
-        # Clients that give no anchors need not know the argument.
-        return await (call() if self.anchor is None else call(anchor=self.anchor))
+        anchor = self.replies.anchor(-1, self.sent)
+        tools, deadline = self.toolbox.schemas, self.budget.deadline
+        reply = await ask(self.chat, view, tools, self._sampling(), deadline, anchor)
+        self.sent = (*view, reply.message)
+        return reply
 
     async def _run_calls(self, calls: Sequence[ToolCall]) -> StopReason | None:
         step: CallsOfTurn = []

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from hermes_queue.agent.context import ContextControl
-from hermes_queue.agent.tokens.anchor import Anchor
+from hermes_queue.agent.tokens.replies import Replies
 from hermes_queue.models import Message
 
 if TYPE_CHECKING:
@@ -67,7 +67,8 @@ class Continuation:
 
     state: LoopState
     context: ContextControl
-    anchor: Anchor | None
+    sent: Sequence[Message]
+    """The conversation as it was sent for the last turn, and its reply."""
     last_step: CallsOfTurn
 
     @classmethod
@@ -99,15 +100,13 @@ class Continuation:
         reply, answers = messages[places[-1]], messages[places[-1] + 1 :]
         if len(answers) != len(reply.tool_calls) or not answers:
             raise ValueError("the last reply has calls without answers")
-        anchor = None
-        if state.ended_by_token is not None:
-            whole = [*view, reply]
-            anchor = Anchor.of(turns[-1], whole, ended_by_token=state.ended_by_token)
+        sent = (*view, reply)
+        Replies(result, ended_by_token=state.ended_by_token).anchor(-1, sent)  # it has its ids
         step = [
             (call.function.name, call.function.arguments, answer.content or "")
             for call, answer in zip(reply.tool_calls[:calls_most], answers, strict=False)
         ]
-        return cls(state, context, anchor, step)
+        return cls(state, context, sent, step)
 
 
 def _rewrites(events: Sequence[Mapping[str, Any]]) -> dict[int, list[Mapping[str, Any]]]:

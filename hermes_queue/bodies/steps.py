@@ -13,7 +13,7 @@ import zstandard
 from pydantic import Field
 
 from hermes_queue.bodies.codec import TURN_ARRAYS, packed_arrays, unpacked_array
-from hermes_queue.models import Message, ToolCallCounts, Turn, Wire
+from hermes_queue.models import Message, ToolCallCounts, Turn, Usage, Wire
 from hermes_queue.wire.arrays import PackedArray, joined
 
 MAX_ENTRY_BYTES = 16 << 20
@@ -67,6 +67,26 @@ class JournalMark(Wire):
     snapshot_id: str = Field(pattern="^[A-Za-z0-9-]{1,200}$")
 
 
+class JournalPaid(Wire):
+    """Replies of which nothing can be continued, but which were paid for: those to a program."""
+
+    version: Literal[1] = 1
+    kind: Literal["paid"] = "paid"
+    epoch: int = Field(ge=1)
+    turns: int = Field(ge=1)
+    """Number of replies under this lease."""
+    usage: Usage
+    """Their tokens."""
+
+
+JournalEntry = JournalStep | JournalMark | JournalPaid
+_BY_KIND: dict[Any, type[JournalEntry]] = {
+    "step": JournalStep,
+    "mark": JournalMark,
+    "paid": JournalPaid,
+}
+
+
 def without_known_ids(turn: Turn, previous: Turn | None) -> tuple[Turn, int]:
     """The turn without the leading ids of its prompt that the previous one has, and their number.
 
@@ -105,7 +125,7 @@ def _packed_ids(ids: Sequence[int]) -> Sequence[int]:
     return ids if isinstance(ids, PackedArray) else tuple(ids)
 
 
-def encode_entry(entry: JournalStep | JournalMark) -> bytes:
+def encode_entry(entry: JournalEntry) -> bytes:
     """Encode an entry.
 
     Raises:
@@ -123,7 +143,7 @@ def encode_entry(entry: JournalStep | JournalMark) -> bytes:
     return zstandard.ZstdCompressor(level=3).compress(packed)
 
 
-def decode_entry(body: bytes) -> JournalStep | JournalMark:
+def decode_entry(body: bytes) -> JournalEntry:
     """Decode an entry. Raises ValueError: it is damaged or of another version."""
     try:
         size = zstandard.frame_content_size(body)
@@ -133,8 +153,7 @@ def decode_entry(body: bytes) -> JournalStep | JournalMark:
         data = msgpack.unpackb(raw, ext_hook=unpacked_array, strict_map_key=True)
         if not isinstance(data, dict) or data.get("version") != 1:
             raise ValueError("it is of another version")
-        model = JournalStep if data.get("kind") == "step" else JournalMark
-        entry: JournalStep | JournalMark = model.model_validate(data)
+        entry = _BY_KIND.get(data.get("kind"), JournalMark).model_validate(data)
         if isinstance(entry, JournalStep):
             _refuse_arrays([entry.events, entry.chat, entry.record.sampling])
         return entry

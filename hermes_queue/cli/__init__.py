@@ -5,7 +5,7 @@
     doctor/        checks of settings, host, Redis and endpoints
     exporter.py    metrics of the whole deployment
     groups.py      consumer groups of the results
-    images.py      images of tasks on this host
+    images/        images of tasks on this host
     lanes.py       circuit breakers, manual pause
     limits.py      permits of model endpoints
     localmodal.py  the Modal-compatible server
@@ -16,6 +16,7 @@
     run.py         runs: show, pause, cancel, purge
     sandboxes.py   sandboxes at the provider
     sinks/         `sink ...` and `export`
+    tasks.py       validation of tasks
     watch/         `status` and `top`
     workers.py     live workers: pause, drain, resize
 
@@ -37,7 +38,7 @@ COMMANDS = {
     "export": ("sinks.export", "Write a dataset of all groups that are finished by now."),
     "exporter": ("exporter", "Serve metrics of the whole deployment to Prometheus."),
     "groups": ("groups", "List the consumer groups of the results; rewind and remove them."),
-    "images": ("images", "Pull, build, import and prune the images of tasks on this host."),
+    "images": ("images.command", "Pull, build, import and prune the images of tasks on this host."),
     "lanes": ("lanes", "Show which lanes are paused, and why; pause and resume them."),
     "limits": ("limits", "Show the call limits of model endpoints, and how many calls wait."),
     "localmodal": ("localmodal", "Serve the Modal protocol on 127.0.0.1."),
@@ -54,6 +55,7 @@ COMMANDS = {
     ),
     "sink": ("sinks.sink", "Read results continuously into a dataset or a trainer."),
     "status": ("watch.status", "Show the deployment on one screen, or the counters of a run."),
+    "tasks": ("tasks", "Validate tasks: solution 1, untouched 0, every known cheat 0."),
     "top": ("watch.status", "Watch runs, lanes, workers, failures and the slowest trajectories."),
     "workers": ("workers", "List live workers; pause, resume, drain and resize them."),
 }

@@ -127,6 +127,7 @@ def terminate(sandbox_id: str, force: bool) -> None:
 @click.option(
     "--memory-mb", type=click.IntRange(min=1), help="What a slot may use; unset: not checked."
 )
+@click.option("--image", metavar="NAME", help="Image of the slots; unset: the backend's own files.")
 @click.option("--only", metavar="TEXT", default="", help="Checks whose name has this text.")
 @click.option(
     "--timeout",
@@ -136,7 +137,9 @@ def terminate(sandbox_id: str, force: bool) -> None:
     show_default=True,
     help="Seconds for one check.",
 )
-def check(backend: str, memory_mb: int | None, only: str, timeout_s: float) -> None:
+def check(
+    backend: str, memory_mb: int | None, image: str | None, only: str, timeout_s: float
+) -> None:
     """Check that a backend keeps its contract: a short name, or package.module:Class.
 
     The backend has the settings of the environment, makes sandboxes of its own and ends them.
@@ -151,7 +154,7 @@ def check(backend: str, memory_mb: int | None, only: str, timeout_s: float) -> N
     if not checks:
         names = "".join(f"\n  {each.name}" for each in CHECKS)
         raise click.UsageError(f"--only: no check has {only!r} in its name; there are{names}")
-    found = asyncio.run(_try(checks, Subject(backend, memory_mb), timeout_s))
+    found = asyncio.run(_try(checks, Subject(backend, memory_mb, image), timeout_s))
     print_table(
         [
             ["RESULT", "TIME", "CHECK"],

@@ -138,6 +138,5 @@ async def _run(command: list[str]) -> None:
 
 def _check_archive(path: Path) -> None:
     with tarfile.open(path) as tar:
-        first = tar.next()
-    if first is None or first.name != "." or not first.isdir():
-        raise ConfigurationError("mmdebstrap wrote an archive without an entry ./ at its beginning")
+        if not any(member.name == "." and member.isdir() for member in tar):
+            raise ConfigurationError("mmdebstrap wrote an archive without an entry ./")

@@ -15,12 +15,12 @@ from hermes_queue.images.context import BuildContext
 from hermes_queue.images.copying import ContextCopy
 from hermes_queue.images.dockerfile.evaluation import (
     CopyStep,
+    DockerfileStep,
     RunStep,
-    Step,
     WorkdirStep,
     evaluate,
 )
-from hermes_queue.images.layers import MAX_LAYERS, LayerStore, layer_key
+from hermes_queue.images.layers import MAX_LAYERS, LayerStore, PinLayer, layer_key
 from hermes_queue.images.permission import SCRATCH
 from hermes_queue.images.plan import BuildPlan
 from hermes_queue.images.spec import ImageConfig
@@ -32,9 +32,7 @@ MAX_COPIED_FILES = 1_000_000
 SHOWN_CHARS = 200
 OUTPUT_CHARS = 3000
 
-Pin = Callable[[str], Awaitable[None]]
-"""Keeps a layer until the whole build is over."""
-Report = Callable[[str], None]
+ReportLine = Callable[[str], None]
 """Gets a line for people at each step."""
 
 
@@ -58,10 +56,10 @@ class Builder:
         plan: BuildPlan,
         images: Mapping[str, StageImage],
         *,
-        pin: Pin,
+        pin: PinLayer,
         timeout_s: float,
         memory_mb: int,
-        report: Report = lambda _: None,
+        report: ReportLine = lambda _: None,
     ) -> None:
         """Prepare a build.
 
@@ -73,7 +71,7 @@ class Builder:
             pin: Called before a layer is looked for.
             timeout_s: For the whole build.
             memory_mb: For each of its programs.
-            report: See `Report`.
+            report: See `ReportLine`.
         """
         self._layers, self._context, self._plan = layers, context, plan
         self._images, self._pin, self._report = images, pin, report
@@ -115,7 +113,7 @@ class Builder:
             return StageImage(None, ImageConfig(), SCRATCH)
         return self._images[base]
 
-    async def _step(self, step: Step, top: str | None, stage: int) -> str:
+    async def _step(self, step: DockerfileStep, top: str | None, stage: int) -> str:
         chain = self._layers.chain(top)
         if chain is not None and len(chain) >= MAX_LAYERS:
             raise EnvBug(f"Dockerfile line {step.line}: more than {MAX_LAYERS} layers")

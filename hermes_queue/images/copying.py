@@ -27,7 +27,7 @@ _COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ\0")
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class CopySource:
     """One file or directory that a source of COPY names."""
 
     name: str
@@ -93,18 +93,18 @@ class ContextCopy:
             f"the source {pattern[:200]} is not in the build context, or in .dockerignore"
         )
 
-    def _source(self, pattern: str, path: str, included: Mapping[str, ContextEntry]) -> Source:
+    def _source(self, pattern: str, path: str, included: Mapping[str, ContextEntry]) -> CopySource:
         name = basename(path if has_wildcards(pattern) else normpath(pattern))
         place = path if not path else self._resolved(path, included)
         if place is None:
             raise self._refuse(f"the source {path[:200]} is a link that leads nowhere")
         if place and (entry := included[place]).kind == "file":
             is_archive = self._step.unpack and self._is_archive(entry)
-            return Source(name, "archive" if is_archive else "file", (("", entry),))
+            return CopySource(name, "archive" if is_archive else "file", (("", entry),))
         prefix = f"{place}/" if place else ""
         below = [(p[len(prefix) :], e) for p, e in included.items() if p.startswith(prefix)]
         root = included[place] if place else ContextEntry("", "directory", 0o755, 0, "")
-        return Source(name, "directory", (("", root), *sorted(below)))
+        return CopySource(name, "directory", (("", root), *sorted(below)))
 
     def _resolved(self, path: str, included: Mapping[str, ContextEntry]) -> str | None:
         """The entry behind a path, links on the way followed inside the context."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 from hermes_queue.errors import ConfigurationError
@@ -15,9 +14,10 @@ def dockerfile_library() -> Any:
         ConfigurationError: the extra is not installed.
     """
     try:
-        return importlib.import_module("e2b_dockerfile_utils")
+        import e2b_dockerfile_utils
     except ImportError as error:
         raise ConfigurationError(
             f"images built from Dockerfiles need the extra `images` ({error}): "
             "pip install 'hermes-queue[images]'"
         ) from error
+    return e2b_dockerfile_utils

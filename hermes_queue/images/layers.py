@@ -2,6 +2,7 @@
 
     <cache>/images/layers/<key>       finished, appears by rename
                    info/<key>.json    its parent, size and origin; written before
+                   info/<key>.synced  it survives a power loss
                    drafts/            being made
                    locks/<key>.lock   held while it is made, across processes; see `build_turn`
                    pins/<key>         shared lock: a process uses it; its time: last use
@@ -16,14 +17,16 @@ import asyncio
 import ctypes
 import hashlib
 import json
+import logging
 import os
 import re
 import secrets
 import tempfile
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -37,6 +40,9 @@ from hermes_queue.errors import EnvInfraError, SandboxError
 from hermes_queue.images.inside import program
 from hermes_queue.images.steps import LayerStack, StepResult, StepRunner
 
+logger = logging.getLogger(__name__)
+
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 KEY_CHARS = 24
 MAX_LAYERS = 120
 """Of one image: the option `lowerdir` of a mount is limited to one page."""
@@ -44,6 +50,8 @@ TAIL_CHARS = 3000
 ABANDONED_S = 6 * 3600.0
 """Age at which nobody can still be at work on a draft."""
 
+PinLayer = Callable[[str], Awaitable[None]]
+"""Keeps a layer, which need not exist yet, until all of an image's layers are let go."""
 Fill = Callable[[Path], Awaitable[None]]
 """Makes the contents of a layer in the given empty directory."""
 
@@ -58,13 +66,15 @@ class LayerInfo:
     size_bytes: int
     """On the disk, as du counts."""
     created: float
+    boot: str = ""
+    """Boot of the host in which it was made; in a later one it counts if it was synced."""
 
 
 _INFO = TypeAdapter(LayerInfo)
 
 
 def layer_key(parent: str | None, *what: Any) -> str:
-    """The key of what becomes of `parent` by `what`, which JSON can hold."""
+    """The key of `parent` after `what`, which JSON can hold."""
     text = json.dumps(["1", parent, *what], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:KEY_CHARS]
 
@@ -83,10 +93,13 @@ class LayerStore:
         return self._root / "layers" / key
 
     def info(self, key: str) -> LayerInfo | None:
-        """What is known about a finished layer; None: it is not there."""
+        """What is known about a finished layer; None: it is not there, or a crash tore it."""
+        place = self._root / "info" / f"{key}.json"
         try:
-            found = _INFO.validate_json((self._root / "info" / f"{key}.json").read_bytes())
+            found = _INFO.validate_json(place.read_bytes())
         except (OSError, ValidationError):
+            return None
+        if found.boot != BOOT_ID and not place.with_suffix(".synced").exists():
             return None
         return found if self.path(key).is_dir() else None
 
@@ -159,15 +172,16 @@ class LayerStore:
         path = self._root / "locks" / f"{key}.lock"
         async with build_turn(path, is_finished=lambda: self.info(key) is not None) as number:
             if number is not None and self.info(key) is None:
-                await self._make(key, LayerInfo(parent, made_by[:300], 0, time.time()), fill)
+                await self._make(
+                    key, LayerInfo(parent, made_by[:300], 0, time.time(), BOOT_ID), fill
+                )
 
     async def _make(self, key: str, info: LayerInfo, fill: Fill) -> None:
         try:
             async with self.draft(key) as draft:
                 await fill(draft)
                 size = await self._measured(draft)
-                info = LayerInfo(info.parent, info.made_by, size, info.created)
-                await asyncio.to_thread(_write_out, draft)
+                info = replace(info, size_bytes=size)
                 place = self._root / "info" / f"{key}.json"
                 unfinished = place.with_name(f".{key}.{secrets.token_hex(4)}")
                 with replaced(place, unfinished):
@@ -178,6 +192,7 @@ class LayerStore:
                     # While we were suspended another process made the same layer; it is in use.
                     if self.info(key) is None:
                         raise
+            threading.Thread(target=self.write_out, name="images-sync", daemon=True).start()
         except OSError as error:
             raise SandboxError(f"layer {key} cannot be stored: {error}") from error
 
@@ -214,6 +229,7 @@ class LayerStore:
         """Run a command of `inside/tree.py`. Raises EnvInfraError: it failed; says why."""
         if stdin is not None:
             stdin.seek(0)
+            os.lseek(stdin.fileno(), 0, os.SEEK_SET)  # `seek` moves in the buffer where it can
         result = await self.runner.edit(
             stack, program(), [name, json.dumps(options)], stdin=stdin, stdout=stdout
         )
@@ -244,6 +260,7 @@ class LayerStore:
         try:
             info = self._root / "info" / f"{key}.json"
             info.unlink(missing_ok=True)
+            info.with_suffix(".synced").unlink(missing_ok=True)
             gone = self._root / "drafts" / f"{key}.{secrets.token_hex(4)}"
             if self.path(key).is_dir():
                 self.path(key).rename(gone)
@@ -251,6 +268,26 @@ class LayerStore:
         finally:
             os.close(lock)
         return True
+
+    def write_out(self) -> None:
+        """Wait until all layers of this boot are on the disk, and note it. Blocking.
+
+        Overlays of builds are mounted `volatile`, and a sync of the whole file system may take
+        minutes while others write: builds do not wait for it.
+        """
+        infos = (self._root / "info").glob("*.json")
+        notes = [each.with_suffix(".synced") for each in infos]
+        notes = [each for each in notes if not each.exists()]
+        descriptor = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            if ctypes.CDLL(None, use_errno=True).syncfs(descriptor):
+                logger.warning("%s: layers could not be written to the disk", self._root)
+                return
+        finally:
+            os.close(descriptor)
+        for note in notes:
+            if self.info(note.stem) is not None:
+                note.touch()
 
     async def sweep(self) -> None:
         """Delete drafts of processes that died."""
@@ -273,15 +310,3 @@ class LayerStore:
             if mode == 0o700 and os.geteuid() == 0:
                 os.chown(place, host_id, host_id)
         (self._root / "pins").mkdir(exist_ok=True)
-
-
-def _write_out(path: Path) -> None:
-    """Wait until a file system has everything on its disk. Raises OSError: it could not write."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        # Overlays of builds are mounted `volatile`: nothing in them was synced yet.
-        if ctypes.CDLL(None, use_errno=True).syncfs(descriptor):
-            number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number), str(path))
-    finally:
-        os.close(descriptor)

@@ -18,7 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 from hermes_queue.disk.durable import replaced
 from hermes_queue.images.spec import ImageConfig
 
-Origin = Literal["imported", "pulled", "built"]
+ImageOrigin = Literal["imported", "pulled", "built"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class ImageRecord:
     digest: str
     """Hex SHA-256: of the manifest if pulled, of the archive if imported, else over what it was
     made from."""
-    origin: Origin
+    origin: ImageOrigin
     source: str
     """For people: the registry, the archive or the Dockerfile."""
     created: float

@@ -18,7 +18,8 @@ SCRATCH = "scratch"
 MAX_NAME_CHARS = 500
 _PART = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
 _NAME = re.compile(
-    r"(?:(?P<host>(?:[A-Za-z0-9.-]+[.:][A-Za-z0-9.:-]*|localhost)(?::[0-9]{1,5})?)/)?"
+    r"(?:(?P<host>(?:localhost|[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+|[A-Za-z0-9-]+(?=:)|"
+    r"\[[0-9A-Fa-f:]+\])(?::[0-9]{1,5})?)/)?"
     rf"(?P<path>{_PART}(?:/{_PART})*)"
     r"(?::(?P<tag>[A-Za-z0-9_][A-Za-z0-9._-]{0,127}))?"
     r"(?:@(?P<digest>sha256:[0-9a-f]{64}))?"

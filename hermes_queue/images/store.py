@@ -15,7 +15,7 @@ from typing import Protocol
 
 from hermes_queue.disk.turn import build_turn
 from hermes_queue.errors import EnvBug, EnvInfraError, SandboxError, SandboxRejected
-from hermes_queue.images.build import Builder, Report, StageImage
+from hermes_queue.images.build import Builder, ReportLine, StageImage
 from hermes_queue.images.context import BuildContext
 from hermes_queue.images.layers import LayerStore
 from hermes_queue.images.names import ImageNames, ImageRecord
@@ -74,7 +74,7 @@ class ImageStore:
         runner: StepRunner,
         *,
         puller: Puller | None = None,
-        report: Report = lambda _: None,
+        report: ReportLine = lambda _: None,
     ) -> None:
         """Touches no disk yet.
 
@@ -127,6 +127,11 @@ class ImageStore:
         name = full_name(substitute(reference, self.settings) or reference)
         record = self.names.get(name)
         if record is None or not await self._pin_chain(record.top, pinned):
+            if record is not None and record.kept:
+                raise SandboxRejected(
+                    f"the image {short_name(name)} was imported from {record.source}, and its "
+                    f"layers are gone: hermes-queue images import {short_name(name)} FILE"
+                )
             record = await self.pull(name)
             if not await self._pin_chain(record.top, pinned):
                 raise SandboxError(f"{name}: its layers were deleted while it was pulled")
@@ -297,10 +302,11 @@ class ImageStore:
 def cannot_be_had(name: str, why: str) -> str:
     """The message for an image that is not here and cannot be pulled."""
     short = short_name(name)
+    # What helps comes first: tables cut long messages.
     return (
-        f"the image {short} is not on this host and cannot be pulled: {why}. Bring it with "
-        f"`hermes-queue images import {short} FILE`, pull from another registry with "
-        f"HERMES_QUEUE_IMAGES_MIRROR=HOST, or use another image in its place with "
-        f'HERMES_QUEUE_IMAGES_BASE_IMAGES=\'{{"{short}": "OTHER"}}\' (`hermes-queue images base` '
-        "makes one from Debian's packages)"
+        f"the image {short} is not on this host: `hermes-queue images base {short}` makes one from "
+        f"Debian's packages (Debian, as root), `hermes-queue images import {short} FILE` brings "
+        "one, HERMES_QUEUE_IMAGES_MIRROR=HOST names another registry, and "
+        f'HERMES_QUEUE_IMAGES_BASE_IMAGES=\'{{"{short}": "OTHER"}}\' another image. It cannot be '
+        f"pulled: {why}"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import AsyncIterator
 from typing import Any
@@ -159,9 +160,12 @@ class ControlPlane:
         return api_pb2.ImagePublishResponse()
 
     async def ImageDelete(self, request: Request, stream: Stream) -> Any:
-        """Remove an image; its files are deleted with the server."""
-        if self.store.images.pop(request.image_id, None) is None:
+        """Remove an image, and its files unless another one has them, too."""
+        image = self.store.images.pop(request.image_id, None)
+        if image is None:
             raise GRPCError(Status.NOT_FOUND, f"no image {request.image_id}")
+        if image.files and all(other.files != image.files for other in self.store.images.values()):
+            await asyncio.to_thread(self.store.host.remove, image.files)
         return Empty()
 
     def _image_metadata(self) -> Any:

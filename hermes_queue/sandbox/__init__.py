@@ -1,5 +1,6 @@
 """Sandbox backends, which provide slots.
 
+archives.py        trees of files to and from a slot with an image
 base.py            the contract of a backend
 capacity.py        the number of slots that may be leased at once
 context.py         a slot for envs and tools
@@ -18,6 +19,7 @@ host/              Linux: namespaces, cgroups, seccomp, processes
 listening/         ports inside slots that the worker serves
 local/             slots on this host
 modal/             slots at Modal
+rootfs/            slots of this host with an image of their own
 selfcheck/         the checks that every backend passes
 """
 

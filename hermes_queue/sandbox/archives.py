@@ -159,6 +159,19 @@ def checked(data: bytes, takes: Callable[[str], bool] = lambda _: True) -> Check
     return result
 
 
+def joined(archives: Sequence[bytes]) -> bytes:
+    """One archive of the members of several that `checked` wrote. Blocking."""
+    if len(archives) == 1:
+        return archives[0]
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as target:
+        for data in archives:
+            with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as source:
+                for member in source:
+                    target.addfile(member, source.extractfile(member) if member.isreg() else None)
+    return buffer.getvalue()
+
+
 def packed(root: Path, names: Iterable[str], *, executable: Iterable[str] = ()) -> bytes:
     """A tar of files of the worker below `root`, which belong to root in the slot. Blocking.
 

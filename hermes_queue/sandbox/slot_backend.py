@@ -68,9 +68,12 @@ class SlotBackend(ABC):
 
     @abstractmethod
     def _in_slot(
-        self, slot: Slot, *, whole: bool = False
+        self, slot: Slot, *, whole: bool = False, user: str | None = None
     ) -> AbstractContextManager[files.RunInSlot]:
-        """Runs programs in the slot; `whole`: output must not be cut short. Raises SlotLost."""
+        """Runs programs in the slot; `whole`: output must not be cut short. Raises SlotLost.
+
+        `user`: of a slot with an image; see `ExecutionRequest`.
+        """
 
     async def execute_batch(
         self, requests: Sequence[ExecutionRequest]
@@ -80,7 +83,7 @@ class SlotBackend(ABC):
 
     async def _execute(self, request: ExecutionRequest) -> ExecutionResult | SandboxError:
         try:
-            with self._in_slot(request.slot) as run:
+            with self._in_slot(request.slot, user=request.user) as run:
                 return await run(
                     ["/bin/bash"],
                     script=request.command,

@@ -45,15 +45,19 @@ class KeepsSnapshots(Protocol):
     async def restore(self, slot: Slot, snapshot_id: str) -> None:
         """Fill a slot in which nothing ran yet with a snapshot of its trajectory.
 
+        The files have the same paths as before, which the trajectory's turns may name.
+
         Raises:
-            NoSnapshot: there is none here, or it is not whole. The slot may hold a part of it.
+            NoSnapshot: there is none here, it is not whole, or files have other paths in this slot.
+                The slot may hold a part of it.
             SandboxError: the sandbox could not answer.
         """
 
     async def snapshots(self) -> list[Snapshot]:
         """Those of this deployment that workers have to delete, also of other workers.
 
-        The provider may do that instead, after `ResumeSettings.ttl_s`; then there are none here.
+        The provider may do that instead, after `ResumeSettings.ttl_s`; then there are none here,
+        and workers drop only those that they know of.
         """
         ...
 

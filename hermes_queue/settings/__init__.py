@@ -260,6 +260,7 @@ SECTIONS: tuple[type[BaseSettings], ...] = (
     LocalSandboxSettings,
     ModalSettings,
     DockerSettings,
+    ImageSettings,
     ModelSettings,
     LimiterSettings,
     ResultSettings,
@@ -267,6 +268,7 @@ SECTIONS: tuple[type[BaseSettings], ...] = (
     ArchiveSettings,
     ProducerSettings,
     HarborSettings,
+    ImageSettings,
     MetricsSettings,
     LogSettings,
 )

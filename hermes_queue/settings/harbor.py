@@ -23,5 +23,6 @@ class HarborSettings(Section, env_prefix=PREFIX + "HARBOR_"):
     that the worker has downloaded."""
     cache_mb: int = Field(default=4096, ge=1)
     """Disk space of task folders on the worker's host; the least recently used go first."""
-    archive_mb: int = Field(default=256, ge=1, le=4096)
-    """Most that an agent's files may have together when they are graded in another slot."""
+    archive_mb: int = Field(default=128, ge=1, le=4096)
+    """Most that an agent's files may have together when they are graded in another slot; the worker
+    holds about three times this while it moves them."""

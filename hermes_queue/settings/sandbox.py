@@ -54,8 +54,12 @@ class LocalSandboxSettings(Section, env_prefix=PREFIX + "LOCAL_"):
     trajectory. A slot with more has no snapshot."""
     snapshots_mb: int = Field(default=8192, ge=0)
     """Disk space of all snapshots of this host, in the cache; 0 = none are made."""
+    image_disk_mb: int = Field(default=10_240, ge=1)
+    """Disk space for the files of a slot with an image, beside the image. A slot that takes more is
+    ended."""
     build_hosts: str = ""
-    """Comma-separated `host` or `host:port` that asset builds may reach besides pip's indexes."""
+    """Comma-separated `host` or `host:port` that asset builds may reach besides pip's indexes, and
+    builds of images besides public addresses."""
 
     @field_validator("build_hosts")
     @classmethod
@@ -130,6 +134,8 @@ class ModalSettings(Section, env_prefix=PREFIX + "MODAL_"):
     sandbox."""
     slot_pids: int = Field(default=512, ge=0)
     """Processes of a slot; 0 = unlimited."""
+    snapshot_max_mb: int = Field(default=256, ge=1, le=10_000)
+    """Size of one copy of a slot's files (see docs/resume.md); a slot with more has none."""
     start_timeout_s: float = Field(default=900.0, gt=0)
     """Time limit for the start of a sandbox, including its image."""
     lifetime_s: int = Field(default=14_400, ge=1, le=86_400)

@@ -4,4 +4,5 @@ datasets.py   folders of tasks, and registries of tasks in git
 rows.py       rows of datasets that hold whole tasks
 inspect.py    what a producer looks at before a task is enqueued
 validated.py  the file of a validation
+chosen.py     tasks that a validation measures
 """

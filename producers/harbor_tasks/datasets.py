@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from envs.harbor_task.endless.convert import is_task
 from envs.harbor_task.task import CONFIG
 from hermes_queue.errors import InputError
 from producers.run.dataset import Dataset, Row
@@ -20,13 +21,16 @@ MAX_REGISTRY_BYTES = 256 << 20
 class FolderDataset:
     """Every folder with a `task.toml` below a folder, by name; or the folder itself."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, first: Sequence[str] = ()) -> None:
+        """As a dataset of all tasks below `path`; those with the names `first` come first."""
         self.path = path.resolve()
         self.name = path.name or str(path)
+        self._first = first
 
     def rows(self, seed: int | None = None) -> Iterator[Row]:
         """See `Dataset.rows`."""
         found = list(_task_folders(self.path, MAX_DEPTH))
+        found.sort(key=lambda folder: folder.name not in self._first)
         if not found:
             raise InputError(f"{self.path}: has no folder with a {CONFIG} in it")
         for folder in _ordered(found, seed):
@@ -99,7 +103,7 @@ def _registered(task: Any, place: str) -> dict[str, Any]:
 
 
 def _task_folders(path: Path, depth: int) -> Iterator[Path]:
-    if (path / CONFIG).is_file():
+    if is_task(path):
         yield path
         return
     if depth == 0:

@@ -12,8 +12,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from envs.harbor_task import cache, tree
+from envs.harbor_task.endless.convert import as_harbor
 from envs.harbor_task.item import ArchivedTask, HarborItem
-from envs.harbor_task.task import TaskFolder
+from envs.harbor_task.task import GradingMode, TaskFolder
+from envs.harbor_task.validation import ALL_MODES
 from hermes_queue.errors import EnvBug, EnvInfraError, InputError
 from producers.harbor_tasks.rows import archive_of
 
@@ -36,6 +38,9 @@ class Inspected:
     verifier_timeout_s: float
     unsupported: str | None
     """Why it cannot run anywhere; None if nothing is known."""
+    has_solution: bool
+    modes: tuple[GradingMode, ...]
+    """Grading modes that apply, from strict to lax."""
 
 
 def inspect(row: dict[str, Any], *, embed: bool, dataset: str) -> Inspected:
@@ -64,6 +69,12 @@ def inspect(row: dict[str, Any], *, embed: bool, dataset: str) -> Inspected:
 
 
 def _inspected(item: HarborItem, path: Path, dataset: str, *, embed: bool = False) -> Inspected:
+    tree.entries(path)  # before anything in it is read
+    with as_harbor(path) as folder:
+        return _of(item, folder, dataset, embed=embed)
+
+
+def _of(item: HarborItem, path: Path, dataset: str, *, embed: bool) -> Inspected:
     found = tree.entries(path)
     digest = tree.digest(path, found)
     if item.digest not in ("", digest):
@@ -85,4 +96,6 @@ def _inspected(item: HarborItem, path: Path, dataset: str, *, embed: bool = Fals
         task.config.agent.timeout_s,
         task.verifier.timeout_s,
         unsupported[0] if unsupported else None,
+        task.solution is not None,
+        ("separate",) if task.separate else ALL_MODES,
     )

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from records import make_job
+from records import make_job, published_records
 from redis_server import RedisServer
 from scripted_model import ScriptedModel, scripted_model, steps
 from worker_process import WorkerProcess, closing_workers, wait_until
 
 from hermes_queue.agent.programs.catalogue import find_program, pack
-from hermes_queue.bodies import codec
 from hermes_queue.broker.enqueue import enqueue
 from hermes_queue.ledger import Ledger
 from hermes_queue.models import ScoredTrajectory
@@ -78,16 +77,8 @@ class Run:
     def record(self) -> ScoredTrajectory:
         """The run's one record."""
         wait_until("run done", lambda: self.ledger.run_status("run").done, timeout_s=DONE_TIMEOUT_S)
-        (record,) = self.records()
+        (record,) = published_records(self.ledger)
         return record
-
-    def records(self) -> list[ScoredTrajectory]:
-        found = []
-        for _, fields in self.ledger.client.xrange("hq:results"):
-            for trajectory_id in json.loads(fields[b"members"]):
-                body = self.ledger.client.get(f"hq:body:{trajectory_id}")
-                found.append(codec.decode_record(body))
-        return found
 
 
 @pytest.fixture

@@ -1,11 +1,16 @@
-"""mini-swe-agent and hermes-agent, unmodified and locked, from the queue to the verdict."""
+"""The bundled programs, unmodified and locked, from the queue to the verdict."""
 
 from __future__ import annotations
 
 import re
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
+import pages
 import pytest
+from records import published_records
 from scripted_model import Fail, Say, replies_before, steps
 from worker_process import wait_until
 
@@ -28,6 +33,15 @@ def terminal(command, text=None, **more):
     return Say(text, "terminal", {"command": command}, **more)
 
 
+def execute(command):
+    """A command of OpenHands, which wants to know how dangerous it is."""
+    return Say(None, "terminal", {"command": command, "security_risk": "LOW"})
+
+
+def finish(text):
+    return Say(None, "finish", {"message": text})
+
+
 def block(command, text):
     return Say(f"{text}\n\n```mswea_bash_command\n{command}\n```")
 
@@ -40,6 +54,8 @@ def script(program, *commands, last="Done."):
         return steps(*(block(each, "Now.") for each in commands), block(END, last))
     if program == "aider":  # edits files by text alone, and runs no commands
         return steps(Say(last))
+    if program == "openhands":
+        return steps(*map(execute, commands), finish(last))
     name, argument = {
         "hermes-agent": ("terminal", "command"),
         "codex": ("exec_command", "cmd"),
@@ -64,7 +80,8 @@ def assert_no_key(record):
 
 
 @pytest.mark.parametrize(
-    "program", ["mini-swe-agent", "mini-swe-agent-text", "hermes-agent", "codex", "claude-code"]
+    "program",
+    ["mini-swe-agent", "mini-swe-agent-text", "hermes-agent", "openhands", "codex", "claude-code"],
 )
 def test_a_program_repairs_a_bundled_row(run, model, start_worker, bug, repair, program):
     start_worker(**NPM)
@@ -75,6 +92,28 @@ def test_a_program_repairs_a_bundled_row(run, model, start_worker, bug, repair, 
     assert record.score == 1.0
     assert record.report["reason"] == "resolved"
     assert_no_key(record)
+
+
+def test_the_program_that_the_documentation_describes_repairs_a_bundled_row(
+    run, model, start_worker, bug, repair, tmp_path
+):
+    page = pages.ROOT / "docs/programs.md"
+    (file,) = (block for block in pages.blocks(page, "toml") if block.says("file"))
+    (make,) = (
+        command
+        for block in pages.blocks(page, "sh")
+        for command in block.text.splitlines()
+        if "uv pip compile" in command
+    )
+    (tmp_path / file.says("file")).write_text(file.text)
+    uv = f"{shlex.quote(sys.executable)} -m uv"
+    subprocess.run(make.replace("uv", uv, 1), shell=True, cwd=tmp_path, check=True, timeout=300)
+    start_worker()
+    model.play = steps(terminal("git status --short"), terminal(repair), Say("Done."))
+    run.enqueue(str(tmp_path / file.says("file")), row=bug)
+    record = run.record()
+    assert record.failure is None, record.failure
+    assert (record.score, len(record.turns), record.program.name) == (1.0, 3, "llm")
 
 
 @pytest.mark.parametrize("program", PYTHON_PROGRAMS)
@@ -117,7 +156,7 @@ async def test_the_import_names_of_a_preset_are_those_of_its_installation(progra
 # --- limits -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("program", ["mini-swe-agent", "hermes-agent"])
+@pytest.mark.parametrize("program", ["mini-swe-agent", "hermes-agent", "openhands"])
 def test_a_program_that_wants_another_turn_than_allowed_is_ended_and_scored(
     run, model, start_worker, program
 ):
@@ -148,7 +187,7 @@ def test_a_program_that_works_for_too_long_is_ended_and_scored(run, model, start
 # --- faults -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("program", ["mini-swe-agent", "hermes-agent"])
+@pytest.mark.parametrize("program", ["mini-swe-agent", "hermes-agent", "openhands"])
 def test_a_model_that_fails_for_good_is_not_the_programs_fault(run, model, start_worker, program):
     start_worker(
         HERMES_QUEUE_MODEL_MAX_RETRIES="0",
@@ -180,7 +219,7 @@ def test_the_job_of_a_worker_killed_under_hermes_is_finished_elsewhere_and_publi
     record = run.record()
     assert_complete(record, calls=3)
     assert (record.trajectory_id, record.epoch, record.score) == (trajectory, 2, 1.0)
-    assert len(run.records()) == 1
+    assert len(published_records(run.ledger)) == 1
 
 
 # --- branches -----------------------------------------------------------------------------
@@ -207,6 +246,24 @@ def test_a_sub_agent_of_hermes_is_a_branch_of_its_own(run, model, start_worker):
     assert sorted(branch.label for branch in record.branches) == ["main", "sub_agent"]
     assert record.score == 1.0
     assert record.messages[-1].content == ANSWER
+
+
+def test_a_sub_agent_of_openhands_is_a_branch_of_its_own(run, model, start_worker):
+    start_worker()
+    goal = "Count the files of the workspace with ls and report their number."
+
+    def play(body):
+        if goal in first_user(body):
+            return steps(execute("ls | wc -l"), finish("There are 0 files."))(body)
+        task = {"prompt": goal, "subagent_type": "bash-runner", "description": "count files"}
+        return steps(Say(None, "task", {**task, "security_risk": "LOW"}), finish(ANSWER))(body)
+
+    model.play = play
+    run.enqueue("openhands")
+    record = run.record()
+    assert record.failure is None, record.failure
+    assert sorted(branch.label for branch in record.branches) == ["main", "sub_agent"]
+    assert record.score == 1.0
 
 
 def test_what_hermes_says_after_it_has_compacted_its_history_is_a_branch(

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from records import make_job
+from records import make_job, published_records
 from redis_server import RedisServer
 from worker_process import WorkerProcess, closing_workers, wait_until
 
-from hermes_queue.bodies import codec
 from hermes_queue.broker.enqueue import enqueue
 from hermes_queue.ledger import Ledger
 from hermes_queue.models import ScoredTrajectory, TrajectoryJob
@@ -58,15 +56,7 @@ class Factory:
     def wait_done(self, run_id: str = "run", timeout_s: float = 90.0) -> list[ScoredTrajectory]:
         """Every record in the stream, in order of publication."""
         wait_until("run done", lambda: self.ledger.run_status(run_id).done, timeout_s=timeout_s)
-        return self.records()
-
-    def records(self) -> list[ScoredTrajectory]:
-        found = []
-        for _, fields in self.ledger.client.xrange("hq:results"):
-            for trajectory_id in json.loads(fields[b"members"]):
-                body = self.ledger.client.get(f"hq:body:{trajectory_id}")
-                found.append(codec.decode_record(body))
-        return found
+        return published_records(self.ledger)
 
 
 @pytest.fixture

@@ -31,9 +31,10 @@ def test_a_program_whose_worker_was_killed_is_finished_elsewhere_and_published_o
         agent = {"kind": "command", "model": "policy", "base_url": url}
         agent["params"] = {"program": program("print(work())"), "probe_tools": False}
         job = make_job("run", "i", item=ROW, agent=agent)
-        first = start_worker(concurrency=1)
+        first = start_worker(concurrency=1, HERMES_QUEUE_RESUME_SNAPSHOT_TURNS="1")
         enqueue([job], ledger=ledger)
-        wait_until("the program has its first reply", lambda: len(asked) == 1)
+        key = f"hq:traj:{job.trajectory_id}"
+        wait_until("the first reply is noted", lambda: ledger.client.hget(key, "journal"))
         answers.append(completion(r"\boxed{24}"))
         first.kill9()
         start_worker(concurrency=1)
@@ -43,3 +44,12 @@ def test_a_program_whose_worker_was_killed_is_finished_elsewhere_and_published_o
     assert record.program is not None
     assert (record.program.name, record.program.exit_code) == ("tiny", 0)
     assert record.attempts == ()
+    [lost] = [event for event in record.events if event["event"] == "not_resumed"]
+    assert (lost["lost_turns"], lost["reason"]) == (
+        1,
+        "the processes of a program cannot be restored",
+    )
+    assert lost["prompt_tokens"] > 0
+    usages = [record.usage.prompt_tokens, record.usage.completion_tokens]
+    paid = sum(usages) + lost["prompt_tokens"] + lost["completion_tokens"]
+    assert float(ledger.client.hget("hq:totals", "tokens")) == paid, "both replies are booked"

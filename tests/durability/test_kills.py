@@ -8,6 +8,7 @@ import time
 
 import pytest
 import redis
+from records import published_records
 from spool_files import spooled
 from worker_process import wait_until
 from zygote import run_forked
@@ -106,7 +107,7 @@ def test_sigterm_lets_jobs_that_are_nearly_done_finish(factory, start_worker):
     jobs = factory.enqueue(2, seconds=5)
     factory.wait_running(2)
     assert worker.terminate() == 0, worker.log()
-    records = factory.records()
+    records = published_records(factory.ledger)
     assert_each_once(records, jobs)
     assert {r.epoch for r in records} == {1}
 

@@ -8,7 +8,7 @@ import os
 import kombu.pools
 import pytest
 from celery import Celery
-from records import make_job
+from records import make_job, published_records
 from worker_process import wait_until
 from zygote import run_forked
 
@@ -204,7 +204,7 @@ def test_celery_revokes_a_trajectory_and_limits_the_rate(
     factory.wait_running(4)
     celery("control", "terminate", "SIGTERM", f"{first.trajectory_id}.1")
     wait_until("it was published", lambda: ledger.run_status("run").failed == 1)
-    [record] = factory.records()
+    [record] = published_records(factory.ledger)
     assert (record.trajectory_id, record.stop_reason) == (first.trajectory_id, "cancelled")
 
 

@@ -1,4 +1,4 @@
-"""A trajectory whose worker is killed goes on in another one of the host, where it was."""
+"""A trajectory whose worker is killed goes on in another one, where it was."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ from worker_process import wait_until
 from hermes_queue.agent.tokens.invariants import token_violations
 from hermes_queue.broker.enqueue import enqueue
 from hermes_queue.settings import PathSettings
+from hermes_queue.testing import ModalTestServer, localmodal, localmodal_server
+
+__all__ = ["localmodal", "localmodal_server"]
 
 TURNS = 10
 SUPPORT = str(Path(__file__).parents[1] / "support")
@@ -72,6 +75,12 @@ def wait_for_a_snapshot(ledger, job) -> None:
     wait_until("a snapshot", lambda: ledger.client.hget(key, "snapshot"))
 
 
+def images_with_files(server: ModalTestServer) -> list[str]:
+    """Copies of directories that the Modal-compatible server has."""
+    store = server._background.server.store
+    return [name for name, image in list(store.images.items()) if image.files]
+
+
 def wait_half_way(ledger, job, model) -> None:
     wait_for_a_snapshot(ledger, job)
     wait_until("turns after it", lambda: len(model.sampled) >= TURNS // 2)
@@ -123,6 +132,22 @@ def test_the_tokens_of_a_killed_workers_trajectory_are_exact(
     start_worker(concurrency=2, **OFTEN)
     [record] = factory.wait_done()
     check_tokens(record, model, check(record, ledger))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may map a range of uids everywhere")
+def test_on_modal_it_goes_on_in_a_sandbox_of_another_host(
+    factory, ledger, start_worker, model, job, localmodal, tmp_path
+):
+    remote = {**OFTEN, "HERMES_QUEUE_SANDBOX_BACKEND": "modal"}
+    doomed = start_worker(concurrency=2, HERMES_QUEUE_PATHS_CACHE=str(tmp_path / "1"), **remote)
+    wait_half_way(ledger, job, model)
+    doomed.kill9()
+    assert images_with_files(localmodal)
+    start_worker(concurrency=2, HERMES_QUEUE_PATHS_CACHE=str(tmp_path / "2"), **remote)
+    [record] = factory.wait_done()
+    check_tokens(record, model, check(record, ledger))
+    wait_until("the end of its copies", lambda: not images_with_files(localmodal))
 
 
 @pytest.mark.exhaustive

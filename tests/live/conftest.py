@@ -25,9 +25,11 @@ sys.path.insert(0, str(HERE))
 from live_server import LiveServer  # noqa: E402
 from trail_env import row  # noqa: E402
 
-DONE_TIMEOUT_S = 1500.0
+DONE_TIMEOUT_S = 3000.0
+RESCORE_TIMEOUT_S = 1500.0
 TEST_TIMEOUT_S = 900
 """The first test waits for the server too."""
+NEEDED = ("--server", "--server-venv", "--model-dir", "--program-model-dir")
 MODES = {
     "messages": {"token_ids": True, "parser": "hermes"},
     "tokens": {"mode": "tokens", "parser": "hermes"},
@@ -39,6 +41,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--server-venv", type=Path, help="where it is installed")
     parser.addoption("--episodes", type=int, default=100, help="of each mode and temperature")
     parser.addoption("--model-dir", type=Path, help="made by tests/live/tiny_model.py")
+    parser.addoption("--program-model-dir", type=Path, help="by tests/live/program_model.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -51,17 +54,18 @@ class Live:
     """What the tests start servers with."""
 
     def __init__(self, config: pytest.Config, directory: Path) -> None:
-        if not all(map(config.getoption, ("--server", "--server-venv", "--model-dir"))):
+        if not all(map(config.getoption, NEEDED)):
             raise pytest.UsageError("needs a server: make test-vllm, or make test-sglang")
         self.kind: str = config.getoption("--server")
         self.venv = Path(config.getoption("--server-venv")).absolute()
         self.model = Path(config.getoption("--model-dir")).absolute()
+        self.program_model = Path(config.getoption("--program-model-dir")).absolute()
         self.directory = directory
 
-    def server(self, *arguments: str, **environment: str) -> LiveServer:
+    def server(self, *arguments: str, model: Path | None = None, **environment: str) -> LiveServer:
         """One that is not started yet."""
         return LiveServer(
-            self.kind, self.venv, self.model, self.directory, *arguments, **environment
+            self.kind, self.venv, model or self.model, self.directory, *arguments, **environment
         )
 
     def processed(self) -> LiveServer:
@@ -164,6 +168,8 @@ def rescored(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
         path = tmp_path / "records.jsonl"
         path.write_text("".join(f"{record.model_dump_json()}\n" for record in records))
         command = [str(Path(sys.executable).with_name("hermes-queue")), "rescore", str(path)]
-        return subprocess.run([*command, *flags], capture_output=True, text=True, timeout=600)
+        return subprocess.run(
+            [*command, *flags], capture_output=True, text=True, timeout=RESCORE_TIMEOUT_S
+        )
 
     return rescored

@@ -13,7 +13,7 @@ import argparse
 import json
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +98,8 @@ def shown_tools(
     return [{"type": "function", "function": function} for function in described]
 
 
-def build_tokenizer(tools: list[dict[str, Any]]) -> Any:
+def build_tokenizer(tools: list[dict[str, Any]], texts: Sequence[str] = ()) -> Any:
+    """A tokenizer for dialogues with `tools`, and for `texts`."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -106,6 +107,7 @@ def build_tokenizer(tools: list[dict[str, Any]]) -> Any:
         rng = random.Random(0)
         for _ in range(1000):
             yield json.dumps(tools) + "".join(f"\n{m['content']}" for m in dialogue(rng))
+        yield from (text for text in texts for _ in range(20))
         yield from (Path(module.__file__).read_text() for module in (json, random, argparse))
 
     bpe = Tokenizer(models.BPE())

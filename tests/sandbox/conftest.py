@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from hermes_queue.localmodal import enclosure
 from hermes_queue.sandbox import make_backend
 from hermes_queue.sandbox.base import SandboxBackend
 from hermes_queue.sandbox.fleet import Fleet, SandboxObserver
@@ -40,7 +41,7 @@ class Candidate:
     memory_mb: int = MEMORY_MB
     """What a slot may use."""
     keeps_snapshots: bool = False
-    """What a slot has written can be brought back: each slot has mounts of its own."""
+    """What a slot has written can be brought back."""
     named_streams: bool = True
     """A command can open its own output as /dev/stdout and /dev/stderr."""
 
@@ -56,13 +57,22 @@ def local(isolation: str, **more: bool) -> Candidate:
     return Candidate("local", settings, **more)
 
 
-def modal(slots_per_sandbox: int, **more: bool) -> Candidate:
+def modal(
+    slots_per_sandbox: int, *, isolated: bool = True, named_streams: bool = True
+) -> Candidate:
     settings = {
         "HERMES_QUEUE_MODAL_SLOTS_PER_SANDBOX": str(slots_per_sandbox),
         "HERMES_QUEUE_MODAL_SLOT_MEMORY_MB": str(MEMORY_MB),
         "HERMES_QUEUE_MODAL_CREATES_PER_S": "1000",
     }
-    return Candidate("modal", settings, own_image=True, **more)
+    return Candidate(
+        "modal",
+        settings,
+        isolated=isolated,
+        own_image=True,
+        keeps_snapshots=isolated,
+        named_streams=named_streams,
+    )
 
 
 BACKENDS = {
@@ -76,13 +86,19 @@ if os.geteuid() == 0:
     BACKENDS["modal-slots-10"] = modal(10)
     # As above, where root inside has the rights that Docker gives by default.
     BACKENDS["modal-docker"] = modal(10)
+    # As above, where root inside may mount: each slot has mounts of its own.
+    BACKENDS["modal-mounts"] = modal(10)
     # As above, inside gVisor.
     BACKENDS["modal-gvisor"] = modal(10, named_streams=False)
 
 REPEATED = {"modal-slots-1"} if os.geteuid() == 0 and not os.environ.get("REPETITIONS") else set()
 """As root, ten slots try all that one slot does, and as an ordinary user (test_ordinary_user.py)
 one slot is what is tried: here only `make test-modal-oldest` repeats it."""
-VARIANTS = {"modal-docker": {"capabilities": "docker"}, "modal-gvisor": {"runtime": "gvisor"}}
+VARIANTS = {
+    "modal-docker": {"capabilities": "docker"},
+    "modal-mounts": {"capabilities": "mounts"},
+    "modal-gvisor": {"runtime": "gvisor"},
+}
 """Of the Modal-compatible server. What depends on root's rights is tried in test_modal_kernels.py;
 all the rest by `make test-modal-docker` and `make test-gvisor`, which name them in BACKENDS."""
 WANTED = set(os.environ.get("BACKENDS", "").split()) or BACKENDS.keys() - REPEATED - VARIANTS.keys()
@@ -92,9 +108,10 @@ TRIED = {name: candidate for name, candidate in BACKENDS.items() if name in WANT
 DEAR_ON_MODAL = {
     "a_program_in_the_slot_talks_to_the_worker",
     "connections_are_bounded_and_slow_readers_wait",
+    "what_a_snapshot_cannot_bring_back_has_none",
 }
-"""Megabytes and hundreds of connections through two implementations of a protocol; test_relay.py
-tries the relay without them."""
+"""Megabytes and hundreds of connections through two implementations of a protocol, of which
+test_relay.py tries the relay without them; and what test_modal_snapshots.py tries, too."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -137,10 +154,15 @@ def provider(request: pytest.FixtureRequest) -> None:
 
 
 @pytest.fixture
-def server_variant(localmodal: ModalTestServer) -> Iterator[Callable[..., None]]:
+def server_variant(
+    localmodal: ModalTestServer, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., None]]:
     """Let the sandboxes of the Modal-compatible server be of another kind."""
     store = localmodal._background.server.store
     limits = store.limits
+    # No option of the server: it opens more of the host's kernel.
+    mounts = (*enclosure.CAPABILITIES["wide"], "sys_admin")
+    monkeypatch.setitem(enclosure.CAPABILITIES, "mounts", mounts)
 
     def vary(**changes: str) -> None:
         store.limits = dataclasses.replace(store.limits, **changes)

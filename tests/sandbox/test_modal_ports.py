@@ -104,7 +104,7 @@ async def test_a_machine_that_dies_is_a_lost_slot(start, localmodal, monkeypatch
 async def test_an_image_without_python_is_refused_with_what_it_lacks():
     box = ModalSandbox(SimpleNamespace(object_id="sb-1"), ModalSettings(image="alpine"))
     with pytest.raises(SandboxRejected, match="image alpine has no python3"):
-        await box.listen(Lease("slot", 20_000, "/workspace", "/workspace"), Greeter)
+        await box.listen(Lease("slot", "name", 20_000, "/workspace", "/workspace"), Greeter)
 
 
 @pytest.mark.exhaustive

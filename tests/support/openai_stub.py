@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from json_server import json_server
 
 
 class OpenAIStub:
@@ -58,32 +58,6 @@ class OpenAIStub:
 def openai_stub() -> Iterator[tuple[OpenAIStub, str]]:
     """The stub and its base URL."""
     stub = OpenAIStub()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self._answer({})
-
-        def do_POST(self) -> None:
-            self._answer(json.loads(self.rfile.read(int(self.headers["content-length"]))))
-
-        def _answer(self, body: dict[str, Any]) -> None:
-            status, answer = stub.respond(self.path, body, self.headers.get("authorization", ""))
-            data = json.dumps(answer).encode()
-            self.send_response(status)
-            self.send_header("content-type", "application/json")
-            self.send_header("content-length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-    thread.start()
-    try:
-        yield stub, f"http://127.0.0.1:{server.server_address[1]}/v1"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    # Looked up in each call: tests replace it.
+    with json_server(lambda *call: stub.respond(*call)) as url:
+        yield stub, f"{url}/v1"

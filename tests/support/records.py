@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+
+from hermes_queue.bodies import codec
+from hermes_queue.ledger import Ledger
 from hermes_queue.models import (
     Failure,
     Message,
@@ -62,3 +66,12 @@ def make_record(
         ),
         sequences=(TokenSequence(ids=(1, 2, 3), loss_mask=(0, 0, 1), logprobs=(0.0, 0.0, -0.5)),),
     )
+
+
+def published_records(ledger: Ledger) -> list[ScoredTrajectory]:
+    """Every record in the stream of results, in order of publication."""
+    return [
+        codec.decode_record(ledger.client.get(f"hq:body:{trajectory_id}"))
+        for _, fields in ledger.client.xrange("hq:results")
+        for trajectory_id in json.loads(fields[b"members"])
+    ]

@@ -8,8 +8,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from json_server import json_server
 
 Body = dict[str, Any]
 
@@ -94,36 +95,6 @@ class ScriptedModel:
 def scripted_model(play: Callable[[Body], Say | Fail]) -> Iterator[ScriptedModel]:
     """The model, listening at its `url`."""
     model = ScriptedModel(play)
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_GET(self) -> None:
-            self._answer({})
-
-        def do_POST(self) -> None:
-            self._answer(json.loads(self.rfile.read(int(self.headers["content-length"]))))
-
-        def _answer(self, body: Body) -> None:
-            status, answer = model.respond(self.path, body)
-            data = json.dumps(answer).encode()
-            self.send_response(status)
-            self.send_header("content-type", "application/json")
-            self.send_header("content-length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-    thread.start()
-    model.url = f"http://127.0.0.1:{server.server_address[1]}/v1"
-    try:
+    with json_server(lambda path, body, _: model.respond(path, body)) as url:
+        model.url = f"{url}/v1"
         yield model
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()

@@ -338,6 +338,28 @@ def test_schemas_that_no_server_could_take_are_refused() -> None:
             asked(chat.DIALECT, body)
 
 
+@pytest.mark.parametrize("name", DIALECTS)
+@pytest.mark.parametrize(
+    ("field", "value", "text"),
+    [
+        ("parameters", {"enum": [0] * 20_000}, "too many values"),
+        ("parameters", {"enum": ["x" * 600_000]}, "600,014 characters"),
+        ("description", "x" * 600_000, "600,000 characters"),
+    ],
+)
+def test_a_tool_that_takes_long_to_write_is_refused(
+    name: str, field: str, value: Any, text: str
+) -> None:
+    if name == "messages" and field == "parameters":
+        field = "input_schema"
+    tool: Any = {"name": "a", field: value}
+    if name == "chat":
+        tool = {"function": tool}
+    said = {"input": "x"} if name == "responses" else {"messages": [{"role": "user"}]}
+    with pytest.raises(BadCall, match=rf"^tools\[0\].*(parameters|description).*{text}"):
+        asked(DIALECTS[name], {**said, "tools": [tool]})
+
+
 STRANGE: tuple[Any, ...] = (
     *(None, True, 0, -1, 1.5, 2**63, "", "x", "\ud800", "text", [], {}, [None], [[]]),
     *([{}], {"type": []}, {"type": "text", "text": 5}, ["text"], {"a": {"b": [1]}}),

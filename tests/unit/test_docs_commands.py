@@ -44,6 +44,10 @@ FOREIGN = {
 """Programs that are not ours: named in the documentation, not checked."""
 
 FOREIGN_FLAGS = {
+    **dict.fromkeys(
+        ("--from", "--chown", "--chmod", "--link", "--mount", "--platform"), "Dockerfile"
+    ),
+    **dict.fromkeys(("--security", "--parents", "--exclude"), "Dockerfile"),
     "--no-deps": "pip",
     "--hash": "pip",
     "--generate-hashes": "uv",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from hermes_queue.agent.capture import session as sessions
 from hermes_queue.agent.capture.account import MAX_OTHER_REQUESTS
 from hermes_queue.agent.capture.allowance import CALLS_AT_LEAST
 from hermes_queue.agent.capture.calls import Answer, ModelCall, Refused
-from hermes_queue.agent.capture.equality import is_long
+from hermes_queue.agent.capture.equality import measured
 from hermes_queue.agent.capture.session import AttemptSession
 from hermes_queue.agent.capture.tool_calls import fits
 from hermes_queue.agent.capture.tree import ReplyTree
@@ -136,6 +137,17 @@ async def test_calls_beside_the_task_use_no_turn_but_are_bounded() -> None:
         await attempt.ask(call(f"Name file {number}."))
     assert await refused(attempt, call("Name one more.")) == "stopped"
     assert attempt.session.stop_reason == "max_turns"
+
+
+async def test_conversations_that_overtake_each_other_have_no_more_turns_than_one_may() -> None:
+    attempt = Attempt(Model(), max_turns=5)
+    done = [Message(role="assistant", content="Done."), Message(role="user", content="Go on.")]
+    for number in range(10):  # each of them is the main one as soon as it is the longest
+        for turn in range(5 + number):
+            with suppress(Refused):
+                await attempt.ask(call(f"Conversation {number}.", *(turn * done)))
+    labels = [attempt.result.branches[turn.branch or 0].label for turn in attempt.result.turns]
+    assert (labels.count("main"), attempt.session.stop_reason) == (5, "max_turns")
 
 
 async def test_calls_that_failed_use_no_turn() -> None:
@@ -534,8 +546,17 @@ async def test_calls_in_a_reply_that_comes_back_are_counted_though_its_delivery_
     assert (await attempt.ask(call())).turn == 2  # and an equal call is a new sample
 
 
-def test_a_call_of_many_short_messages_or_calls_is_long() -> None:
-    made = ToolCall(id="f", function=FunctionCall(name="f", arguments="{}"))
-    assert is_long(call(TASK, Message(role="assistant", tool_calls=(made,) * 600)))
-    assert is_long(longer(300))
-    assert not is_long(longer(100))
+async def test_a_call_of_much_text_or_of_many_short_messages_calls_or_tools_is_long() -> None:
+    def calls(arguments: str, count: int = 1) -> Message:
+        made = ToolCall(id="f", function=FunctionCall(name="f", arguments=arguments))
+        return Message(role="assistant", tool_calls=(made,) * count)
+
+    tool = {"type": "function", "function": {"name": "f", "description": 1000 * "x"}}
+    much = 600_000 * "x"
+    long = (
+        *(longer(300), call(TASK, calls("{}", 600)), call(TASK, calls(much))),
+        *(call(TASK, Message(role="assistant", reasoning=much)), call(tools=(tool,) * 600)),
+    )
+    assert [(await measured(each)).is_long for each in long] == [True] * 5
+    short = longer(100), call(TASK, calls("{}", 400)), call(tools=(tool,) * 100)
+    assert [(await measured(each)).is_long for each in short] == [False] * 3

@@ -16,10 +16,12 @@ from hermes_queue.agent.tokens.invariants import token_violations
 from hermes_queue.bodies import codec
 from hermes_queue.errors import SchemaTooNew
 from hermes_queue.models import (
+    FunctionCall,
     Message,
     ProgramRun,
     ScoredTrajectory,
     TokenSequence,
+    ToolCall,
     TrajectoryGroup,
 )
 from hermes_queue.sinks.atropos.wire import GroupRefused, convert
@@ -28,6 +30,7 @@ from hermes_queue.sinks.datasets.jsonl import JsonlSink
 from hermes_queue.sinks.selection import Filters, Selection
 from hermes_queue.telemetry.scrubbing import Scrubber
 from workers.draft import Draft
+from workers.program.answer import with_answer
 from workers.record import encoded, record_of
 
 TITLE = Message(role="user", content="A title, please.")
@@ -268,3 +271,24 @@ def test_tools_and_messages_are_those_of_the_main_conversation() -> None:
     assert [message.role for message in record.messages][-1] == "assistant"
     assert record.messages[-1].content == "Done."
     assert BASH["type"] == "function"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "heard"),
+    [
+        ('{"message": "It is 24."}', "It is 24."),
+        ('{"message": ""}', None),
+        ('{"message": 24}', None),
+        ('["It is 24."]', None),
+        ("[" * 100_000, None),
+    ],
+)
+def test_an_answer_that_is_given_in_a_call_is_heard_by_the_verifier(arguments, heard):
+    last = Message(
+        role="assistant",
+        content="Now I end.",
+        tool_calls=(ToolCall(id="1", function=FunctionCall(name="finish", arguments=arguments)),),
+    )
+    said = with_answer([USER, last], "finish.message")
+    assert [message.content for message in said[2:]] == ([heard] if heard else [])
+    assert with_answer([USER, last], "") == [USER, last]

@@ -119,6 +119,11 @@ def test_a_model_name_that_would_end_a_string_in_a_configuration_is_refused(name
         ({"dialect": "gemini"}, "dialect: .*'chat', 'responses' or 'messages'"),
         ({"netwrok": True}, "netwrok: there is no such field; there are .*refusal_status"),
         ({"name": "My Agent"}, "name"),
+        (
+            {"pythons": ["3.12", "3.9"]},
+            "pythons: 3.9: pip installs locks into Python 3.10 or newer",
+        ),
+        ({"answer": "finish"}, "answer: String should match"),
         ({"lock": "\n".join([PIN] * 20_000)}, "lock: String should have at most 1048576"),
         ({"env": {f"A{n}": "x" * 60_000 for n in range(20)}}, "at most 1048576 can travel with"),
     ],
@@ -148,7 +153,7 @@ def test_of_a_lock_nothing_is_installed_from_but_the_lines_that_were_checked():
 
 
 def test_there_are_these_presets():
-    names = "mini-swe-agent mini-swe-agent-text hermes-agent aider codex claude-code"
+    names = "mini-swe-agent mini-swe-agent-text hermes-agent aider openhands codex claude-code"
     assert preset_names() == tuple(names.split())
 
 
@@ -200,7 +205,9 @@ def test_a_program_like_another_differs_in_what_it_says(tmp_path):
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        ("[programs.a]\nrun = 3\n", "programs.a.run: Input should be a valid string"),
+        ("[programs.a]\nrun = 3\n", "programs.a: run: Input should be a valid string"),
+        ("[programs.a]\nruns = 'x'\n", "programs.a: runs: there is no such field"),
+        ("[programs.a]\nrun = 'x'\n", r"programs.a: \{task\} is neither in run nor in env"),
         ("[programs.a]\nlike = 'b'\n", "programs.a.like: there is no program 'b'"),
         ("[programs.a]\nlike = 'b'\n[programs.b]\nlike = 'a'\n", "leads in a circle"),
         ("[programs.a]\nrequirements = 'no.lock'\n", "programs.a.requirements: cannot be read"),

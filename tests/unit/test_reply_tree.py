@@ -146,6 +146,29 @@ def test_the_model_sees_what_the_program_sent_if_that_is_asked_for():
     assert len(program.events("reasoning_left_out")) == 1
 
 
+@pytest.mark.parametrize("history", ["sampled", "agent"])
+def test_results_answer_the_calls_that_were_sampled_whatever_ids_the_program_gives_them(history):
+    program = Program(history=history)
+    first = say(None, "ls", "pwd")
+    program.ask(first, USER)
+    own = say(None, "ls", "pwd", ids="own")
+    program.ask(say("Done."), USER, own, result("a", "own0"), result("/", "own1"))
+    path = program.tree.main_path()
+    assert path == [USER, first, result("a", "c0"), result("/", "c1"), say("Done.")]
+    placed = program.place(USER, own, result("a", "own0"), result("/", "own1"), say("Done."), USER)
+    assert placed.anchor is not None, "results of other calls in another order would differ"
+    assert program.place(USER, own, result("/", "own1"), result("a", "own0")).parent == 0
+    assert len(program.place(USER, own, result("a", "own1")).new_messages) == 1
+
+
+def test_of_two_equal_replies_the_one_that_the_program_got_is_continued(program):
+    program.ask(say(None, "ls"), USER)
+    program.ask(say(None, "ls"), USER, deliver=False)
+    program.ask(say("Done."), USER, say(None, "ls"), result("a"))
+    assert [turn.parent for turn in program.result.turns] == [None, None, 0]
+    assert program.result.turns[1].call.status == "undelivered"
+
+
 def test_equal_calls_get_siblings_of_which_either_can_be_continued(program):
     one, other = say(None, "ls"), say(None, "pwd")
     program.ask(one, USER)

@@ -17,12 +17,14 @@ from ledger_steps import age_lease, begin, enqueue, swept
 from records import make_job
 
 from hermes_queue.agent.endpoint.connection import close_clients
+from hermes_queue.agent.loop import AgentResult
 from hermes_queue.agent.tokens.invariants import token_violations
 from hermes_queue.bodies.steps import JournalStep, decode_entry, encode_entry
+from hermes_queue.cancellation import end_tasks
 from hermes_queue.errors import NoSnapshot, RedisUnavailable, SandboxError
 from hermes_queue.ledger import Claim, Ledger
 from hermes_queue.ledger.fleet.journal import append, needed_snapshots, read_journal
-from hermes_queue.models import ScoredTrajectory, TrajectoryJob
+from hermes_queue.models import ScoredTrajectory, TrajectoryJob, Turn, Usage
 from hermes_queue.sandbox.base import (
     Capabilities,
     ExecutionRequest,
@@ -31,10 +33,11 @@ from hermes_queue.sandbox.base import (
     SlotSpec,
 )
 from hermes_queue.sandbox.snapshots import Snapshot
-from hermes_queue.settings import ModelSettings, ResumeSettings
+from hermes_queue.settings import LeaseSettings, ModelSettings, ResumeSettings
 from workers.draft import Draft
 from workers.record import record_of
 from workers.resume.journal import TurnJournal
+from workers.resume.replies import note_replies
 from workers.resume.unneeded import delete_unneeded
 from workers.rollout import rollout
 from workers.runtime import Runtime
@@ -268,6 +271,32 @@ async def test_tokens_that_a_hand_back_has_booked_are_not_booked_again(
     assert draft.spent.tokens == whole.prompt_tokens + whole.completion_tokens - tokens
 
 
+@pytest.mark.parametrize(("booked", "turns", "tokens"), [(0, 4, 606), (1, 2, 404)])
+async def test_what_cannot_be_continued_is_paid_for_by_the_next_attempt_and_booked_once(
+    host: Host, ledger: Ledger, booked: int, turns: int, tokens: int
+) -> None:
+    job = job_of(ledger, steps_env.played(TURNS))
+    for epoch in (1, 2):
+        runtime = host.runtime()
+        runtime.lease = LeaseSettings(renew_s=0.01)
+        claim = Claim(job.trajectory_id, begin(ledger, job, owner=runtime.owner).epoch)
+        usage = Usage(prompt_tokens=100 * epoch, completion_tokens=epoch)
+        result = AgentResult(turns=[Turn(usage=usage)] * 2)
+        noting = asyncio.create_task(note_replies(runtime, claim, result))
+        while len(host.entries(job)) < epoch:
+            await asyncio.sleep(0.01)
+        await end_tasks(noting)
+        runtime.executor.shutdown()
+        age_lease(ledger, job)
+        assert host.take_back() == [job.trajectory_id]
+    ledger.client.hset(f"hq:traj:{job.trajectory_id}", "booked", booked)
+    draft = await host.attempt(job)
+    [event] = events(draft, "not_resumed")
+    assert event["lost_turns"] == turns
+    assert event["prompt_tokens"] + event["completion_tokens"] == tokens
+    assert (draft.spent.tokens, draft.counts_journal) == (tokens, True)
+
+
 async def test_an_agent_that_does_not_touch_its_slot_continues_on_any_host(
     host: Host, ledger: Ledger
 ) -> None:
@@ -355,6 +384,10 @@ async def test_a_job_begins_anew_with_a_journal(host: Host, ledger: Ledger, spoi
     assert not events(draft, "resumed")
     [event] = events(draft, "not_resumed")
     assert event["reason"]
+    journal, name = host.journals[-1], job.trajectory_id
+    journal._runtime = host.runtime()
+    await journal.forget()
+    assert list(host.shelf.kept) == [needed_snapshots(ledger, [name])[name]]
 
 
 async def test_a_job_under_which_a_worker_died_that_ran_it_alone_begins_anew(

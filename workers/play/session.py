@@ -45,6 +45,8 @@ from workers.record import final_record
 RECORD_MAX_BYTES = 256 << 20
 """A record goes to a file here and not through Redis, whose caps do not apply."""
 _TRACEBACK_LINES = 40
+_OWN_CODE = ("env_bug",)
+"""Causes whose traceback is shown."""
 _STAGES: Mapping[Stage, str] = {
     "prepare": "preparing the environment, which takes minutes if this host has never had it",
     "acquire": "getting a slot",
@@ -186,7 +188,8 @@ class _Session:
             self._display.program(draft.agent.program, draft.job.limits.observation_bytes)
         if failure is not None:
             self._display.failure(failure)
-            if cause := failure.__cause__:
+            # Of code that a user wrote; a server or sandbox that failed is named by the message.
+            if (cause := failure.__cause__) and failure.kind in _OWN_CODE:
                 lines = "".join(traceback.format_exception(cause)).splitlines()
                 self._display.say("\n".join(lines[-_TRACEBACK_LINES:]), dim=True)
         usage, cost = draft.agent.usage, draft.cost_usd(draft.agent.usage)

@@ -22,6 +22,7 @@ from hermes_queue.sandbox.base import Listening, SandboxBackend, Slot
 from hermes_queue.sandbox.context import SlotContext
 from hermes_queue.telemetry.scrubbing import MASK
 from workers.draft import Draft
+from workers.program.answer import with_answer
 from workers.program.files import kept, placed
 from workers.program.outcome import Ended, outcome
 from workers.program.process import ProgramProcess
@@ -83,7 +84,7 @@ async def run_command(
         result.program = _facts(program, started, session, process, files)
     finally:
         result.messages[:] = tree.main_path()
-        result.transcript = tree.main_path(sampled=True)
+        result.transcript = with_answer(tree.main_path(sampled=True), program.answer)
         draft.tools = tree.main_tools() or draft.tools
         result.changed()
     ended = _ended(session, process, waited_s=waited_s, slot_killed=draft.slot_killed_before)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
 from hermes_queue.agent.chat import ChatClient
 from hermes_queue.agent.loop import MAX_CALLS_PER_TURN
 from hermes_queue.agent.resumption import Continuation, Resumable
+from hermes_queue.cancellation import end_tasks
 from hermes_queue.errors import HermesQueueError, NoSnapshot
 from hermes_queue.ledger import Begun, Claim
 from hermes_queue.ledger.fleet.journal import needed_snapshots, read_journal
@@ -21,8 +24,9 @@ from hermes_queue.sandbox.context import SlotContext
 from hermes_queue.sandbox.snapshots import KeepsSnapshots
 from hermes_queue.tools.toolbox import Toolbox, load_tool
 from workers.draft import Draft
-from workers.resume.kept import Kept
+from workers.resume.kept import Kept, paid
 from workers.resume.recorder import Recorder
+from workers.resume.replies import note_replies
 from workers.runtime import Runtime
 from workers.upkeep import metering
 
@@ -41,6 +45,8 @@ class TurnJournal:
         self.continuation: Continuation | None = None
         """The state of the agent that is continued; None = it begins."""
         self._recorder: Recorder | None = None
+        self._left = ""
+        """The snapshot of an earlier attempt's turns that are not continued."""
 
     async def restored(
         self,
@@ -56,13 +62,26 @@ class TurnJournal:
         Raises:
             SandboxError: the sandbox could not answer.
         """
-        # A job under which a worker died that ran it alone begins anew: its turns may be why.
-        if not self._begun.has_journal or self._begun.deaths:
+        if not self._begun.has_journal:
             return False
+        # A job under which a worker died that ran it alone begins anew: its turns may be why.
+        kept = None if self._begun.deaths else await self._continue(context, tools, make_prompt)
+        if kept is None:
+            self._left = await self._needed()
+        return bool(kept and kept.snapshot_id)
+
+    async def _continue(
+        self,
+        context: SlotContext,
+        tools: Sequence[str],
+        make_prompt: Callable[[], Sequence[Message]],
+    ) -> Kept | None:
+        entries: list[bytes] = []
         try:
-            kept = await self._read(tools)
+            entries = await self._entries()
+            kept = await self._read(entries, tools)
             if kept is None:
-                return False
+                return None
             prompt, schemas = make_prompt(), [load_tool(name).schema() for name in tools]
             result = kept.result(prompt)
             if kept.last.basis != _basis(self._draft, schemas, prompt):
@@ -74,14 +93,15 @@ class TurnJournal:
             if kept.snapshot_id:
                 await self._restore(kept.snapshot_id, context)
         except (ValueError, NoSnapshot) as error:
-            self._begin_anew(error)
-            return False
+            await self._begin_anew(entries, error)
+            return None
         self._kept, self.continuation = kept, continuation
         self._draft.continue_from(result, kept, self._begun.booked_epoch)
+        await self._pay(entries[kept.entries :])
         self._note_continuation(kept)
-        return bool(kept.snapshot_id)
+        return kept
 
-    async def _read(self, tools: Sequence[str]) -> Kept | None:
+    async def _entries(self) -> list[bytes]:
         runtime, bounds = self._runtime, self._runtime.resume
         call = partial(
             read_journal,
@@ -90,10 +110,19 @@ class TurnJournal:
             most=3 * bounds.max_turns,  # a turn has a step and a mark at most
             most_bytes=2 * bounds.max_bytes,
         )
-        entries = await runtime.until_redis_answers(call)
+        return await runtime.until_redis_answers(call)
+
+    async def _read(self, entries: Sequence[bytes], tools: Sequence[str]) -> Kept | None:
         files = any(load_tool(name).runs_in == "slot" for name in tools)
         read = partial(Kept.of, epoch=self._claim.epoch, needs_files=files)
-        return await runtime.in_thread(read, entries)
+        return await self._runtime.in_thread(read, entries)
+
+    async def _pay(self, entries: Sequence[bytes]) -> int:
+        """Count turns that are not continued; returns their number."""
+        find = partial(paid, entries, booked_epoch=self._begun.booked_epoch)
+        turns, usage = await self._runtime.in_thread(find)
+        self._draft.pay_for(usage)
+        return turns
 
     async def _restore(self, snapshot_id: str, context: SlotContext) -> None:
         backend = self._runtime.backend
@@ -105,10 +134,19 @@ class TurnJournal:
             await context.renew()
             raise
 
-    def _begin_anew(self, error: Exception) -> None:
+    async def _begin_anew(self, entries: Sequence[bytes], error: Exception) -> None:
+        turns = await self._pay(entries)
         name, extra = self._claim.trajectory_id, {"action": "not_resumed"}
         logger.warning("%s begins anew: %s", name, error, extra=extra)
-        event = {"turn": 0, "event": "not_resumed", "reason": str(error)[:300]}
+        lost = self._draft.lost
+        event = {
+            "turn": 0,
+            "event": "not_resumed",
+            "reason": str(error)[:300],
+            "lost_turns": turns,
+            "prompt_tokens": lost.prompt_tokens,
+            "completion_tokens": lost.completion_tokens,
+        }
         self._draft.agent.events.append(event)
         metering.resumed(self._runtime.meter, self._draft.job.env, None)
 
@@ -153,24 +191,44 @@ class TurnJournal:
         )
         return self._recorder
 
-    async def forget(self) -> None:
-        """Delete the newest snapshot if the trajectory has ended, or begins anew. Never raises.
+    @asynccontextmanager
+    async def paying(self) -> AsyncIterator[None]:
+        """Note the replies to a program while the block runs: they are paid for if we die."""
+        noting = asyncio.create_task(note_replies(self._runtime, self._claim, self._draft.agent))
+        try:
+            yield
+        finally:
+            await end_tasks(noting)
 
-        If another worker has taken it over, that one may continue from the snapshot.
+    async def forget(self) -> None:
+        """Delete the snapshots if the trajectory has ended, or begins anew. Never raises.
+
+        If another worker has taken it over, that one may continue from the newest.
         """
         backend, recorder = self._runtime.backend, self._recorder
-        snapshot_id = recorder.snapshot_id if recorder else ""
+        own = recorder.snapshot_id if recorder else ""
         if self._kept and not recorder:
-            snapshot_id = self._kept.snapshot_id
-        if not snapshot_id or not isinstance(backend, KeepsSnapshots):
+            own = self._kept.snapshot_id
+        known = {own, self._left} - {""}
+        if not known or not isinstance(backend, KeepsSnapshots):
             return
-        name, ledger = self._claim.trajectory_id, self._runtime.ledger
         try:
-            needed = await self._runtime.in_thread(needed_snapshots, ledger, [name])
-        except HermesQueueError:  # `UnneededSnapshots` deletes it later
+            needed = await self._named_snapshot()
+        except HermesQueueError:  # `UnneededSnapshots` or the provider deletes them later
             return
-        if needed[name] != snapshot_id:
-            await backend.drop_snapshot(snapshot_id)
+        for each in known - {needed}:
+            await backend.drop_snapshot(each)
+
+    async def _needed(self) -> str:
+        """The snapshot that the journal names; "" = none, or Redis does not answer."""
+        try:
+            return await self._named_snapshot()
+        except HermesQueueError:
+            return ""
+
+    async def _named_snapshot(self) -> str:
+        name, ledger = self._claim.trajectory_id, self._runtime.ledger
+        return (await self._runtime.in_thread(needed_snapshots, ledger, [name]))[name]
 
 
 def _basis(draft: Draft, schemas: Sequence[Mapping[str, Any]], prompt: Sequence[Message]) -> str:

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
-from hermes_queue.agent.loop import AgentResult
+from hermes_queue.agent.loop import AgentResult, total
 from hermes_queue.agent.resumption import LoopState
-from hermes_queue.bodies.steps import JournalMark, JournalStep, decode_entry, with_known_ids
+from hermes_queue.bodies.steps import (
+    JournalMark,
+    JournalPaid,
+    JournalStep,
+    decode_entry,
+    with_known_ids,
+)
 from hermes_queue.models import Message, Turn, Usage
 
 
@@ -41,6 +48,8 @@ class Kept:
             entry = decode_entry(body)
             if entry.epoch >= epoch:
                 raise ValueError(f"entry {place} is of epoch {entry.epoch}, ours is {epoch}")
+            if isinstance(entry, JournalPaid):
+                raise ValueError("the processes of a program cannot be restored")
             if isinstance(entry, JournalMark):
                 if entry.turns != len(steps):
                     raise ValueError(f"entry {place} marks turn {entry.turns} of {len(steps)}")
@@ -102,6 +111,22 @@ class Kept:
             if booked_epoch is None or step.epoch <= booked_epoch
         ]
         return AgentResult(turns=counted).usage
+
+
+def paid(entries: Sequence[bytes], *, booked_epoch: int) -> tuple[int, Usage]:
+    """Number and tokens of the replies in a journal, without those that are booked.
+
+    Replies under leases up to `booked_epoch` are. What is damaged does not count.
+    """
+    turns, usages = 0, list[Usage]()
+    for body in entries:
+        with suppress(ValueError):
+            entry = decode_entry(body)
+            if entry.epoch > booked_epoch and not isinstance(entry, JournalMark):
+                turns += entry.turns if isinstance(entry, JournalPaid) else 1
+                usage = entry.usage if isinstance(entry, JournalPaid) else entry.record.usage
+                usages.append(usage)
+    return turns, total(usages)
 
 
 def _check(entry: JournalStep, before: Sequence[JournalStep]) -> None:

@@ -5,13 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from envs.base import Verdict
-from envs.harbor_task import box, boxes
-from envs.harbor_task.grading.modes import GradingBox, NotTaken, collect, make_box, untouched
+from envs.harbor_task import boxes
+from envs.harbor_task.grading.modes import (
+    GradingBox,
+    NotTaken,
+    make_box,
+    reported,
+    untouched,
+)
 from envs.harbor_task.grading.suspects import shadowing
 from envs.harbor_task.grading.testrun import TestRun, run_tests
 from envs.harbor_task.item import HarborItem
 from envs.harbor_task.task import GradingMode, TaskFolder
-from hermes_queue.errors import EnvInfraError
+from hermes_queue.errors import EnvInfraError, SandboxError, SlotLost
 from hermes_queue.sandbox.context import SlotContext
 
 
@@ -33,22 +39,33 @@ async def grade(item: HarborItem, context: SlotContext) -> Verdict:
     """
     task, mode = item.folder, mode_of(item)
     report = _facts(task, mode)
-    await box.kill_all(context)
     try:
-        report["notes"] += await collect(context, task)
         made = await make_box(context, task, mode)
-        run = await run_tests(context, task, made)
+        run = await _run(context, task, made)
     except NotTaken as error:
-        return Verdict(0.0, report={"reason": error.reason, "detail": str(error), **report})
+        return Verdict(0.0, report=error.report | report)
     report |= made.report | run.report
+    report["notes"] += made.notes
     if run.reward is None:
         await _control(context, task, mode, run.why)
         return Verdict(0.0, report={"reason": "verifier_broken", "detail": run.why, **report})
     reward = run.reward
-    if suspect := await _suspects(context, made):
-        report |= {"suspect": suspect[:100], "measured": reward.score}
-        return Verdict(0.0, report={"reason": "suspect", **report})
+    if reward.score > 0 and (suspect := await _suspects(context, made)):
+        report |= {"reason": "suspect", "measured": reward.score, **reported("suspect", suspect)}
+        return Verdict(0.0, report=report)
     return Verdict(reward.score, reward.rewards, {"reason": "graded", **report})
+
+
+async def _run(context: SlotContext, task: TaskFolder, made: GradingBox) -> TestRun:
+    """Run the tests; where an agent's programs run, a failure may be their doing."""
+    try:
+        return await run_tests(context, task, made)
+    except SlotLost:
+        raise
+    except SandboxError as error:
+        if suspect := await _suspects(context, made):
+            raise NotTaken("suspect", str(error), suspect) from error
+        raise
 
 
 def _facts(task: TaskFolder, mode: GradingMode) -> dict[str, Any]:
@@ -60,11 +77,10 @@ def _facts(task: TaskFolder, mode: GradingMode) -> dict[str, Any]:
 
 
 async def _suspects(context: SlotContext, made: GradingBox) -> list[str]:
-    """What may have graded in place of the image's programs. Only `restart` leaves room for it."""
+    """What may have run in place of the image's programs. Only `restart` leaves room for it."""
     if made.decisive is None:
         return []
-    changed: list[str] = made.report.get("changed_programs", [])
-    return [*changed, *await shadowing(context, made.changes, made.decisive)]
+    return await shadowing(context, made.changes, made.decisive)
 
 
 async def _control(context: SlotContext, task: TaskFolder, mode: GradingMode, why: str) -> None:

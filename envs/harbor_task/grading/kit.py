@@ -48,7 +48,7 @@ _GLIBC_TAGS = (5, 12, 17, 24, 26, 27, 28, 31, 34, 35, 36, 38, 39, 40, 41)
 
 
 @dataclass(frozen=True, slots=True)
-class Interpreter:
+class BoxPython:
     """What wheels must fit."""
 
     version: str
@@ -114,7 +114,7 @@ async def served(context: SlotContext) -> list[str]:
     return result.stdout.decode(errors="replace").splitlines() if result.ok else []
 
 
-def kit_asset(needs: Needs, found: Interpreter) -> AssetSpec:
+def kit_asset(needs: Needs, found: BoxPython) -> AssetSpec:
     """The kit for a set of packages and an interpreter, as one tar."""
     platforms = [word for tag in found.platforms for word in ("--platform", tag)]
     major, _, minor = found.version.partition(".")
@@ -138,7 +138,7 @@ def kit_asset(needs: Needs, found: Interpreter) -> AssetSpec:
     return AssetSpec(kind="verifier-kit", key=key, script=script, mount=mount)
 
 
-async def _look(context: SlotContext) -> Interpreter:
+async def _look(context: SlotContext) -> BoxPython:
     result = await context.run(_LOOK, cwd="/", user=ROOT, timeout_s=60.0)
     text = result.stdout.decode(errors="replace")
     version = re.search(r"^python (3\.\d+)$", text, re.MULTILINE)
@@ -150,7 +150,7 @@ async def _look(context: SlotContext) -> Interpreter:
             "no python3 that could run them: set HERMES_QUEUE_IMAGES_NETWORK=open, or put "
             "python3 into the image"
         )
-    return Interpreter(version[1], machine[1], libc[0] if libc else "musl")
+    return BoxPython(version[1], machine[1], libc[0] if libc else "musl")
 
 
 async def _check(context: SlotContext, needs: Needs) -> None:
@@ -175,14 +175,14 @@ async def _check(context: SlotContext, needs: Needs) -> None:
 def _shims() -> bytes:
     """The kit's programs and settings, as a tar."""
     folder = Path(__file__).parent / "shims"
+    names = {"curl": "curl wget", "uv": "uv uvx", "apt-get": "apt-get apt"}
     files = {
-        "shims/curl": (folder / "curl").read_bytes(),
-        "shims/wget": (folder / "curl").read_bytes(),
-        "shims/uv": (folder / "uv").read_bytes(),
-        "shims/uvx": (folder / "uv").read_bytes(),
-        "install.sh": (folder / "install.sh").read_bytes(),
-        "uv.toml": _CONFIG.encode(),
+        f"shims/{name}": (folder / source).read_bytes()
+        for source, several in names.items()
+        for name in several.split()
     }
+    files["install.sh"] = (folder / "install.sh").read_bytes()
+    files["uv.toml"] = _CONFIG.encode()
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         for name, content in files.items():

@@ -8,16 +8,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from envs.harbor_task import box, boxes
-from envs.harbor_task.config import MAIN
+from envs.harbor_task.config import MAIN, Healthcheck
 from envs.harbor_task.grading.places import Decisive, TransplantPlan, parents, plan
 from envs.harbor_task.grading.suspects import changed_programs
 from envs.harbor_task.task import GradingMode, TaskFolder
-from hermes_queue.errors import SandboxError
+from hermes_queue.errors import SandboxError, SlotLost
 from hermes_queue.sandbox.archives import (
     ROOT,
     ArchiveError,
     Checked,
     checked,
+    joined,
     read_archive,
     write_archive,
 )
@@ -42,11 +43,12 @@ class NotTaken(Exception):
     Args:
         reason: for the verdict's report.
         detail: for people.
+        suspect: paths of changed programs.
     """
 
-    def __init__(self, reason: str, detail: str) -> None:
+    def __init__(self, reason: str, detail: str, suspect: Sequence[str] = ()) -> None:
         super().__init__(detail)
-        self.reason = reason
+        self.report = {"reason": reason, "detail": detail, **reported("suspect", suspect)}
 
 
 @dataclass(slots=True)
@@ -61,23 +63,34 @@ class GradingBox:
     decisive: Decisive | None = None
     """With `restart`: what decides in it."""
     report: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
     variables: dict[str, str] = field(default_factory=dict)
     """For the tests, beside the task's own."""
 
 
 async def make_box(context: SlotContext, task: TaskFolder, mode: GradingMode) -> GradingBox:
-    """Make the box of a mode out of the agent's slot, in which nothing runs any more.
+    """Kill all that runs in the agent's slot, and make the box of a mode out of it.
 
     Raises:
         NotTaken: the agent's files are too large, or cannot be read though an untouched box's can.
         SandboxError: the sandbox failed.
     """
+    agents = context.slot
     makers = {"separate": _separate, "transplant": _transplant, "restart": _restart}
     try:
-        return await makers[mode](context, task)
+        await box.kill_all(context)
+        notes = await _collect(context, task)
+        made = await makers[mode](context, task)
+        made.notes = notes
+        return made
     except OSError as error:
         raise NotTaken("too_large", f"the agent's files have {error.strerror} together") from error
     except ArchiveError as error:
+        await _blame(context)
+        raise NotTaken("unreadable", str(error)) from error
+    except SandboxError as error:
+        if isinstance(error, SlotLost) or context.slot is not agents or await _answers(context):
+            raise
         await _blame(context)
         raise NotTaken("unreadable", str(error)) from error
 
@@ -102,7 +115,7 @@ async def untouched(context: SlotContext, task: TaskFolder, mode: GradingMode) -
     return GradingBox(mode)
 
 
-async def collect(context: SlotContext, task: TaskFolder) -> list[str]:
+async def _collect(context: SlotContext, task: TaskFolder) -> list[str]:
     """Run the task's collect hooks, among its services; what went wrong, for the report.
 
     Raises:
@@ -141,16 +154,14 @@ async def _separate(context: SlotContext, task: TaskFolder) -> GradingBox:
         else:
             missing.append(source)
     await context.renew(boxes.grading_spec(task, context.slot.spec.profile))
-    await box.make_log_folders(context)
-    for archive in found:
-        await write_archive(context, "/", archive.data, own=False)
-    await box.start_entrypoint(context)
+    if found:
+        data = await asyncio.to_thread(joined, [archive.data for archive in found])
+        await write_archive(context, "/", data, own=False)
     table = task.verifier.environment
-    if table is not None and table.healthcheck is not None:
-        await box.wait_until_healthy(context, table.healthcheck)
+    await _start_services(context, table.healthcheck if table else None)
     made = GradingBox("separate", [name for each in found for name in each.names])
-    made.report |= _paths("missing_artifacts", missing)
-    made.report |= _paths("left_out", [path for each in found for path in each.dropped])
+    made.report |= reported("missing_artifacts", missing)
+    made.report |= reported("left_out", [path for each in found for path in each.dropped])
     return made
 
 
@@ -163,7 +174,6 @@ async def _transplant(context: SlotContext, task: TaskFolder) -> GradingBox:
         data = await read_archive(context, planned.taken, max_bytes=_budget(), recursive=False)
         archive = await asyncio.to_thread(checked, data, set(planned.taken).__contains__)
     await context.renew(boxes.grading_spec(task, context.slot.spec.profile))
-    await box.make_log_folders(context)
     led_away = await _led_away(context, archive.names + planned.deleted)
     if led_away:
         kept = _outside(led_away)
@@ -174,9 +184,9 @@ async def _transplant(context: SlotContext, task: TaskFolder) -> GradingBox:
         await context.run(_DELETE, stdin=listed, cwd="/", user=ROOT, timeout_s=120.0)
     if archive.names:
         await write_archive(context, "/", archive.data, own=False)
-    await _start_services(context, task)
+    await _start_services(context, task.environment.healthcheck)
     made = GradingBox("transplant", archive.names)
-    made.report |= _paths("left_out", [*planned.left_out, *archive.dropped, *led_away])
+    made.report |= reported("left_out", [*planned.left_out, *archive.dropped, *led_away])
     return made
 
 
@@ -184,25 +194,28 @@ async def _restart(context: SlotContext, task: TaskFolder) -> GradingBox:
     await context.restart()
     changes = await context.changes()
     decisive = Decisive.of(context.slot.image_config, context.workspace)
+    if changed := changed_programs(changes, decisive):  # nothing that runs here can be believed
+        raise NotTaken("suspect", "programs of the image were changed", changed)
     made = GradingBox("restart", changes=changes, decisive=decisive)
     kept = (each.path for each in changes if each.kind != "deleted")
     made.agents = [path for path in kept if not decisive.is_program(path)]
-    made.report |= _paths("changed_programs", changed_programs(changes, decisive))
     # Compiled modules of the agent's would run in place of their source.
     made.variables["PYTHONPYCACHEPREFIX"] = "/logs/verifier/.pycache"
-    await box.make_log_folders(context)
     # The same holds for the linker's cache; its sources are looked at.
     await context.run("ldconfig", cwd="/", user=ROOT, timeout_s=60.0)
-    await _start_services(context, task)
+    await _start_services(context, task.environment.healthcheck)
     return made
 
 
-async def _start_services(context: SlotContext, task: TaskFolder) -> None:
+async def _start_services(context: SlotContext, check: Healthcheck | None) -> None:
     """Start what the image starts. A service that the agent has broken is for the tests to see."""
-    await box.start_entrypoint(context)
     config = context.slot.image_config
-    if task.environment.healthcheck is not None and config is not None and config.entrypoint:
-        await box.wait_until_healthy(context, task.environment.healthcheck)
+    if config is None or not config.entrypoint:
+        return
+    await box.make_log_folders(context)
+    await box.start_entrypoint(context)
+    if check is not None:
+        await box.wait_until_healthy(context, check)
 
 
 async def _led_away(context: SlotContext, paths: Sequence[str]) -> list[str]:
@@ -216,6 +229,17 @@ async def _led_away(context: SlotContext, paths: Sequence[str]) -> list[str]:
         raise SandboxError(f"a fresh box cannot resolve paths: {result.output[-300:]}")
     found = result.stdout.decode("utf-8", "surrogateescape").split("\0")
     return [path for path in found if path]
+
+
+async def _answers(context: SlotContext) -> bool:
+    """Whether commands run in the slot. They do not where an agent has removed the shell."""
+    try:
+        await context.run("true", cwd="/", user=ROOT)
+    except SlotLost:
+        raise
+    except SandboxError:
+        return False
+    return True
 
 
 async def _blame(context: SlotContext) -> None:
@@ -241,7 +265,7 @@ def _outside(folders: Sequence[str]) -> Any:
     return lambda path: not path.startswith(prefixes)
 
 
-def _paths(name: str, paths: Sequence[str]) -> dict[str, Any]:
+def reported(name: str, paths: Sequence[str]) -> dict[str, Any]:
     """Paths for the report, cut, with their number; nothing if there are none."""
     if not paths:
         return {}

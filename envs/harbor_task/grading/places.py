@@ -118,7 +118,7 @@ class Decisive:
 
 @dataclass(frozen=True, slots=True)
 class TransplantPlan:
-    """What becomes of each change of the agent's."""
+    """The use of each change of the agent's."""
 
     taken: list[str] = field(default_factory=list)
     deleted: list[str] = field(default_factory=list)

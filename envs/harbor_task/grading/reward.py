@@ -38,7 +38,7 @@ class Reward:
 
 
 class NoReward(Exception):
-    """There is none that can be used; the message says why."""
+    """No reward can be used; the message says why."""
 
 
 async def read_reward(context: SlotContext) -> Reward:

@@ -94,9 +94,8 @@ def verifier_user(context: SlotContext, task: TaskFolder) -> str:
 
 async def _place(context: SlotContext, task: TaskFolder) -> None:
     """Tests in /tests and an empty log folder, without any link on the way."""
-    await box.make_log_folders(context)
     baked = task.tests_are_baked
-    script = _FRESH.format(tests="" if baked else "/tests")
+    script = box.LOG_FOLDERS + _FRESH.format(tests="" if baked else "/tests")
     result = await context.run(script, cwd="/", user=ROOT, timeout_s=120.0)
     if not result.ok:
         raise SandboxError(f"/tests and {FOLDER} cannot be made anew: {result.output[-500:]}")

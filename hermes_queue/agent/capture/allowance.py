@@ -41,13 +41,17 @@ class Allowance:
         self._uncounted = Uncounted()
 
     @asynccontextmanager
-    async def call(self, cap: int | None, *, side: bool) -> AsyncIterator[int | None]:
+    async def call(
+        self, cap: int | None, *, side: bool, rival_turns: int | None = None
+    ) -> AsyncIterator[int | None]:
         """One call, whose reply the program wants to have at most `cap` tokens.
 
+        `rival_turns`: turns of its side conversation, if that may become the main one. It has no
+        more turns than the main one may have.
         Gives the tokens that the job's limit leaves for it, None = any number. A call that fails
         uses no turn. Raises LimitReached, or what `before_turn` and an unknown price raise.
         """
-        left = await self._left(side)
+        left = await self._left(side, rival_turns)
         reserved = 0
         if left is not None:
             wanted = self.budget.reply_cap(left) if cap is None else min(cap, left)
@@ -73,12 +77,14 @@ class Allowance:
         labels = (branches[turn.branch or 0].label for turn in self._result.turns)
         return self._open_turns + sum(label != "side" for label in labels)
 
-    async def _left(self, side: bool) -> int | None:
+    async def _left(self, side: bool, rival_turns: int | None) -> int | None:
         """Tokens left for a further call, once no limit forbids it."""
         while True:
             limits = self.budget.limits
             most = max(CALLS_AT_LEAST, CALLS_PER_TURN * limits.max_turns)
-            turns = 0 if side else self._turns()
+            turns = self._turns()
+            if side:
+                turns = 0 if rival_turns is None else rival_turns + self._open_calls
             if len(self._result.turns) + self._open_calls >= most:
                 turns = limits.max_turns
             if reason := self.budget.exhausted(turns, self._result):

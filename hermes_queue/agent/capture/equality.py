@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -24,6 +25,8 @@ class Measure:
     digest: bytes
     size_bytes: int
     """Text of messages and tools."""
+    is_long: bool
+    """Whether reading all of the call would hold up the event loop."""
 
 
 async def measured(call: ModelCall) -> Measure:
@@ -31,14 +34,21 @@ async def measured(call: ModelCall) -> Measure:
 
     Calls that differ only in `streamed`, `retry_count`, `hints` and `events` have equal ones.
     """
-    return await asyncio.to_thread(_measure, call) if is_long(call) else _measure(call)
-
-
-def is_long(call: ModelCall) -> bool:
-    """Whether reading all of a call would hold up the event loop."""
-    chars = sum(len(message.content or "") for message in call.messages)
     count = sum(1 + len(message.tool_calls) for message in call.messages)
-    return chars > _ON_THE_LOOP_CHARS or count > _ON_THE_LOOP_MESSAGES
+    if count <= _ON_THE_LOOP_MESSAGES and not any(map(_is_long, call.messages)):
+        with suppress(_Long):
+            return _measure(call, _ON_THE_LOOP_CHARS)
+    return await asyncio.to_thread(_measure, call)
+
+
+class _Long(Exception):
+    """More has to be read than was allowed."""
+
+
+def _is_long(message: Message) -> bool:
+    texts = [message.content, message.reasoning]
+    texts += [call.function.arguments for call in message.tool_calls]
+    return any(text is not None and len(text) > _ON_THE_LOOP_CHARS for text in texts)
 
 
 def reply_digest(message: Message) -> bytes:
@@ -51,10 +61,14 @@ def reply_digest(message: Message) -> bytes:
     return digest.digest()
 
 
-def _measure(call: ModelCall) -> Measure:
-    digest = blake2b(digest_size=16)
-    size = sum(_add(digest, part) for part in _parts(call))
-    return Measure(digest.digest(), size)
+def _measure(call: ModelCall, most_bytes: int | None = None) -> Measure:
+    """The measure. Raises _Long if it takes more than `most_bytes`."""
+    digest, size = blake2b(digest_size=16), 0
+    for part in _parts(call):
+        size += _add(digest, part)
+        if most_bytes is not None and size > most_bytes:
+            raise _Long
+    return Measure(digest.digest(), size, is_long=most_bytes is None)
 
 
 def _add(digest: blake2b, text: str) -> int:

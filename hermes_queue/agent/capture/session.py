@@ -13,12 +13,13 @@ from hermes_queue.agent.budget import STUCK_TURNS, AttemptBudget
 from hermes_queue.agent.capture.account import Account
 from hermes_queue.agent.capture.allowance import Allowance, LimitReached
 from hermes_queue.agent.capture.calls import Answer, ModelCall, Refused
-from hermes_queue.agent.capture.equality import Measure, is_long, measured, reply_digest
+from hermes_queue.agent.capture.equality import Measure, measured, reply_digest
 from hermes_queue.agent.capture.open_calls import OpenCalls, Sampling
 from hermes_queue.agent.capture.tool_calls import fits
-from hermes_queue.agent.capture.tree import Meant, Placement, ReplyTree, Unplaceable, meant
+from hermes_queue.agent.capture.tree import Placement, ReplyTree, Unplaceable, understood
 from hermes_queue.agent.chat import ChatClient, Reply
 from hermes_queue.agent.loop import AgentResult, BeforeTurn
+from hermes_queue.agent.tokens.replies import ask
 from hermes_queue.errors import ContextLengthExceeded, TrajectoryFailure
 from hermes_queue.models import Message, StopReason
 
@@ -212,16 +213,16 @@ class AttemptSession:
                 return claimed
             if call.retry_count > 0 and measure.digest in self._delivered:
                 self.account.event(event="retry_after_delivery", retry_count=call.retry_count)
-            sampling = self._open.begin(measure, self._sample(call))
+            sampling = self._open.begin(measure, self._sample(call, measure))
         except Refused:
             self._places.release()
             raise
         sampling.task.add_done_callback(lambda _: self._places.release())
         return sampling
 
-    async def _sample(self, call: ModelCall) -> Answer:
+    async def _sample(self, call: ModelCall, measure: Measure) -> Answer:
         try:
-            return await self._made(call)
+            return await self._made(call, measure)
         except Refused:
             raise
         except LimitReached as limit:
@@ -238,10 +239,10 @@ class AttemptSession:
             self.fail(error)
             raise self.account.refusal("upstream", "the model server failed") from None
 
-    async def _made(self, call: ModelCall) -> Answer:
-        said = await asyncio.to_thread(_meant, call) if is_long(call) else None
+    async def _made(self, call: ModelCall, measure: Measure) -> Answer:
         try:
-            place = self._tree.place(call, said)
+            heard = await asyncio.to_thread(understood, call) if measure.is_long else None
+            place = self._tree.place(call, heard)
         except Unplaceable as error:
             raise self.account.refusal("bad_call", str(error)) from None
         new_bytes = sum(map(_text_bytes, place.new_messages))
@@ -253,7 +254,9 @@ class AttemptSession:
         began_s = time.monotonic() - self._began
         for wanted in (cap, None):
             # A reply without the cap may be longer: it takes more of what is left for all calls.
-            async with self._allowance.call(wanted, side=place.branch == "side") as left:
+            side = place.branch == "side"
+            allowed = self._allowance.call(wanted, side=side, rival_turns=place.rival_turns)
+            async with allowed as left:
                 self._require_open()
                 reply = await self._reply(call, place, left, wanted)
                 self._require_open()
@@ -279,12 +282,11 @@ class AttemptSession:
     async def _completed(
         self, call: ModelCall, place: Placement, sampling: Mapping[str, Any]
     ) -> Reply:
-        more = {} if place.anchor is None else {"anchor": place.anchor}
         while True:
             deadline = self._budget.deadline
             try:
-                reply = await self._chat.complete(
-                    place.messages, call.tools, sampling, deadline, **more
+                reply = await ask(
+                    self._chat, place.messages, call.tools, sampling, deadline, place.anchor
                 )
             except TimeoutError:
                 # Meanwhile other calls may have waited, which moves the deadline for all.
@@ -341,10 +343,6 @@ class AttemptSession:
         if self._context_refusals >= MAX_CONTEXT_REFUSALS:
             self.stop("context_length")
         return self.account.refusal("context_length", message)
-
-
-def _meant(call: ModelCall) -> tuple[Meant, ...]:
-    return tuple(meant(call.messages))
 
 
 def _text_bytes(message: Message) -> int:

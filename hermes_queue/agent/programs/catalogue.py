@@ -115,6 +115,7 @@ def make_program(definition: Definition) -> Program:
         files=definition.files,
         keep=definition.keep,
         refusal_status=definition.refusal_status,
+        answer=definition.answer,
     )
 
 
@@ -157,15 +158,15 @@ def _defined(
     name: str, tables: Mapping[str, Mapping[str, Any]], locks: Any, place: str
 ) -> Definition:
     if name not in tables:
-        hint = "" if place != _PLACE else "; your own: program=FILE.toml:NAME"
+        where = "bundled program of this name" if place == _PLACE else f"such program in {place}"
+        hint = "; your own: program=FILE.toml:NAME" if place == _PLACE else ""
         raise ConfigurationError(
-            f"program {name!r:.200}: there is no such program in {place.removeprefix('presets/')}; "
-            f"it has {', '.join(tables)}{hint}"
+            f"program {name!r:.200}: there is no {where}; there are {', '.join(tables)}{hint}"
         )
     try:
         return read_definition({**_merged(name, tables, locks, place, 0), "name": name})
     except ValueError as error:
-        raise ConfigurationError(f"{place}: programs.{name}.{error}") from error
+        raise ConfigurationError(f"{place}: programs.{name}: {error}") from error
 
 
 def _merged(

@@ -24,6 +24,8 @@ from hermes_queue.agent.programs.templates import NEEDED, PLACEHOLDERS, placehol
 MAX_BYTES = 1 << 20
 """Largest definition as JSON, with its lock."""
 MAX_FILES = 32
+_OLDEST_MINOR = 10
+"""Of the Pythons that pip runs with."""
 _Template = Annotated[str, StringConstraints(max_length=64 << 10)]
 _PIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(\[[\w,. -]*\])? *==")
 _OTHER = re.compile(r"\s-(?!-hash=)|\$\{")
@@ -83,11 +85,23 @@ class Definition(BaseModel):
     files: dict[str, _Template] = Field(default_factory=dict, max_length=MAX_FILES)
     keep: tuple[_Template, ...] = Field(default=(), max_length=MAX_FILES)
     refusal_status: Literal[400, 401, 402, 403, 404, 429] = 401
+    answer: str = Field(default="", pattern=r"^([A-Za-z0-9_-]{1,64}\.[A-Za-z0-9_-]{1,64})?$")
+    """`TOOL.ARGUMENT`, if its model ends by a call of a tool that takes the last message."""
 
     @field_validator("lock")
     @classmethod
     def _has_hashes(cls, lock: str) -> str:
         return checked_lock(lock)
+
+    @field_validator("pythons")
+    @classmethod
+    def _can_be_installed_into(cls, pythons: tuple[str, ...]) -> tuple[str, ...]:
+        for python in pythons:
+            if int(python.removeprefix("3.")) < _OLDEST_MINOR:
+                raise ValueError(
+                    f"{python}: pip installs locks into Python 3.{_OLDEST_MINOR} or newer"
+                )
+        return pythons
 
     @field_validator("env")
     @classmethod
@@ -153,7 +167,9 @@ def read_definition(data: Mapping[str, Any]) -> Definition:
     try:
         return Definition.model_validate(data)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
+        # A misspelt field is what a missing one was meant to be.
+        errors = error.errors(include_url=False)
+        first = next((each for each in errors if each["type"] == "extra_forbidden"), errors[0])
         place = ".".join(str(part)[:100] for part in first["loc"])
         message = first["msg"].removeprefix("Value error, ")
         given = first["input"] if first["type"] == "extra_forbidden" or not place else ""

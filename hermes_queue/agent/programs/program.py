@@ -70,6 +70,8 @@ class Program:
     keep: tuple[str, ...] = ()
     refusal_status: int = 401
     """Status of a refused call that makes the program end at once."""
+    answer: str = ""
+    """`TOOL.ARGUMENT`, if the last message is an argument of a call that ends the work."""
 
     def start(self, places: Places) -> Started:
         """Fill in all placeholders; braces that are none stay as they are.

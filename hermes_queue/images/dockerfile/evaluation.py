@@ -11,9 +11,9 @@ from posixpath import join, normpath
 from hermes_queue.images.dockerfile.expansion import Scope, check_variables
 from hermes_queue.images.dockerfile.instructions import (
     KEPT_ALONE,
+    BuildStage,
     Dockerfile,
     Instruction,
-    Stage,
 )
 from hermes_queue.images.spec import ImageConfig
 
@@ -70,14 +70,14 @@ class WorkdirStep:
     path: str
 
 
-Step = RunStep | CopyStep | WorkdirStep
+DockerfileStep = RunStep | CopyStep | WorkdirStep
 
 
 @dataclass(frozen=True, slots=True)
 class StageResult:
     """The steps of a stage in their order, and the configuration at its end."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[DockerfileStep, ...]
     config: ImageConfig
 
 
@@ -100,7 +100,7 @@ def global_arguments(dockerfile: Dockerfile, given: Mapping[str, str]) -> dict[s
     return known
 
 
-def base_name(stage: Stage, dockerfile: Dockerfile, arguments: Mapping[str, str]) -> str:
+def base_name(stage: BuildStage, dockerfile: Dockerfile, arguments: Mapping[str, str]) -> str:
     """The image or stage in a FROM line. Raises EnvBug: names the line."""
     name = _expanded(stage.start, stage.base, Scope(arguments, dockerfile.escape))
     if not name:
@@ -109,7 +109,7 @@ def base_name(stage: Stage, dockerfile: Dockerfile, arguments: Mapping[str, str]
 
 
 def evaluate(
-    stage: Stage,
+    stage: BuildStage,
     base: ImageConfig,
     dockerfile: Dockerfile,
     arguments: Mapping[str, str],
@@ -146,7 +146,7 @@ class _Evaluation:
         env = {**base.env}
         env.setdefault("PATH", DEFAULT_PATH)
         self.config = replace(base, env=env, workdir=base.workdir or "/")
-        self.steps: list[Step] = []
+        self.steps: list[DockerfileStep] = []
         self._escape = escape
         self._global, self._given = arguments, given
         self._arguments: dict[str, str] = {}

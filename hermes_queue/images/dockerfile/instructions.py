@@ -59,7 +59,7 @@ class Instruction:
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class BuildStage:
     """A FROM line, and the instructions up to the next one."""
 
     start: Instruction
@@ -76,7 +76,7 @@ class Dockerfile:
 
     arguments: tuple[Instruction, ...]
     """The ARG lines before the first FROM."""
-    stages: tuple[Stage, ...]
+    stages: tuple[BuildStage, ...]
     escape: str
     """The escape character, a backslash or a backtick."""
 
@@ -159,10 +159,10 @@ def _instruction(raw: Any, library: Any) -> Instruction:
     return found
 
 
-def _stage(start: Instruction, instructions: tuple[Instruction, ...]) -> Stage:
+def _stage(start: Instruction, instructions: tuple[Instruction, ...]) -> BuildStage:
     match start.arguments:
         case (base,):
-            return Stage(start, base, None, instructions)
+            return BuildStage(start, base, None, instructions)
         case (base, word, name) if word.upper() == "AS":
-            return Stage(start, base, name.lower(), instructions)
+            return BuildStage(start, base, name.lower(), instructions)
     raise start.refuse("it must be FROM image, or FROM image AS name")

@@ -19,7 +19,7 @@ from hermes_queue.images.fetch.documents import (
     MAX_DOCUMENT_BYTES,
     Configuration,
     Descriptor,
-    Malformed,
+    MalformedImage,
     Manifest,
     ManifestIndex,
     SavedImage,
@@ -62,23 +62,23 @@ class _Members:
         return name in self._places
 
     def copy(self, name: str, target: IO[bytes]) -> None:
-        """Copy one file. Raises Malformed: it is not there, or cut off."""
+        """Copy one file. Raises MalformedImage: it is not there, or cut off."""
         if name not in self._places:
-            raise Malformed(f"it has no file {name[:200]}")
+            raise MalformedImage(f"it has no file {name[:200]}")
         offset, left = self._places[name]
         self._file.seek(offset)
         while left:
             chunk = self._file.read(min(left, 1 << 20))
             if not chunk:
-                raise Malformed(f"it ends in {name[:200]}")
+                raise MalformedImage(f"it ends in {name[:200]}")
             target.write(chunk)
             left -= len(chunk)
 
     def document(self, name: str) -> bytes:
-        """A small file. Raises Malformed: it is not there, or large."""
+        """A small file. Raises MalformedImage: it is not there, or large."""
         offset, size = self._places.get(name, (0, -1))
         if not 0 <= size <= MAX_DOCUMENT_BYTES:
-            raise Malformed(f"it has no file {name[:200]} of a proper size")
+            raise MalformedImage(f"it has no file {name[:200]} of a proper size")
         self._file.seek(offset)
         return self._file.read(size)
 
@@ -96,7 +96,7 @@ async def import_archive(
 
     Raises:
         InputError: it is no image; says what is wrong.
-        SandboxRejected: the name is none.
+        SandboxRejected: it is not the name of an image.
         EnvInfraError, SandboxError: it could not be unpacked.
     """
     whole, pinned = full_name(name), PinnedImage(store.layers)
@@ -116,7 +116,7 @@ async def import_archive(
         top, found, digest = record
         result = ImageRecord(whole, top, found, digest, "imported", path.name, time.time())
         store.names.put(result)
-    except (Malformed, tarfile.TarError, OSError) as error:
+    except (MalformedImage, tarfile.TarError, OSError) as error:
         raise InputError(f"{path}: not an image that can be imported: {error}") from error
     finally:
         pinned.release()
@@ -146,7 +146,7 @@ async def _from_saved(
     data = b'{"images":' + members.document(MANIFEST) + b"}"
     images = read_saved(data)
     if len(images) != 1:
-        raise Malformed(f"it holds {len(images)} images instead of one")
+        raise MalformedImage(f"it holds {len(images)} images instead of one")
     configuration = members.document(images[0].config)
     return await _add(store, members, configuration, images[0].layers, pinned, most)
 
@@ -173,7 +173,7 @@ async def _add(
 ) -> _Found:
     configuration = read(Configuration, data, "its configuration")
     if len(configuration.rootfs.diff_ids) != len(names):
-        raise Malformed(f"its configuration does not name its {len(names)} layers")
+        raise MalformedImage(f"its configuration does not name its {len(names)} layers")
 
     def blob(name: str, diff_id: str) -> LayerBlob:
         async def fetch(file: IO[bytes]) -> None:
@@ -187,11 +187,11 @@ async def _add(
 
 
 def read_saved(data: bytes) -> tuple[SavedImage, ...]:
-    """The images of `{"images": <manifest.json>}`. Raises Malformed."""
+    """The images of `{"images": <manifest.json>}`. Raises MalformedImage."""
     try:
         return _SavedImages.model_validate_json(data).images
     except ValueError as error:
-        raise Malformed(f"{MANIFEST} is malformed: {str(error)[:300]}") from error
+        raise MalformedImage(f"{MANIFEST} is malformed: {str(error)[:300]}") from error
 
 
 def _blob_path(descriptor: Descriptor) -> str:
@@ -213,7 +213,7 @@ def _plain(path: Path, target: IO[bytes], most: int) -> str:
         with path.open("rb") as source:
             return decompress(source, target, most).removeprefix("sha256:")
     if not (path / "oci-layout").is_file():
-        raise Malformed("a directory without `oci-layout`; archive it with tar")
+        raise MalformedImage("a directory without `oci-layout`; archive it with tar")
     with tarfile.open(fileobj=target, mode="w") as tar:
         tar.add(path, arcname=".")
     return ""

@@ -15,8 +15,8 @@ from typing import IO
 
 import zstandard
 
-from hermes_queue.images.fetch.documents import Malformed
-from hermes_queue.images.layers import LayerStore, layer_key
+from hermes_queue.images.fetch.documents import MalformedImage
+from hermes_queue.images.layers import LayerStore, PinLayer, layer_key
 from hermes_queue.images.steps import LayerStack
 
 CHUNK_BYTES = 1 << 20
@@ -27,7 +27,6 @@ MAX_RATIO = 2000
 """Bytes of one byte; gzip reaches 1,032 on empty disk images."""
 LEAST_BYTES = 64 << 20
 
-Pin = Callable[[str], Awaitable[None]]
 Fetch = Callable[[IO[bytes]], Awaitable[None]]
 """Writes a compressed or plain archive to the file."""
 
@@ -46,7 +45,7 @@ class LayerBlob:
 def decompress(source: IO[bytes], target: IO[bytes], max_bytes: int) -> str:
     """Copy an archive of any common compression, or of none; returns `sha256:...` of the result.
 
-    Blocking. Raises Malformed: it is damaged, or holds more than `max_bytes`.
+    Blocking. Raises MalformedImage: it is damaged, or holds more than `max_bytes`.
     """
     source.seek(0, 2)
     size = source.tell()
@@ -57,11 +56,11 @@ def decompress(source: IO[bytes], target: IO[bytes], max_bytes: int) -> str:
         for chunk in _chunks(source):
             written += len(chunk)
             if written > most:
-                raise Malformed(f"it holds more than {most >> 20} MiB, from {size >> 20} MiB")
+                raise MalformedImage(f"it holds more than {most >> 20} MiB, from {size >> 20} MiB")
             digest.update(chunk)
             target.write(chunk)
     except (EOFError, zlib.error, lzma.LZMAError, zstandard.ZstdError, gzip.BadGzipFile) as error:
-        raise Malformed(f"it is damaged: {error}") from error
+        raise MalformedImage(f"it is damaged: {error}") from error
     target.flush()
     return f"sha256:{digest.hexdigest()}"
 
@@ -97,12 +96,12 @@ def _xz(source: IO[bytes]) -> Iterator[bytes]:
 
 
 async def add_layers(
-    layers: LayerStore, blobs: Sequence[LayerBlob], *, pin: Pin, max_bytes: int
+    layers: LayerStore, blobs: Sequence[LayerBlob], *, pin: PinLayer, max_bytes: int
 ) -> str:
     """Make the layers of an image, lowest first; returns the key of the highest.
 
     Raises:
-        Malformed: an archive is damaged, too large, or another one.
+        MalformedImage: an archive is damaged, too large, or another one.
         EnvInfraError: it holds something that cannot be part of an image.
         SandboxError: no room.
     """
@@ -117,15 +116,15 @@ async def add_layers(
                 try:
                     found = await asyncio.to_thread(decompress, packed, plain, max_bytes)
                     if found != blob.diff_id:
-                        raise Malformed(f"it has the digest {found} instead of {blob.diff_id}")
-                except Malformed as error:
-                    raise Malformed(f"{blob.name}: {error}") from error
+                        raise MalformedImage(f"it has the digest {found} instead of {blob.diff_id}")
+                except MalformedImage as error:
+                    raise MalformedImage(f"{blob.name}: {error}") from error
                 await unpack(layers, plain, draft, max_bytes, whiteouts=True)
 
         await layers.ensure(key, top, blob.name, fill)
         top = key
     if top is None:
-        raise Malformed("the image has no layers")
+        raise MalformedImage("the image has no layers")
     return top
 
 

@@ -28,7 +28,7 @@ MANIFEST_TYPES = (
 Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 
 
-class Malformed(ValueError):
+class MalformedImage(ValueError):
     """A document is not what it should be; the text says how."""
 
 
@@ -63,7 +63,7 @@ class ManifestIndex(_Document):
     manifests: tuple[Descriptor, ...] = Field(max_length=MAX_MANIFESTS)
 
     def for_this_host(self) -> Descriptor:
-        """The one for our platform. Raises Malformed: there is none."""
+        """The one for our platform. Raises MalformedImage: there is none."""
         architecture = ARCHITECTURES.get(platform.machine(), platform.machine())
         for each in self.manifests:
             found = each.platform
@@ -71,7 +71,7 @@ class ManifestIndex(_Document):
                 return each
         if len(self.manifests) == 1 and self.manifests[0].platform is None:
             return self.manifests[0]
-        raise Malformed(f"it has no image for linux/{architecture}")
+        raise MalformedImage(f"it has no image for linux/{architecture}")
 
 
 class SavedImage(_Document):
@@ -121,22 +121,22 @@ AnyDocument = TypeVar("AnyDocument", bound=_Document)
 
 
 def read(kind: type[AnyDocument], data: bytes, what: str) -> AnyDocument:
-    """A document from JSON. Raises Malformed: it is none, or too large; names the field."""
+    """A document from JSON. Raises MalformedImage: malformed or too large; names the field."""
     if len(data) > MAX_DOCUMENT_BYTES:
-        raise Malformed(f"{what} has more than {MAX_DOCUMENT_BYTES >> 20} MiB")
+        raise MalformedImage(f"{what} has more than {MAX_DOCUMENT_BYTES >> 20} MiB")
     try:
         return kind.model_validate_json(data)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
-        raise Malformed(f"{what} is malformed: {place}: {first['msg']}") from error
+        raise MalformedImage(f"{what} is malformed: {place}: {first['msg']}") from error
 
 
 def check_digest(data: bytes, digest: str, what: str) -> None:
-    """Raise Malformed unless `data` has this digest."""
+    """Raise MalformedImage unless `data` has this digest."""
     found = f"sha256:{hashlib.sha256(data).hexdigest()}"
     if found != digest:
-        raise Malformed(f"{what} has the digest {found} instead of {digest}")
+        raise MalformedImage(f"{what} has the digest {found} instead of {digest}")
 
 
 def _words(value: tuple[str, ...] | str | None) -> tuple[str, ...]:

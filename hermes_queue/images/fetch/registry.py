@@ -36,7 +36,7 @@ from hermes_queue.images.fetch.documents import (
     MAX_DOCUMENT_BYTES,
     Configuration,
     Descriptor,
-    Malformed,
+    MalformedImage,
     Manifest,
     ManifestIndex,
     check_digest,
@@ -59,7 +59,7 @@ _CHALLENGE = re.compile(r'([a-z]+)="([^"]{0,2000})"')
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RegistryPlace:
     """Where an image is pulled from."""
 
     base: str
@@ -71,7 +71,7 @@ class Place:
     """Host under which the credentials are kept."""
 
 
-def place_of(name: str, settings: ImageSettings) -> Place:
+def place_of(name: str, settings: ImageSettings) -> RegistryPlace:
     """Where a whole name is pulled from."""
     host, _, rest = name.partition("/")
     path, at, digest = rest.partition("@")
@@ -86,7 +86,7 @@ def place_of(name: str, settings: ImageSettings) -> Place:
     if "://" not in host:
         is_local = re.fullmatch(r"(localhost|127\.[0-9.]+|\[::1\])(:[0-9]+)?", host)
         host = f"{'http' if is_local else 'https'}://{host}"
-    return Place(host.rstrip("/"), path, digest, account)
+    return RegistryPlace(host.rstrip("/"), path, digest, account)
 
 
 class _PublicResolver(AbstractResolver):
@@ -145,7 +145,7 @@ class Registry:
             ) as session:
                 pull = _Pull(session, place, trusted, self._pause_s)
                 return await self._pulled(store, name, pull, pinned)
-        except Malformed as error:
+        except MalformedImage as error:
             raise EnvInfraError(f"{name} from {place.base}: {error}") from error
         except _Refused as error:
             raise SandboxRejected(cannot_be_had(name, f"{place.base} {error}")) from error
@@ -167,14 +167,16 @@ class Registry:
         manifest = read(Manifest, manifest_data, "its manifest")
         most = max(store.settings.store_mb, 1) << 20
         if sum(each.size for each in manifest.layers) > most:
-            raise Malformed(
+            raise MalformedImage(
                 f"its layers have more than {VARIABLE}STORE_MB={store.settings.store_mb}"
             )
         configuration_data = await pull.document(manifest.config)
         configuration = read(Configuration, configuration_data, "its configuration")
         ids = configuration.rootfs.diff_ids
         if len(ids) != len(manifest.layers):
-            raise Malformed(f"its configuration does not name its {len(manifest.layers)} layers")
+            raise MalformedImage(
+                f"its configuration does not name its {len(manifest.layers)} layers"
+            )
         blobs = [
             LayerBlob(diff_id, partial(pull.blob, each), f"layer {each.digest[7:19]} of {name}")
             for each, diff_id in zip(manifest.layers, ids, strict=True)
@@ -196,7 +198,7 @@ class _Pull:
     def __init__(
         self,
         session: aiohttp.ClientSession,
-        place: Place,
+        place: RegistryPlace,
         trusted: frozenset[str],
         pause_s: float,
     ) -> None:
@@ -215,11 +217,11 @@ class _Pull:
 
     @staticmethod
     def is_index(data: bytes) -> bool:
-        """Whether a document lists manifests. Raises Malformed: it is not JSON."""
+        """Whether a document lists manifests. Raises MalformedImage: it is not JSON."""
         try:
             found = json.loads(data)
         except (ValueError, RecursionError) as error:
-            raise Malformed(f"its manifest is not JSON: {error}") from error
+            raise MalformedImage(f"its manifest is not JSON: {error}") from error
         return isinstance(found, dict) and "manifests" in found
 
     async def document(self, descriptor: Descriptor) -> bytes:
@@ -229,7 +231,7 @@ class _Pull:
         return data
 
     async def blob(self, descriptor: Descriptor, file: IO[bytes]) -> None:
-        """A blob of any size; a broken connection is tried again. Raises Malformed: it differs."""
+        """A blob of any size; broken connections are tried again. Raises MalformedImage: other bytes."""
         for number in range(1, TRIES + 1):
             file.seek(0)
             file.truncate()
@@ -247,11 +249,11 @@ class _Pull:
             async for chunk in response.content.iter_chunked(CHUNK_BYTES):
                 left -= len(chunk)
                 if left < 0:
-                    raise Malformed(f"{descriptor.digest} is longer than the manifest says")
+                    raise MalformedImage(f"{descriptor.digest} is longer than the manifest says")
                 digest.update(chunk)
                 await asyncio.to_thread(file.write, chunk)
         if f"sha256:{digest.hexdigest()}" != descriptor.digest:
-            raise Malformed(f"{descriptor.digest} has other content than the manifest says")
+            raise MalformedImage(f"{descriptor.digest} has other content than the manifest says")
         await asyncio.to_thread(file.flush)
 
     def _blob_url(self, descriptor: Descriptor) -> str:
@@ -263,7 +265,7 @@ class _Pull:
             while not response.content.at_eof() and len(data) <= MAX_DOCUMENT_BYTES:
                 data += await response.content.read(MAX_DOCUMENT_BYTES + 1 - len(data))
             if len(data) > MAX_DOCUMENT_BYTES:
-                raise Malformed(f"{url} has more than {MAX_DOCUMENT_BYTES >> 20} MiB")
+                raise MalformedImage(f"{url} has more than {MAX_DOCUMENT_BYTES >> 20} MiB")
             return data
 
     @asynccontextmanager
@@ -286,7 +288,7 @@ class _Pull:
                 elif response.status in (401, 403, 404):
                     raise _Refused(f"answers {response.status} to {url}")
                 else:
-                    raise Malformed(f"{url} answers {response.status}")
+                    raise MalformedImage(f"{url} answers {response.status}")
             self._authorization = await self._authorize(challenge)
         raise _Refused(f"does not accept our credentials for {url}")
 
@@ -305,16 +307,16 @@ class _Pull:
                     yield response
                     return
                 url = urljoin(url, response.headers.get("Location", ""))
-        raise Malformed(f"more than {MAX_REDIRECTS} redirects, at last to {url[:300]}")
+        raise MalformedImage(f"more than {MAX_REDIRECTS} redirects, at last to {url[:300]}")
 
     def _check_host(self, url: str) -> None:
         """Addresses in URLs are not resolved, so they are checked here."""
         parts = urlsplit(url)
         host = parts.hostname or ""
         if parts.scheme not in ("http", "https") or not host:
-            raise Malformed(f"it leads to {url[:300]}")
+            raise MalformedImage(f"it leads to {url[:300]}")
         if parts.scheme == "http" and not self.place.base.startswith("http://"):
-            raise Malformed(f"it leads to {url[:300]}, which is not encrypted")
+            raise MalformedImage(f"it leads to {url[:300]}, which is not encrypted")
         if host not in self._trusted and re.fullmatch(r"[0-9.]+|.*:.*", host):
             check_public(host, host)
 

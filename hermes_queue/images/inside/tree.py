@@ -23,7 +23,7 @@ import sys
 import tarfile
 import zlib  # noqa: F401
 from collections.abc import Callable, Iterator
-from typing import IO, Any, NoReturn
+from typing import IO, Any
 
 INDEX = "index.json"
 """First member of the archives that `pack` writes and `place` reads."""
@@ -36,11 +36,11 @@ CHUNK_BYTES = 1 << 20
 XATTRS = ("security.capability", "user.")
 
 
-class Refused(Exception):
+class TreeRefused(Exception):
     """The input cannot become part of an image; the text says why."""
 
 
-class Budget:
+class ArchiveBudget:
     """What an archive may still bring."""
 
     def __init__(self, options: dict[str, Any]) -> None:
@@ -48,13 +48,13 @@ class Budget:
         self.entries: int = options["max_entries"]
 
     def take(self, member: tarfile.TarInfo) -> None:
-        """Count one member. Raises Refused: too much."""
+        """Count one member. Raises TreeRefused: too much."""
         self.entries -= 1
         self.bytes -= max(0, member.size)
         if self.entries < 0:
-            raise Refused(f"too many files in the archive, at {member.name[:200]}")
+            raise TreeRefused(f"too many files in the archive, at {member.name[:200]}")
         if self.bytes < 0:
-            raise Refused(f"the archive holds more than is allowed, at {member.name[:200]}")
+            raise TreeRefused(f"the archive holds more than is allowed, at {member.name[:200]}")
 
 
 def members(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
@@ -65,11 +65,11 @@ def members(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
 
 
 def path_of(name: str) -> str:
-    """The absolute path that a member's name means. Raises Refused: it leads out."""
+    """The absolute path that a member's name means. Raises TreeRefused: it leads out."""
     if len(name) > MAX_NAME_CHARS or "\0" in name:
-        raise Refused(f"a name in the archive is too long: {name[:100]!r}")
+        raise TreeRefused(f"a name in the archive is too long: {name[:100]!r}")
     if ".." in name.split("/"):
-        raise Refused(f"a name in the archive leads out of it: {name[:200]!r}")
+        raise TreeRefused(f"a name in the archive leads out of it: {name[:200]!r}")
     return posixpath.normpath("/" + name.lstrip("/"))
 
 
@@ -177,7 +177,7 @@ def ids_of(member: tarfile.TarInfo) -> tuple[int, int]:
 
 def unpack(options: dict[str, Any]) -> None:
     """Unpack a layer or a root file system from stdin into the tree, which is empty."""
-    budget = Budget(options)
+    budget = ArchiveBudget(options)
     with tarfile.open(fileobj=sys.stdin.buffer, mode="r|") as tar:
         for member in members(tar):
             budget.take(member)
@@ -214,14 +214,14 @@ class Placing:
                 os.chmod(path, member.mode & 0o7777)
             return
         if os.path.isdir(path) and not os.path.islink(path):
-            raise Refused(f"{path[:300]} is a directory of the image, and a file in the source")
+            raise TreeRefused(f"{path[:300]} is a directory of the image, and a file in the source")
         make_directories(posixpath.dirname(path), self.owner or (0, 0))
         put(tar, member, path, self.owner or (0, 0))
 
 
 def place(options: dict[str, Any]) -> None:
     """COPY and ADD: put the sources from stdin, with their index, into the tree."""
-    budget = Budget(options)
+    budget = ArchiveBudget(options)
     with tarfile.open(fileobj=sys.stdin.buffer, mode="r|") as tar:
         placing: Placing | None = None
         for member in members(tar):
@@ -238,7 +238,7 @@ def place(options: dict[str, Any]) -> None:
                 placing.put(tar, member, path)
 
 
-def unpack_added(file: IO[bytes], placing: Placing, budget: Budget) -> None:
+def unpack_added(file: IO[bytes], placing: Placing, budget: ArchiveBudget) -> None:
     """ADD: unpack an archive, of any compression that tar knows, with its own modes and owners."""
     root = placing.destination.rstrip("/") or "/"
     make_directories(root, placing.owner or (0, 0))
@@ -285,11 +285,11 @@ def _python_pattern(part: str) -> str:
 
 
 def found_by(pattern: str) -> list[str]:
-    """The paths of the tree that a source of COPY --from names. Raises Refused: none."""
+    """The paths of the tree that a source of COPY --from names. Raises TreeRefused: none."""
     whole = posixpath.normpath("/" + pattern)
     if not has_wildcards(whole):
         if not os.path.lexists(whole):
-            raise Refused(f"COPY --from: {whole[:300]} is not there")
+            raise TreeRefused(f"COPY --from: {whole[:300]} is not there")
         return [whole]
     found = ["/"]
     for part in whole.strip("/").split("/"):
@@ -305,7 +305,7 @@ def found_by(pattern: str) -> list[str]:
             if matches(part, name)
         ]
     if not found:
-        raise Refused(f"COPY --from: nothing matches {whole[:300]}")
+        raise TreeRefused(f"COPY --from: nothing matches {whole[:300]}")
     return found
 
 
@@ -324,7 +324,7 @@ def pack(options: dict[str, Any]) -> None:
         {"name": posixpath.basename(name), "kind": "directory" if os.path.isdir(path) else "file"}
         for name, path in zip(names, paths, strict=True)
     ]
-    budget = Budget(options)
+    budget = ArchiveBudget(options)
 
     def checked(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
         budget.take(member)
@@ -346,7 +346,7 @@ def make(options: dict[str, Any]) -> None:
     """WORKDIR: make a directory."""
     path = options["path"]
     if os.path.lexists(path) and not os.path.isdir(path):
-        raise Refused(f"{path[:300]} is not a directory of the image")
+        raise TreeRefused(f"{path[:300]} is not a directory of the image")
     make_directories(path)
 
 
@@ -385,15 +385,8 @@ def main(arguments: list[str]) -> None:
     os.chdir("/")
     try:
         COMMANDS[command](json.loads(text))
-    except (Refused, OSError, tarfile.TarError, ValueError, EOFError, MemoryError) as error:
-        fail(error)
-
-
-def fail(error: BaseException) -> NoReturn:
-    """End with the error as a line."""
-    sys.stderr.write(f"{type(error).__name__}: {error}\n"[:2000])
-    sys.stderr.flush()
-    os._exit(1)
+    except (TreeRefused, OSError, tarfile.TarError, ValueError, EOFError, MemoryError) as error:
+        sys.exit(f"{type(error).__name__}: {error}"[:2000])
 
 
 if __name__ == "__main__":

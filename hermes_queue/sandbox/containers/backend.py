@@ -21,8 +21,6 @@ from hermes_queue.sandbox.base import (
     MAX_FILE_BYTES,
     AssetSpec,
     Capabilities,
-    ExecutionRequest,
-    ExecutionResult,
     Listening,
     SandboxInfo,
     Slot,
@@ -312,25 +310,10 @@ class ContainerBackend(SlotBackend):
     # --- commands ---------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def _in_slot(self, slot: Slot, *, whole: bool = False) -> Iterator[files.RunInSlot]:
-        yield functools.partial(self._leased(slot).run, slot.slot_id)
-
-    async def _execute(self, request: ExecutionRequest) -> ExecutionResult | SandboxError:
-        try:
-            box = self._leased(request.slot)
-            return await box.run(
-                request.slot.slot_id,
-                ["/bin/bash"],
-                script=request.command,
-                stdin=request.stdin,
-                env=request.env,
-                cwd=request.cwd or request.slot.workspace,
-                timeout_s=request.timeout_s,
-                max_output_bytes=request.max_output_bytes,
-                user=request.user,
-            )
-        except SandboxError as error:
-            return error
+    def _in_slot(
+        self, slot: Slot, *, whole: bool = False, user: str | None = None
+    ) -> Iterator[files.RunInSlot]:
+        yield functools.partial(self._leased(slot).run, slot.slot_id, user=user)
 
     async def listen(self, slot: Slot, factory: Callable[[], asyncio.BaseProtocol]) -> Listening:
         """See `SandboxBackend`."""

@@ -59,7 +59,7 @@ class Confinement:
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class SlotAccount:
     """Whom a command runs as, in the ids of a slot with users of its own."""
 
     uid: int
@@ -184,7 +184,7 @@ class Spawner:
         env: Mapping[str, str],
         cwd: str,
         streams: Sequence[int],
-        account: Account | None = None,
+        account: SlotAccount | None = None,
     ) -> SpawnedCommand:
         """Start a command; `streams` are its first descriptors and, if there is one, its script's.
 
@@ -240,7 +240,7 @@ class Spawner:
         self._send(b"-%d" % number)
 
     def kill_all(self) -> None:
-        """Kill everything in the slot but its first process: the kernel allows no fork meanwhile."""
+        """Kill everything in the slot but its first process; nothing can fork meanwhile."""
         self._send(KILL_ALL)
 
     def _send(self, data: bytes) -> None:
@@ -356,7 +356,7 @@ class SpawnedCommand(Running):
 
 
 def _request(
-    argv: Sequence[str | bytes], env: Mapping[str, str], cwd: str, account: Account | None
+    argv: Sequence[str | bytes], env: Mapping[str, str], cwd: str, account: SlotAccount | None
 ) -> bytes:
     """A command as the spawner reads it.
 

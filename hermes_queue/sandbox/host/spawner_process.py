@@ -35,8 +35,8 @@ LISTEN = b"listen "
 KILL_ALL = b"kill all"
 """The request to kill everything in the slot's pid namespace but its first process."""
 READ_FILE, WRITE_FILE = b"read file", b"write file"
-"""In place of a program, after an empty word: write the regular file at a path to stdout, of at
-most so many bytes; make or replace it with what stdin has."""
+"""In place of a program, after an empty word: write the regular file at a path to stdout, a number
+of bytes at most; make or replace it with what stdin has."""
 NO_SUCH_FILE, NO_REGULAR_FILE = 66, 73
 """Exit codes of these two."""
 LOOPBACK, BACKLOG = "127.0.0.1", 128
@@ -349,7 +349,7 @@ def serve_file(what: bytes, path: bytes, size: bytes = b"0") -> int:
 
 
 def copy(source: int, target: int, size: int) -> None:
-    """Copy at most so many bytes."""
+    """Copy at most `size` bytes."""
     while data := os.read(source, min(size, 1 << 16)):
         size -= len(data)
         while data:

@@ -1,6 +1,7 @@
 """Slots on this host.
 
 backend.py     `SandboxBackend` for this host
+leased.py      slots that run: commands, files, their end
 host_check.py  facts about this host for `hermes-queue doctor`
 slot.py        one slot: its commands and its end
 fence.py       isolation of a slot: namespaces, mounts, limits

@@ -12,18 +12,16 @@ import logging
 import platform
 import re
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
 from hermes_queue.cancellation import end_tasks, unbroken
-from hermes_queue.errors import SandboxError, SlotLost
-from hermes_queue.sandbox import files
+from hermes_queue.errors import NoSnapshot, SandboxError, SlotLost
 from hermes_queue.sandbox.base import (
     MAX_FILE_BYTES,
     AssetSpec,
     Capabilities,
     ExecutionResult,
-    Listening,
     SandboxInfo,
     Slot,
     SlotSpec,
@@ -34,16 +32,17 @@ from hermes_queue.sandbox.host import cgroups, interpreter
 from hermes_queue.sandbox.host import pip as pip_settings
 from hermes_queue.sandbox.host.isolation import FencePrograms, find_tools, host_python, shortcomings
 from hermes_queue.sandbox.host.paths import SLOT_UID, check_cache
-from hermes_queue.sandbox.host.spawner import Spawners
 from hermes_queue.sandbox.local.assets import AssetStore, read_regular_file
 from hermes_queue.sandbox.local.fence import BubblewrapFence, FenceOptions, SlotDirectories, furnish
+from hermes_queue.sandbox.local.leased import LeasedSlots
 from hermes_queue.sandbox.local.registry import HostRegistry, record_slot
 from hermes_queue.sandbox.local.slot import LocalSlot
 from hermes_queue.sandbox.local.snapshots import LocalSnapshots
-from hermes_queue.sandbox.local.uids import SlotUids
 from hermes_queue.sandbox.local.unfenced import InPlaceAssetStore, PlainFence, TreeKiller
 from hermes_queue.sandbox.profiles import refuse_but_default, refuse_images
-from hermes_queue.sandbox.slot_backend import SlotBackend
+from hermes_queue.sandbox.rootfs.fence import Bind
+from hermes_queue.sandbox.rootfs.slot import HeldImage, RootfsSlot
+from hermes_queue.sandbox.rootfs.slots import can_have_images, describe
 from hermes_queue.sandbox.snapshots import Snapshot
 from hermes_queue.settings import LocalSandboxSettings, WorkerSettings
 
@@ -52,7 +51,7 @@ logger = logging.getLogger(__name__)
 BUILD_MEMORY_MB = 4096
 
 
-class LocalBackend(SlotBackend):
+class LocalBackend(LeasedSlots):
     """See `SandboxBackend`.
 
     Its event loop's thread must live as long as the worker: slots die with it.
@@ -67,20 +66,17 @@ class LocalBackend(SlotBackend):
         cache: Path | None = None,
         fleet: Fleet | None = None,
     ) -> None:
-        self.settings = settings or LocalSandboxSettings()
-        slots = slots or self.settings.slots or WorkerSettings().concurrency
-        super().__init__(slots, labels, cache, fleet)
-        fenced = self.settings.isolation == "bwrap"
+        settings = settings or LocalSandboxSettings()
+        slots = slots or settings.slots or WorkerSettings().concurrency
+        super().__init__(slots, labels, cache, fleet, settings)
+        fenced = settings.isolation == "bwrap"
         # Without isolation, a slot's paths are those of no other slot.
-        self.capabilities = Capabilities(isolation=fenced, snapshot=fenced)
-        self._registry = HostRegistry(self._cache)
+        images = fenced and can_have_images()
+        self.capabilities = Capabilities(isolation=fenced, snapshot=fenced, images=images)
+        self._registry = HostRegistry(self._cache, remove=self._rootfs.host.remove)
         store = AssetStore if self.capabilities.isolation else InPlaceAssetStore
         self._assets = store(self._cache, self._build_asset)
-        self._slots: dict[str, LocalSlot] = {}
-        count = self.settings.uids if self.capabilities.isolation else 0
         self._snapshots = LocalSnapshots(self._cache, self.labels["deployment"], self.settings)
-        self._uids = SlotUids(self._cache, self.settings.first_uid, count)
-        self._spawners = Spawners(confined=self.capabilities.isolation)
         self._killer = TreeKiller()
         self._tools: FencePrograms | None = None
         self._sandbox: Path | None = None
@@ -146,6 +142,7 @@ class LocalBackend(SlotBackend):
             await end_tasks(reaper)
         await asyncio.gather(*map(self._end_slot, list(self._slots)))
         await self._spawners.close()
+        await self._rootfs.close()
         self._uids.close()
         if self._sandbox is not None:
             sandbox, self._sandbox = self._sandbox, None
@@ -161,8 +158,13 @@ class LocalBackend(SlotBackend):
     async def prepare(self, spec: SlotSpec) -> None:
         """See `SandboxBackend`."""
         refuse_but_default(spec.profile)
-        refuse_images("local", spec)
-        await asyncio.to_thread(interpreter.prepare, spec.python, self._cache)
+        if spec.image is None:
+            await asyncio.to_thread(interpreter.prepare, spec.python, self._cache)
+        else:
+            if not self.capabilities.isolation:
+                refuse_images("local", spec)
+            await self._rootfs.check(spec)
+            (await self._rootfs.hold(spec.image)).release()
         await asyncio.gather(*(self._assets.ensure(asset) for asset in spec.assets))
 
     async def read_asset(
@@ -178,8 +180,8 @@ class LocalBackend(SlotBackend):
 
     async def _build_asset(self, spec: AssetSpec, directory: Path) -> ExecutionResult:
         pip = await asyncio.to_thread(pip_settings.prepare, self._cache)
-        mounts = ["--bind", str(directory), spec.mount, *pip.mount_arguments()]
-        slot = await self._begin_slot(spec.python, mounts, building=True)
+        mounts = ("--bind", str(directory), spec.mount, *pip.mount_arguments())
+        slot = await self._begin_slot(spec.python, building=mounts)
         try:
             if self.capabilities.isolation:
                 return await run_fenced(slot, spec, pip, self.settings.build_hosts)
@@ -197,70 +199,105 @@ class LocalBackend(SlotBackend):
     # --- slots ------------------------------------------------------------------------
 
     async def _lease(self, trajectory_id: str, spec: SlotSpec) -> Slot:
-        mounts: list[str] = []
+        binds: list[Bind] = []
         with contextlib.ExitStack() as pins:
             # In the same order everywhere: unfenced slots may wait for a mount, and two slots that
             # took two mounts in opposite orders would wait for each other.
             for asset in sorted(spec.assets, key=lambda asset: asset.mount):
                 pins.callback(await self._assets.pin(asset))
                 await self._uids.let_read(self._assets.path(asset))
-                mounts += ["--ro-bind", str(self._assets.path(asset)), asset.mount]
-            running = await self._begin_slot(spec.python, mounts, conceal=spec.conceal)
+                binds.append((str(self._assets.path(asset)), asset.mount, True))
+            if spec.image is None:
+                running = await self._begin_slot(spec.python, binds, conceal=spec.conceal)
+            else:
+                image = await self._rootfs.hold(spec.image)
+                pins.callback(image.release)
+                running = await self._begin_rootfs(spec, image, binds)
             pins.callback(self._observer.released, running.fence.slot_id)
             running.on_end = pins.pop_all().close
+        return self._leased(running, trajectory_id, spec)
+
+    def _leased(self, running: LocalSlot, trajectory_id: str, spec: SlotSpec) -> Slot:
         running.has_capacity = True
+        rootfs = running.image.rootfs if isinstance(running, RootfsSlot) else None
         slot = Slot(
             slot_id=running.fence.slot_id,
             trajectory_id=trajectory_id,
             sandbox_id=running.record.parent.name,
             workspace=running.fence.workspace,
             spec=spec,
-            image=interpreter.host_image(spec.python),
+            image=describe(rootfs) if rootfs else interpreter.host_image(spec.python),
+            image_config=rootfs.config if rootfs else None,
         )
         self._observer.leased(slot)
         return slot
 
-    async def _begin_slot(
-        self,
-        python: str | None,
-        mounts: Sequence[str],
-        *,
-        conceal: tuple[str, ...] = (),
-        building: bool = False,
-    ) -> LocalSlot:
-        """Start a fence with empty directories."""
+    async def _place(self, kind: str) -> Path:
+        """A new path for the files of a slot."""
         async with self._opening:
             if not self._started:
                 raise SandboxError("the local backend is not running")
             if self._sandbox is None or not self._sandbox.is_dir():
                 await self._open_sandbox()
-            sandbox = self._sandbox
-        assert sandbox is not None  # noqa: S101 - opened above
+            assert self._sandbox is not None  # noqa: S101 - opened above
+            return self._sandbox / f"{kind}-{secrets.token_hex(8)}"
+
+    async def _begin_slot(
+        self,
+        python: str | None,
+        binds: Sequence[Bind] = (),
+        *,
+        conceal: tuple[str, ...] = (),
+        building: tuple[str, ...] = (),
+    ) -> LocalSlot:
+        """Start a fence with empty directories; `building`: the mounts of an asset's build."""
+        path = await self._place("build" if building else "slot")
         found = await asyncio.to_thread(interpreter.prepare, python, self._cache)
-        slot_id = f"{'build' if building else 'slot'}-{secrets.token_hex(8)}"
         # Assets belong to one uid of builds, regardless of the uids of slots.
         uid = SLOT_UID if building else self._uids.take()
         memory_mb, max_pids = self.settings.memory_mb, self.settings.max_pids
         if building and memory_mb:
             memory_mb = max(memory_mb, BUILD_MEMORY_MB)
-        groups = cgroups.create(f"hermes-queue-{slot_id}", memory_mb=memory_mb, max_pids=max_pids)
+        groups = cgroups.create(f"hermes-queue-{path.name}", memory_mb=memory_mb, max_pids=max_pids)
         limits = cgroups.process_limits(groups, memory_mb=memory_mb, max_pids=max_pids)
+        mounts = [word for source, target, _ in binds for word in ("--ro-bind", source, target)]
         options = FenceOptions(
             interpreter=found,
-            mounts=tuple(mounts),
+            mounts=(*building, *mounts),
             conceal=conceal,
             network=self.settings.network and not building,
             groups=groups,
             limits=limits,
             uid=uid,
         )
-        fence = self._fence(slot_id, SlotDirectories(sandbox / slot_id), options)
-        slot = self._slots[slot_id] = LocalSlot(fence, sandbox / f"{slot_id}.json")
-        try:
+        fence = self._fence(path.name, SlotDirectories(path), options)
+
+        async def begin() -> None:
             fence.directories.create(fenced=self.capabilities.isolation, owner=uid)
             await fence.begin()
+
+        slot = LocalSlot(fence, path.with_suffix(".json"))
+        await self._start(slot, begin)
+        return slot
+
+    async def _begin_rootfs(
+        self, spec: SlotSpec, image: HeldImage, binds: Sequence[Bind], upper: Path | None = None
+    ) -> RootfsSlot:
+        """Start a slot with the files of an image, and those of `upper` over them."""
+        slot = self._rootfs.new(await self._place("slot"), spec, image, binds)
+        user = image.rootfs.config.user if spec.user is None else spec.user
+        await self._start(slot, lambda: self._rootfs.begin(slot, user, upper))
+        return slot
+
+    async def _start(self, slot: LocalSlot, begin: Callable[[], Awaitable[None]]) -> None:
+        fence, record = slot.fence, slot.record
+        slot_id = fence.slot_id
+        self._slots[slot_id] = slot
+        try:
+            await begin()
             pid, started = fence.init_pid, fence.init_started
-            record_slot(sandbox, slot_id, pid=pid, started=started, groups=groups)
+            groups = fence.options.groups
+            record_slot(record.parent, slot_id, pid=pid, started=started, groups=groups)
         except BaseException as error:
             await unbroken(self._end_slot(slot_id))
             if isinstance(error, OSError):
@@ -268,7 +305,6 @@ class LocalBackend(SlotBackend):
             raise
         if slot_id not in self._slots:
             raise SlotLost("the local backend was stopped")
-        return slot
 
     def _fence(
         self, slot_id: str, directories: SlotDirectories, options: FenceOptions
@@ -278,39 +314,14 @@ class LocalBackend(SlotBackend):
         assert self._tools is not None  # noqa: S101 - found by start()
         return BubblewrapFence(slot_id, self._tools, directories, options, self._spawners)
 
-    async def _end_slot(self, slot_id: str) -> None:
-        """Kill and delete a slot, and end its lease. No-op if it is gone; never raises."""
-        if (slot := self._slots.pop(slot_id, None)) is not None:
-            await self._finish(slot)
-            if slot.has_capacity:
-                self._capacity.release()
-
-    async def _finish(self, slot: LocalSlot) -> None:
-        if await slot.end():
-            self._uids.give_back(slot.fence.options.uid)
-
-    async def renew(self, slot: Slot, spec: SlotSpec | None = None) -> Slot:
-        """See `SandboxBackend`."""
-        self._leased_slot(slot)
-        # Removed before the first await: a concurrent release finds nothing. Otherwise both would
-        # end the slot and release its capacity.
-        running = self._slots.pop(slot.slot_id)
-        try:
-            await unbroken(self._finish(running))
-            return await self._lease(slot.trajectory_id, spec or slot.spec)
-        except BaseException:
-            self._capacity.release()
-            raise
-
-    async def release(self, slot: Slot) -> None:
-        """See `SandboxBackend`."""
-        await unbroken(self._end_slot(slot.slot_id))
-
     # --- snapshots: `hermes_queue.sandbox.snapshots.KeepsSnapshots` -----------------------
 
     async def snapshot(self, slot: Slot) -> Snapshot:
         """See `KeepsSnapshots`."""
-        return await self._snapshots.take(self._leased_slot(slot), slot.trajectory_id)
+        running = self._leased_slot(slot)
+        if isinstance(running, RootfsSlot):
+            raise NoSnapshot("slots with an image have none")
+        return await self._snapshots.take(running, slot.trajectory_id)
 
     async def restore(self, slot: Slot, snapshot_id: str) -> None:
         """See `KeepsSnapshots`."""
@@ -324,21 +335,6 @@ class LocalBackend(SlotBackend):
     async def drop_snapshot(self, snapshot_id: str) -> None:
         """See `KeepsSnapshots`."""
         await asyncio.to_thread(self._snapshots.drop, snapshot_id)
-
-    # --- commands and files -----------------------------------------------------------
-
-    @contextlib.contextmanager
-    def _in_slot(self, slot: Slot, *, whole: bool = False) -> Iterator[files.RunInSlot]:
-        yield self._leased_slot(slot).run
-
-    async def listen(self, slot: Slot, factory: Callable[[], asyncio.BaseProtocol]) -> Listening:
-        """See `SandboxBackend`."""
-        return await self._leased_slot(slot).listen(factory)
-
-    def _leased_slot(self, slot: Slot) -> LocalSlot:
-        if (found := self._slots.get(slot.slot_id)) is None:
-            raise SlotLost(f"slot {slot.slot_id} is not leased")
-        return found
 
     # --- the reaper's side ------------------------------------------------------------
 

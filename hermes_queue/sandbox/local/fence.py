@@ -26,7 +26,7 @@ from hermes_queue.sandbox.host.interpreter import MOUNT as PYTHON_MOUNT
 from hermes_queue.sandbox.host.interpreter import Interpreter
 from hermes_queue.sandbox.host.isolation import FencePrograms, host_python, top_level
 from hermes_queue.sandbox.host.paths import SLOT_UID, shared_directory, slot_directory
-from hermes_queue.sandbox.host.spawner import Account, Confinement, Spawner, Spawners
+from hermes_queue.sandbox.host.spawner import Confinement, SlotAccount, Spawner, Spawners
 from hermes_queue.sandbox.host.user_namespaces import drop_prefix
 
 HOME = "/home/agent"
@@ -120,7 +120,7 @@ class BubblewrapFence(Bubblewrap):
         assert self._spawner is not None  # noqa: S101 - begun
         return self._spawner
 
-    account: Account | None = None
+    account: SlotAccount | None = None
     """Whom commands run as, in slots with users of their own."""
 
     @property

@@ -10,16 +10,21 @@ from urllib.parse import urlsplit
 
 from hermes_queue.sandbox.host.isolation import find_tools, host_python, shortcomings
 from hermes_queue.sandbox.host.paths import check_cache
+from hermes_queue.sandbox.host.user_namespaces import find_id_map
 from hermes_queue.sandbox.local.registry import HostRegistry
 from hermes_queue.sandbox.offers import Condition
+from hermes_queue.sandbox.rootfs.slots import can_have_images
 from hermes_queue.settings import LocalSandboxSettings, PathSettings, RedisSettings
+from hermes_queue.settings.images import ImageSettings
 
 
 async def conditions() -> AsyncIterator[Condition]:
     """See `Offer.check`."""
     settings, cache = LocalSandboxSettings(), PathSettings().cache.absolute()
     yield await asyncio.to_thread(_fence, settings, cache)
-    if settings.network:
+    if settings.isolation == "bwrap":
+        yield await asyncio.to_thread(_images)
+    if settings.network or ImageSettings().network == "open":
         yield network(RedisSettings())
     if left := await asyncio.to_thread(HostRegistry(cache).abandoned):
         yield Condition(
@@ -48,6 +53,14 @@ def _fence(settings: LocalSandboxSettings, cache: Path) -> Condition:
     return Condition(check, f"{tools.bwrap} isolates slots")
 
 
+def _images() -> Condition:
+    check = "sandbox.local.images"
+    if can_have_images():
+        return Condition(check, "tasks with an image of their own can have slots")
+    why = find_id_map("").reason or "this kernel or processor cannot have them"
+    return Condition(check, f"tasks with an image of their own are refused: {why}")
+
+
 def network(settings: RedisSettings) -> Condition:
     """The reach of agents with this host's network."""
     if _open_on_loopback(settings):
@@ -55,12 +68,13 @@ def network(settings: RedisSettings) -> Condition:
             "sandbox.network",
             "agents have this host's network, and Redis accepts commands on its loopback without "
             "a password: an agent can change scores and read all records",
-            "unset HERMES_QUEUE_LOCAL_NETWORK, or give Redis a password or a unix socket",
+            "unset HERMES_QUEUE_LOCAL_NETWORK and _IMAGES_NETWORK, or give Redis a password or a "
+            "unix socket",
         )
     return Condition(
         "sandbox.network",
         "agents have this host's network: its loopback, neighbours and metadata service",
-        "unset HERMES_QUEUE_LOCAL_NETWORK unless their tasks need it",
+        "unset HERMES_QUEUE_LOCAL_NETWORK and _IMAGES_NETWORK unless their tasks need it",
     )
 
 

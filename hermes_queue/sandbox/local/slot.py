@@ -15,7 +15,7 @@ from hermes_queue.sandbox.base import MAX_OUTPUT_BYTES, ExecutionResult
 from hermes_queue.sandbox.host.execution import OutputPipe, follow, memory_file
 from hermes_queue.sandbox.host.paths import remove_tree
 from hermes_queue.sandbox.host.processes import COMMAND_VARIABLE
-from hermes_queue.sandbox.host.spawner import SCRIPT_PATH, Account, SpawnedCommand
+from hermes_queue.sandbox.host.spawner import SCRIPT_PATH, SlotAccount, SpawnedCommand
 from hermes_queue.sandbox.listening.sockets import SocketListening
 from hermes_queue.sandbox.local.fence import BubblewrapFence
 from hermes_queue.sandbox.local.unfenced import PlainFence
@@ -83,7 +83,7 @@ class LocalSlot:
         max_output_bytes: int = MAX_OUTPUT_BYTES,
         source: int | None = None,
         output: int | None = None,
-        account: Account | None = None,
+        account: SlotAccount | None = None,
         one_stream: bool = False,
     ) -> ExecutionResult:
         """Run `argv`, with `script` as bash's command line, in the slot.

@@ -17,7 +17,7 @@ from hermes_queue.sandbox.base import SLOT_ENVIRONMENT, AssetSpec
 from hermes_queue.sandbox.host.cgroups import ControlGroups
 from hermes_queue.sandbox.host.paths import remove_tree
 from hermes_queue.sandbox.host.processes import MAX_ROUNDS, MarkedTree, kill_trees
-from hermes_queue.sandbox.host.spawner import Account, Confinement, Spawner, Spawners
+from hermes_queue.sandbox.host.spawner import Confinement, SlotAccount, Spawner, Spawners
 from hermes_queue.sandbox.local import assets as asset_store
 from hermes_queue.sandbox.local.assets import AssetStore, Build
 from hermes_queue.sandbox.local.fence import FenceOptions, SlotDirectories
@@ -99,7 +99,7 @@ class PlainFence:
         assert self._spawner is not None  # noqa: S101 - begun
         return self._spawner
 
-    account: Account | None = None
+    account: SlotAccount | None = None
     """See `BubblewrapFence`."""
     has_own_network = False
     """See `BubblewrapFence`."""

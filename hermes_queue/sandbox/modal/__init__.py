@@ -11,6 +11,7 @@
     process.py      one command through the SDK
     profiles.py     descriptions of sandboxes
     wire.py         the relay of a slot's port as a command
+    snapshots.py    copies of slots' files
     slot.sh         the script inside the sandbox
 
 The SDK is imported when a backend starts, never with this package.

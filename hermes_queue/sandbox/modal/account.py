@@ -83,6 +83,17 @@ class ModalAccount:
             await image.build.aio(self._app)  # looks it up; there is nothing to build
         return image
 
+    async def delete_snapshot(self, image_id: str) -> None:
+        """Delete the image with this id. No-op if it is gone. Raises SandboxError."""
+        modal = _sdk()
+        import modal.experimental as experimental
+
+        with explained(f"deleting snapshot {image_id}"):
+            try:
+                await experimental.image_delete.aio(image_id)
+            except modal.exception.NotFoundError:
+                return
+
     async def create(
         self,
         profile: ModalSettings,

@@ -31,8 +31,10 @@ from hermes_queue.sandbox.modal.box import Lease, ModalSandbox
 from hermes_queue.sandbox.modal.factory import BoxFactory, Readers
 from hermes_queue.sandbox.modal.pool import Pool
 from hermes_queue.sandbox.modal.profiles import Profiles, for_grading, for_one
+from hermes_queue.sandbox.modal.snapshots import ModalSnapshots
 from hermes_queue.sandbox.profiles import DEFAULT_PROFILE, refuse_images
 from hermes_queue.sandbox.slot_backend import SlotBackend
+from hermes_queue.sandbox.snapshots import Snapshot
 from hermes_queue.settings import ModalSettings, WorkerSettings
 
 logger = logging.getLogger(__name__)
@@ -73,6 +75,7 @@ class ModalBackend(SlotBackend):
         self._account = ModalAccount(self.settings)
         self._factory = BoxFactory(self._account, self.settings, self._fleet, self.labels)
         self._assets = ModalAssets(self._cache, self._account, self._factory, self._fleet.snapshots)
+        self._snapshots = ModalSnapshots(self._account, self.labels["deployment"])
         self._asset_profiles: dict[tuple[str, str], str] = {}
         self._pools: dict[str, Pool] = {}
         self._held: dict[str, Held] = {}
@@ -84,7 +87,8 @@ class ModalBackend(SlotBackend):
     @property
     def capabilities(self) -> Capabilities:
         """The current ones: whether slots can be isolated is known from the first sandbox on."""
-        return Capabilities(isolation=self._isolated, remote=True)
+        # What root has changed may lie anywhere in the sandbox.
+        return Capabilities(isolation=self._isolated, remote=True, snapshot=self._isolated)
 
     def resize(self, slots: int) -> None:
         """See `SandboxBackend`."""
@@ -217,7 +221,7 @@ class ModalBackend(SlotBackend):
         if box is None:
             box = await pool.take({place: image.object_id for place, image in images.items()})
         try:
-            lease = await self._open_slot(box, profile, spec, images)
+            lease = await self._open_slot(box, profile, trajectory_id, spec, images)
         except BaseException as error:
             # Whatever failed, a new sandbox is more likely to work.
             box.spent = box.spent or isinstance(error, SandboxError)
@@ -232,7 +236,12 @@ class ModalBackend(SlotBackend):
         return slot
 
     async def _open_slot(
-        self, box: ModalSandbox, profile: ModalSettings, spec: SlotSpec, images: Mapping[str, Any]
+        self,
+        box: ModalSandbox,
+        profile: ModalSettings,
+        trajectory_id: str,
+        spec: SlotSpec,
+        images: Mapping[str, Any],
     ) -> Lease:
         check_python(profile, box, spec.python)
         await box.conceal(spec.conceal)
@@ -244,7 +253,7 @@ class ModalBackend(SlotBackend):
             await self._assets.mount(box, place, images[asset.mount], profile, asset)
             if own:
                 pairs.append(f"{place}={asset.mount}")
-        return await box.open_slot(pairs)
+        return await box.open_slot(trajectory_id, pairs)
 
     async def renew(self, slot: Slot, spec: SlotSpec | None = None) -> Slot:
         """See `SandboxBackend`. In place, except in two cases that need another sandbox.
@@ -311,19 +320,44 @@ class ModalBackend(SlotBackend):
             self._observer.released(slot_id)
 
     @contextlib.contextmanager
-    def _in_slot(self, slot: Slot, *, whole: bool = False) -> Iterator[files.RunInSlot]:
-        held = self._leased_slot(slot)
-        try:
+    def _in_slot(
+        self, slot: Slot, *, whole: bool = False, user: str | None = None
+    ) -> Iterator[files.RunInSlot]:
+        with self._losing(slot) as held:
             yield functools.partial(held.box.run, held.lease, whole=whole)
-        except SlotLost:  # a sandbox that is lost takes no further slots
-            held.box.spent = True
-            raise
 
     async def listen(self, slot: Slot, factory: Callable[[], asyncio.BaseProtocol]) -> Listening:
         """See `SandboxBackend`."""
+        with self._losing(slot) as held:
+            return await held.box.listen(held.lease, factory)
+
+    # --- `hermes_queue.sandbox.snapshots.KeepsSnapshots` ------------------------------------
+
+    async def snapshot(self, slot: Slot) -> Snapshot:
+        """See `KeepsSnapshots`."""
+        with self._losing(slot) as held:
+            return await self._snapshots.take(held.box, held.lease, slot.trajectory_id)
+
+    async def restore(self, slot: Slot, snapshot_id: str) -> None:
+        """See `KeepsSnapshots`."""
+        with self._losing(slot) as held:
+            name = slot.trajectory_id
+            await self._snapshots.restore(held.box, held.lease, name, snapshot_id)
+
+    async def snapshots(self) -> list[Snapshot]:
+        """See `KeepsSnapshots`: Modal deletes those that no worker has."""
+        return []
+
+    async def drop_snapshot(self, snapshot_id: str) -> None:
+        """See `KeepsSnapshots`."""
+        await self._snapshots.drop(snapshot_id)
+
+    @contextlib.contextmanager
+    def _losing(self, slot: Slot) -> Iterator[Held]:
+        """The slot's lease; a sandbox that is lost takes no further slots."""
         held = self._leased_slot(slot)
         try:
-            return await held.box.listen(held.lease, factory)
+            yield held
         except SlotLost:
             held.box.spent = True
             raise

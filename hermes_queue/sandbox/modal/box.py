@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import math
 import time
@@ -38,6 +39,7 @@ ARGUMENT_BYTES = 48 << 10
 SCRIPT_TIMEOUT_S = 60.0
 CONCEAL_TIMEOUT_S = 300.0
 """The first call walks all files of the image."""
+PACKED_AT_ONCE = 2
 KILLED = 137
 
 
@@ -46,6 +48,8 @@ class Lease:
     """A slot in use."""
 
     slot_id: str
+    name: str
+    """Of its directory below `ROOT`."""
     uid: int
     workspace: str
     """Path for its commands."""
@@ -76,8 +80,11 @@ class ModalSandbox:
         """Takes no further leases, because a waiting job needs other assets; it counts while it has
         leases."""
         self.created = self.touched = self.idle_since = time.monotonic()
+        self.packing = asyncio.Semaphore(PACKED_AT_ONCE)
+        """Held while a slot's files are packed."""
         self._next_uid = FIRST_UID
-        self._opened = 0
+        self._names: set[str] = set()
+        """Of the slots that have directories here."""
         self._mounting = asyncio.Lock()
         self._concealed: set[str] = set()
         self._warned = False
@@ -204,22 +211,29 @@ class ModalSandbox:
 
     # --- slots ------------------------------------------------------------------------
 
-    async def open_slot(self, mounts: Sequence[str]) -> Lease:
-        """Begin a lease; `mounts` are `place in sandbox=place in slot`. Raises SandboxError."""
+    async def open_slot(self, trajectory_id: str, mounts: Sequence[str]) -> Lease:
+        """Begin a lease; `mounts` are `place in sandbox=place in slot`. Raises SandboxError.
+
+        All slots of a trajectory, in whatever sandbox, show its commands the same paths, except for
+        two at once in the same one.
+        """
         uid = 0
         if self.abilities.uids:
             uid, self._next_uid = self._next_uid, self._next_uid + 1
         slot_id = f"slot-{uuid.uuid4().hex[:16]}"
-        self._opened += 1
+        name = hashlib.sha256(trajectory_id.encode(errors="surrogatepass")).hexdigest()[:10]
+        if name in self._names:
+            name = slot_id
+        self._names.add(name)
         workspace = WORKSPACE
         if self.abilities.mounts:
-            place = f"{ROOT}/slots/{slot_id}/workspace"
+            place = f"{ROOT}/slots/{name}/workspace"
         else:
             if self.capacity > 1:
-                workspace = f"{WORKSPACE}/{self._opened}"
+                workspace = f"{WORKSPACE}/{name}"
             place = workspace
-        lease = Lease(slot_id, uid, workspace, place)
-        await self.script("open", slot_id, str(uid), place, *mounts)
+        lease = Lease(slot_id, name, uid, workspace, place)
+        await self.script("open", name, str(uid), place, *mounts)
         self.leases[slot_id] = lease
         return lease
 
@@ -233,10 +247,11 @@ class ModalSandbox:
             self.spent = True  # commands were root here
             return
         try:
-            await self.script("close", lease.slot_id, str(lease.uid), lease.place)
+            await self.script("close", lease.name, str(lease.uid), lease.place)
         except BaseException:
             self.spent = True
             raise
+        self._names.discard(lease.name)
 
     async def listen(
         self, lease: Lease, factory: Callable[[], asyncio.BaseProtocol]
@@ -313,12 +328,12 @@ class ModalSandbox:
             size = len(script) + sum(map(len, variables))
             if (size * 4 > ARGUMENT_BYTES and _too_long([script, *variables])) or _odd(script):
                 data = script.encode("utf-8", "surrogatepass")
-                await self.script("spill", lease.slot_id, str(lease.uid), command_id, stdin=data)
-                words.append(f"{ROOT}/slots/{lease.slot_id}/spill-{command_id}")
+                await self.script("spill", lease.name, str(lease.uid), command_id, stdin=data)
+                words.append(f"{ROOT}/slots/{lease.name}/spill-{command_id}")
             else:
                 words += ["-c", script]
         limit_s = math.ceil(timeout_s + BACKSTOP_S)
-        prefix = [lease.slot_id, str(lease.uid), str(limit_s), command_id, cwd]
+        prefix = [lease.name, str(lease.uid), str(limit_s), command_id, cwd]
         prefix += [str(int(bool(stdin))), str(len(variables)), *variables]
         if _odd("".join(variables) + cwd) or _too_long([*prefix, *words]):
             raise SandboxError("the command's environment or arguments do not fit a command line")
@@ -349,7 +364,7 @@ class ModalSandbox:
 
         The wrapper of the command belongs to root: no command can kill it or write its note.
         """
-        fate = (await self.script("fate", lease.slot_id, command_id)).decode().strip()
+        fate = (await self.script("fate", lease.name, command_id)).decode().strip()
         if fate == "memory":
             raise SandboxError(
                 f"a command was killed when sandbox {self.sandbox_id}, which several slots share, "

@@ -12,6 +12,11 @@
 #   run SLOT UID LIMIT_S ID CWD STDIN NVARS [NAME=VALUE...] ARGUMENT...
 #                                      after the command's end, both streams get a mark, NUL SEAL ID
 #                                      NUL: the command's own output comes before it
+#   pack SLOT UID WORKSPACE NAME MARK LIMIT LIMIT_S
+#                                      store the files of SLOT, at most LIMIT bytes, as the archive NAME,
+#                                      with the slot's rights; print done=BYTES, or none=REASON
+#   unpack NAME UID MARK LIMIT_S       the other way round, into an empty slot of the same MARK
+#   forget NAME                        delete an archive
 #   kill ID [UID]                      kill the command that `run` calls ID, with its whole tree;
 #                                      fails if that cannot be confirmed
 #   fate SLOT ID                       print why a command had exit code 137: `own`, `memory` (the
@@ -165,9 +170,9 @@ esac
 
 install_root() {
   PATH=$HQ_IMAGE_PATH
-  mkdir -p $root/slots $root/assets $root/bin /workspace /home/agent /opt/assets
+  mkdir -p $root/slots $root/assets $root/kept $root/bin /workspace /home/agent /opt/assets
   chmod 711 $root $root/slots /workspace
-  chmod 700 $root/assets
+  chmod 700 $root/assets $root/kept
   chmod a+x /opt /opt/assets
   command -v python >/dev/null || ln -sf "$(command -v python3)" $root/bin/python
 }
@@ -317,6 +322,91 @@ close_slot() {
   [ ! -e "$slot" ] && [ ! -e "$workspace" ] || { echo "files of $uid are left" >&2; return 1; }
 }
 
+# Why the files of a slot would not be all that it consists of, or the topmost of its files that lie in
+# the sandbox's own /tmp and /var/tmp, in the file $3.
+loose_files() {
+  local slot=$1 uid=$2 list=$3 seconds=$4 kind column words name code
+  [ -z "$(processes_of "$uid")" ] || { echo "processes run in the background"; return; }
+  [ -z "$(timeout "$seconds" find /dev/shm "$slot/shm" -mindepth 1 -uid "$uid" -print -quit \
+    2>/dev/null)" ] || { echo "/dev/shm is not empty"; return; }
+  for kind in shm/7 msg/7 sem/4; do
+    column=${kind#*/} kind=/proc/sysvipc/${kind%/*}
+    [ -r "$kind" ] || continue
+    while read -r -a words; do
+      [ "${words[column]:-}" != "$uid" ] ||
+        { echo "there are System V shared memory, semaphores or messages"; return; }
+    done <"$kind"
+  done
+  timeout "$seconds" find tmp var/tmp -xdev -mindepth 1 -uid "$uid" -prune -printf '%d/%p\0' \
+    2>/dev/null | head -c 1000000 >"$list.new"
+  code=${PIPESTATUS[0]}
+  # 1: a file of another slot has vanished meanwhile.
+  [[ $code == [01] ]] || { echo "too many files lie in /tmp"; return; }
+  while IFS= read -r -d '' name; do
+    [[ $name == 1/* ]] || { echo "files lie in directories of other slots"; return; }
+    printf '%s\0' "${name#1/}" >&3
+  done <"$list.new" 3>"$list"
+  rm "$list.new"
+}
+
+# Run a program with the rights of a slot, and nothing of our environment.
+confined() {
+  local uid=$1 seconds=$2
+  shift 2
+  ulimit -c 0
+  [ $memory_kib = 0 ] || ulimit -v $memory_kib
+  as_uid "$uid" env -i "PATH=$PATH" LC_ALL=C timeout -k 5 "$seconds" "$@"
+}
+
+# Only files can be brought back: of a slot with processes or shared memory there is no archive.
+# Compressed, because not every kernel tells where a file has holes.
+pack() {
+  local slot=$root/slots/$1 uid=$2 workspace=$3 kept=$root/kept/$4 mark=$5 limit=$6 seconds=$7
+  local reason code size
+  [ "$uid" != 0 ] || { echo "none=the slot runs as root"; return; }
+  cd / && mkdir -m 700 "$kept" && echo "$mark" >"$kept/mark" || return 1
+  reason=$(loose_files "$slot" "$uid" "$kept/loose" "$seconds")
+  [ -z "$reason" ] || { echo "none=$reason"; return; }
+  reason=$({
+    confined "$uid" "$seconds" tar --create --file=- --format=posix -I 'gzip -1' \
+      --pax-option=delete=atime,delete=ctime --xattrs --xattrs-include='user.*' --sparse \
+      --one-file-system "${workspace#/}" "${slot#/}"/{home,tmp,var-tmp} --null --files-from=- \
+      <"$kept/loose" 2>&3 3>&- | head -c $((limit + 1)) >"$kept/files"
+    exit "${PIPESTATUS[0]}"
+  } 3>&1 | head -c 200; exit "${PIPESTATUS[0]}")
+  code=$?
+  size=$(wc -c <"$kept/files") || return 1
+  if [ "$size" -gt "$limit" ]; then
+    echo "none=they are larger than a snapshot may be"
+  elif [ $code = 124 ] || [ $code = 137 ]; then
+    echo "none=it takes too long"
+  elif [ $code != 0 ]; then
+    echo "none=exit code $code: $reason"
+  else
+    echo "done=$size"
+  fi
+}
+
+unpack() {
+  local kept=$root/kept/$1 uid=$2 mark=$3 seconds=$4 name problem code
+  [ "$(head -c 1000 "$kept/mark" 2>/dev/null)" = "$mark" ] ||
+    { echo "none=it is of another trajectory, or of a slot with other paths"; return; }
+  cd / || return 1
+  while IFS= read -r -d '' name; do
+    [ ! -e "$name" ] && [ ! -L "$name" ] ||
+      { echo "none=another slot has files of the same names in /tmp"; return; }
+  done <"$kept/loose"
+  problem=$(confined "$uid" "$seconds" tar --extract --file=- -z --preserve-permissions \
+    --delay-directory-restore --xattrs --xattrs-include='user.*' 2>&1 <"$kept/files" | head -c 200
+    exit "${PIPESTATUS[0]}")
+  code=$?
+  [ $code = 0 ] && echo "done=0" || echo "none=exit code $code: $problem"
+}
+
+forget() {
+  rm -rf -- "$root/kept/${1:?}"
+}
+
 spill() {
   local file=$root/slots/$1/spill-$3
   cat >"$file" && chown "0:$2" "$file" && chmod 440 "$file"
@@ -377,6 +467,9 @@ case $action in
   conceal) conceal "$@" 2>/dev/null ;;
   close) close_slot "$@" ;;
   spill) spill "$@" ;;
+  pack) pack "$@" ;;
+  unpack) unpack "$@" ;;
+  forget) forget "$@" ;;
   kill) kill_command "$@" ;;
   fate) fate "$@" ;;
   *) echo "unknown action $action" >&2 && exit 64 ;;

@@ -5,6 +5,8 @@ boot_process.py   the program that mounts a slot's layers
 place.py          the host directories of one slot
 fence.py          isolation of a slot
 slot.py           one slot: its users and files
+slots.py          those of one backend, and their images
+changes.py        in what a slot differs from its image
 host.py           programs and ids that this needs of the host
 steps.py          steps of image builds
 """

@@ -1,8 +1,8 @@
 """Mounts an image's layers in a user namespace, then becomes another program there.
 
-A program of its own, run as `python -I -S boot_process.py DESCRIPTOR`. The descriptor's file has a
-request in JSON, see `Boot`. It imports nothing of ours. Nobody runs in the tree meanwhile, but its
-files may be an agent's: no symbolic link in it is followed.
+A program of its own, run as `python -I -S boot_process.py DESCRIPTOR`, which imports nothing of
+ours. The descriptor's file has a request in JSON. Nobody runs in the tree meanwhile, but its files
+may be an agent's: no symbolic link in it is followed.
 
     <place>/lower/0, 1, ...   links to the layers; overlayfs takes 4,096 bytes of names
             points/upper      a layer of ours, with mount points that the image lacks
@@ -13,7 +13,6 @@ files may be an agent's: no symbolic link in it is followed.
 
 import contextlib
 import ctypes
-import fcntl
 import json
 import os
 import signal
@@ -21,6 +20,7 @@ import socket
 import stat
 import struct
 import sys
+from typing import Any
 
 NEW_MOUNTS, NEW_NET = 0x00020000, 0x40000000
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_REMOUNT = 1, 2, 4, 32
@@ -36,26 +36,27 @@ class Failed(Exception):
     """The tree cannot be mounted; the text is for the operator."""
 
 
-def check(result, what):
+def check(result: int, what: str) -> None:
     """Raise OSError if a call of the C library failed."""
     if result:
         number = ctypes.get_errno()
         raise OSError(number, f"{what}: {os.strerror(number)}")
 
 
-def enter(uid, outer):
+def enter(uid: int, outer: int) -> None:
     """Become root of the outer user namespace, as `uid` of the host unless it is -1."""
     if uid >= 0:
         os.setgroups([])
         os.setresgid(uid, uid, uid)
         os.setresuid(uid, uid, uid)
     check(_libc.setns(outer, 0), "the user namespace cannot be entered")
+    os.close(outer)
     check(_libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
     check(_libc.unshare(NEW_MOUNTS), "no mount namespace")
     check(_libc.mount(b"none", b"/", None, MS_REC | MS_SLAVE, None), "mounts stay shared")
 
 
-def own_network(nested):
+def own_network(nested: int) -> None:
     """Enter a network namespace with a loopback, owned by the nested user namespace.
 
     So its root may bind ports below 1024 there, without rights over anything else.
@@ -68,7 +69,7 @@ def own_network(nested):
             check(_libc.unshare(NEW_NET), "no network namespace")
             with socket.socket() as any_socket:
                 request = struct.pack("16sh14x", b"lo", IFF_UP)
-                fcntl.ioctl(any_socket, SIOCSIFFLAGS, request)
+                check(_libc.ioctl(any_socket.fileno(), SIOCSIFFLAGS, request), "no loopback")
             socket.send_fds(its, [b"y"], [os.open("/proc/self/ns/net", os.O_RDONLY)])
             os._exit(0)
         except OSError as error:
@@ -85,7 +86,7 @@ def own_network(nested):
     os.close(descriptors[0])
 
 
-def mount_overlay(place, lower, upper, work, target):
+def mount_overlay(place: str, lower: list[str], upper: str | None, work: str, target: str) -> None:
     """Mount layers, highest first, on `target`; without `upper` it is read-only.
 
     All are names below `place`: the kernel takes 4,096 bytes of them.
@@ -113,7 +114,7 @@ def mount_overlay(place, lower, upper, work, target):
         )
 
 
-def make_point(root, path, is_directory):
+def make_point(root: str, path: str, is_directory: bool) -> bool:
     """Whether `path` below the directory `root` can be mounted over; it is made if it is missing.
 
     No link is followed: a path with one in it cannot.
@@ -139,23 +140,23 @@ def make_point(root, path, is_directory):
         os.close(here)
 
 
-def link_layers(place, layers):
+def link_layers(place: str, layers: list[str]) -> list[str]:
     """Short names of the layers, highest first."""
     os.mkdir(os.path.join(place, "lower"), 0o700)
-    names = []
+    names: list[str] = []
     for number, layer in enumerate(layers):
         names.insert(0, f"lower/{number}")
         os.symlink(layer, os.path.join(place, names[0]))
     return names
 
 
-def new_directories(place, *names):
+def new_directories(place: str, *names: str) -> None:
     """Make directories below `place` that are not there."""
     for name in names:
         os.makedirs(os.path.join(place, name), 0o755, exist_ok=True)
 
 
-def with_points(place, lower, points):
+def with_points(place: str, lower: list[str], points: list[tuple[str, bool]]) -> list[str]:
     """The layers with one of ours on top, which has the mount points that the image lacks.
 
     So a slot's own files, and a build's layer, have none of them.
@@ -168,7 +169,7 @@ def with_points(place, lower, points):
     return ["points/upper", *lower]
 
 
-def mounted(request):
+def mounted(request: dict[str, Any]) -> list[str]:
     """Mount the tree; returns words for bubblewrap that mount over it."""
     place, layers = request["place"], request["layers"]
     if not layers:
@@ -177,8 +178,8 @@ def mounted(request):
     new_directories(place, "merged")
     lower = link_layers(place, layers)
     if points:
-        extra = [[target, is_directory] for _, target, is_directory in binds]
-        wanted = [[path, True] for path in request["directories"]]
+        extra = [(target, is_directory) for _, target, is_directory in binds]
+        wanted = [(path, True) for path in request["directories"]]
         lower = with_points(place, lower, points + extra + wanted)
     upper = request["upper"]
     if upper is not None:
@@ -197,10 +198,11 @@ def mounted(request):
     return words
 
 
-def main():
+def main() -> None:
     """Serve the request in the file at the descriptor of the first argument."""
     with os.fdopen(int(sys.argv[1]), "rb") as file:
         request = json.load(file)
+    os.umask(0o022)
     try:
         enter(request["uid"], request["outer"])
         if request["network"] == "nested":
@@ -212,7 +214,8 @@ def main():
         sys.stderr.write(f"{error}\n")
         os._exit(FAILED)
     try:
-        os.execve(request["program"], [*request["words"], *words, *request["end"]], request["env"])
+        argv = [*request["words"], *words, *request["end"]]
+        os.execve(request["program"], argv, request["env"])  # noqa: S606 - our own request
     except OSError as error:
         sys.stderr.write(f"{request['program']}: {error}\n")
         os._exit(FAILED)

@@ -21,10 +21,10 @@ from hermes_queue.sandbox.host.bubblewrap import INIT_PLACE, Bubblewrap
 from hermes_queue.sandbox.host.cgroups import ControlGroups, ProcessLimit
 from hermes_queue.sandbox.host.execution import memory_file
 from hermes_queue.sandbox.host.isolation import FencePrograms
-from hermes_queue.sandbox.host.spawner import Account, Confinement, Spawner, Spawners
+from hermes_queue.sandbox.host.spawner import Confinement, SlotAccount, Spawner, Spawners
 from hermes_queue.sandbox.host.user_namespaces import IdMap, UserNamespaces
 from hermes_queue.sandbox.rootfs import boot_process
-from hermes_queue.sandbox.rootfs.place import Place
+from hermes_queue.sandbox.rootfs.place import SlotPlace
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 CAPABILITIES = {
@@ -72,7 +72,7 @@ class RootfsFence(Bubblewrap):
         self,
         slot_id: str,
         tools: FencePrograms,
-        place: Place,
+        place: SlotPlace,
         options: RootfsOptions,
         spawners: Spawners,
     ) -> None:
@@ -80,7 +80,7 @@ class RootfsFence(Bubblewrap):
         self.slot_id = slot_id
         self.directories = place
         self.options = options
-        self.account: Account | None = Account(0, 0, (), "/root", options.uid)
+        self.account: SlotAccount | None = SlotAccount(0, 0, (), "/root", options.uid)
         """Whom commands run as, unless they say otherwise."""
         self._spawners = spawners
         self._spawner: Spawner | None = None
@@ -139,6 +139,11 @@ class RootfsFence(Bubblewrap):
         }
         os.pwrite(self._request, json.dumps(request).encode(), 0)
         return boot_command(self._request)
+
+    def mount_points(self) -> list[str]:
+        """Paths inside at which something other than the slot's own files is mounted."""
+        binds = [*self.directories.etc_binds(network=False), *self.options.binds]
+        return [*POINTS, *(target for _, target, _ in binds)]
 
     @property
     def workspace(self) -> str:

@@ -20,7 +20,7 @@ _BASE = 0x400000
 _FILE_HEADER, _PROGRAM_HEADER = 64, 56
 _IGNORE = struct.pack("<4Q", 1, 0, 0, 0)
 """`struct sigaction` of the kernel with SIG_IGN."""
-_CODE = {
+MACHINES = {
     "x86_64": (
         62,
         "b80d000000"  # mov eax, 13: rt_sigaction(
@@ -79,15 +79,15 @@ _CODE = {
         "010000d4",  # svc 0
     ),
 }
-"""By `platform.machine()`: number of the machine in ELF headers, and the code; `_IGNORE` follows."""
+"""By `platform.machine()`: its number in ELF headers, and the code, which `_IGNORE` follows."""
 
 
 def program(machine: str) -> bytes:
     """The file of the program. Raises OSError: it is not written for this processor."""
-    if machine not in _CODE:
+    if machine not in MACHINES:
         why = "slots with an image need x86_64 or aarch64"
         raise OSError(errno.ENOEXEC, why, machine)
-    number, code = _CODE[machine]
+    number, code = MACHINES[machine]
     body = bytes.fromhex(code) + _IGNORE
     header = _FILE_HEADER + _PROGRAM_HEADER
     start = b"\x7fELF" + bytes([2, 1, 1]) + bytes(9)

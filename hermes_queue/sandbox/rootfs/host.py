@@ -19,15 +19,17 @@ from hermes_queue.cancellation import unbroken
 from hermes_queue.errors import IsolationUnavailable, SandboxError
 from hermes_queue.images.steps import LayerStack, StepResult
 from hermes_queue.sandbox.host import interpreter
-from hermes_queue.sandbox.host.execution import Child, follow, memory_file
+from hermes_queue.sandbox.host.execution import Child, follow, memory_file, run
 from hermes_queue.sandbox.host.isolation import FencePrograms, find_tools
-from hermes_queue.sandbox.host.paths import check_cache, remove_tree, slot_directory
+from hermes_queue.sandbox.host.paths import check_cache, is_root, remove_tree, slot_directory
 from hermes_queue.sandbox.host.processes import kill_process, read_stat
 from hermes_queue.sandbox.host.user_namespaces import IdMap, UserNamespaces, find_id_map
 from hermes_queue.sandbox.local.registry import HostRegistry
 from hermes_queue.sandbox.rootfs.boot_process import FAILED
 from hermes_queue.sandbox.rootfs.fence import boot_command, boot_request
+from hermes_queue.sandbox.rootfs.slot import DiskUsage
 
+MEASURE_TIMEOUT_S = 120.0
 MOST_OUTPUT_BYTES = 128 << 10
 """Of a step: the first and the last half are kept."""
 OTHER_BACKENDS = "or set HERMES_QUEUE_SANDBOX_BACKEND to docker or modal"
@@ -163,6 +165,27 @@ class RootfsHost:
             raise IsolationUnavailable(done.stdout.decode(errors="replace").strip())
         return StepResult(done.exit_code, done.stdout, done.timed_out)
 
+    async def measure(self, directory: Path) -> DiskUsage | None:
+        """Disk space of the files of a slot, which may change meanwhile; see `MeasureDisk`."""
+        users = await asyncio.to_thread(lambda: self._users)
+        prefix = [] if is_root() else users.enter_outer(self.tools.nsenter)
+        numbers = []
+        for what in ("--block-size=1M", "--inodes"):
+            done = await run(
+                [*prefix, "du", "-sx", what, "--", str(directory)],
+                env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
+                kill_tree=_kill_one,
+                timeout_s=MEASURE_TIMEOUT_S,
+                max_output_bytes=4096,
+                pass_fds=(users.outer,),
+            )
+            if done.timed_out:
+                return None
+            # It fails if a file is deleted under it, and says the sum of the others.
+            words = done.stdout.split()
+            numbers.append(int(words[0]) if words and words[0].isdigit() else 0)
+        return DiskUsage(*numbers)
+
     def remove(self, path: Path) -> None:
         """Delete files of any ids of the range at `path`. Blocking. Raises OSError: some are left.
 
@@ -170,9 +193,8 @@ class RootfsHost:
         """
         if not os.path.lexists(path):
             return
-        if os.geteuid() != 0 and self.ids.is_range:
-            # Outside, we have no rights over files with other ids.
-            users = self._users
+        # Outside, we have no rights over files with other ids.
+        if not is_root() and (users := self._own_users()):
             words = ["find", str(path), "-mindepth", "1", "-delete"]
             subprocess.run(  # noqa: S603
                 [*users.enter_outer(self.tools.nsenter), *words],
@@ -183,6 +205,12 @@ class RootfsHost:
                 check=False,
             )
         remove_tree(path)
+
+    def _own_users(self) -> UserNamespaces | None:
+        try:
+            return self._users
+        except IsolationUnavailable:
+            return None  # Then there never was a slot with other ids.
 
     async def close(self) -> None:
         """Delete what is left of steps. Idempotent."""

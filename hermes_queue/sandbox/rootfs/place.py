@@ -10,7 +10,7 @@ from hermes_queue.sandbox.rootfs.first_process import place_first_process
 HOSTS = "127.0.0.1 localhost\n::1 localhost\n"
 
 
-class Place:
+class SlotPlace:
     """Directories below one root; see `boot_process` for those that it makes there."""
 
     def __init__(self, root: Path, *, name: str = "slot") -> None:

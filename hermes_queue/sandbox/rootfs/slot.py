@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import errno
-from collections.abc import Callable
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from hermes_queue.errors import SandboxError, SandboxRejected
+from hermes_queue.cancellation import end_tasks
+from hermes_queue.errors import SandboxError, SandboxRejected, SlotKilled, SlotLost
+from hermes_queue.images.spec import Rootfs
 from hermes_queue.images.users import MAX_FILE_CHARS, identity
-from hermes_queue.sandbox.host.spawner import Account
+from hermes_queue.sandbox.base import ExecutionResult
+from hermes_queue.sandbox.host.spawner import SlotAccount
 from hermes_queue.sandbox.host.spawner_process import (
     NO_REGULAR_FILE,
     READ_FILE,
@@ -17,7 +26,45 @@ from hermes_queue.sandbox.host.spawner_process import (
 from hermes_queue.sandbox.local.slot import LocalSlot
 from hermes_queue.sandbox.rootfs.fence import RootfsFence
 
+logger = logging.getLogger(__name__)
+
 FILE_TIMEOUT_S = 60.0
+MEASURE_S, MEASURE_SHARE = 5.0, 20
+"""Pause between two measurements of a slot's files: seconds, or this multiple of what the last one
+took, whichever is longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiskUsage:
+    """Disk space."""
+
+    megabytes: int
+    files: int
+
+
+MeasureDisk = Callable[[Path], Awaitable[DiskUsage | None]]
+"""The usage of a directory; None: it takes too long."""
+
+
+class HeldImage:
+    """An image that stays on the disk as long as somebody holds it."""
+
+    def __init__(self, rootfs: Rootfs, free: Callable[[], None]) -> None:
+        """`free` is called when nobody holds it any more."""
+        self.rootfs = rootfs
+        self._free = free
+        self._holders = 1
+
+    def hold(self) -> HeldImage:
+        """Once more."""
+        self._holders += 1
+        return self
+
+    def release(self) -> None:
+        """Once less."""
+        self._holders -= 1
+        if self._holders == 0:
+            self._free()
 
 
 class RootfsSlot(LocalSlot):
@@ -25,23 +72,92 @@ class RootfsSlot(LocalSlot):
 
     fence: RootfsFence
 
-    def __init__(self, fence: RootfsFence, record: Path, *, remove: Callable[[Path], None]) -> None:
+    def __init__(
+        self,
+        fence: RootfsFence,
+        record: Path,
+        *,
+        remove: Callable[[Path], None],
+        image: HeldImage | None = None,
+    ) -> None:
         super().__init__(fence, record, remove=remove)
-        self.lost_because = ""
-        """Why the worker has ended it."""
+        self._image = image
+        self._kept: Path | None = None
+        self._lost_because = ""
+        """Why the worker has ended it, by the fault of a process in it."""
+        self._measuring: asyncio.Task[None] | None = None
+
+    @property
+    def image(self) -> HeldImage:
+        """What it was started from. Steps of builds have none."""
+        assert self._image is not None  # noqa: S101 - of a lease
+        return self._image
+
+    def keep_files(self) -> Path:
+        """Where its own files will be once it has ended; nobody deletes them."""
+        root = self.fence.directories.root
+        self._kept = root.with_name(f"{root.name}-kept")
+        return self._kept
+
+    def _clear(self) -> None:
+        if self._kept is not None:
+            with contextlib.suppress(OSError):  # Then whoever wants them finds none.
+                self.fence.directories.upper.rename(self._kept)
+        super()._clear()
+
+    def limit_disk(self, most: DiskUsage, measure: MeasureDisk) -> None:
+        """End the slot when its files take more than this."""
+        self._measuring = asyncio.create_task(self._watch_disk(most, measure))
+
+    async def _watch_disk(self, most: DiskUsage, measure: MeasureDisk) -> None:
+        took_s = 0.0
+        while True:
+            await asyncio.sleep(max(MEASURE_S, MEASURE_SHARE * took_s))
+            began = time.monotonic()
+            used = await measure(self.fence.directories.upper)
+            if used is None:
+                self._lost_because = "its files could not be counted in time"
+            elif used.megabytes > most.megabytes:
+                self._lost_because = f"its files take more than {most.megabytes} MB of disk space"
+            elif used.files > most.files:
+                self._lost_because = f"it has more than {most.files} files beside its image"
+            if self._lost_because:
+                extra = {"action": "slot_disk_full"}
+                logger.warning("%s is ended: %s", self.fence.name, self._lost_because, extra=extra)
+                await self.fence.kill()
+                return
+            took_s = time.monotonic() - began
+
+    async def _lost(self, how: str) -> SlotLost:
+        if self._lost_because:
+            return SlotKilled(
+                f"slot {self.fence.slot_id} was ended because {self._lost_because}; "
+                "HERMES_QUEUE_LOCAL_IMAGE_DISK_MB allows more"
+            )
+        return await super()._lost(how)
+
+    async def end(self) -> bool:
+        """See `LocalSlot`."""
+        if self._measuring is not None:
+            await end_tasks(self._measuring)
+        return await super().end()
 
     async def become(self, user: str) -> None:
         """Have commands run as this user of the image. Raises SandboxRejected, SandboxError."""
         self.fence.account = await self.account(user)
 
-    async def account(self, user: str) -> Account:
+    async def run_as(self, user: str, argv: Sequence[str], **options: Any) -> ExecutionResult:
+        """As `run`, as a user of the slot. Raises SandboxRejected, too: there is no such user."""
+        return await self.run(argv, account=await self.account(user), **options)
+
+    async def account(self, user: str) -> SlotAccount:
         """A user as the slot's files name it now, see `ImageConfig.user`.
 
         Raises:
             SandboxRejected: there is no such user.
             SandboxError: the slot could not answer.
         """
-        root = Account(0, 0, (), "/root", self.fence.options.uid)
+        root = SlotAccount(0, 0, (), "/root", self.fence.options.uid)
         try:
             found = identity(
                 await self._text("/etc/passwd", root), await self._text("/etc/group", root), user
@@ -49,9 +165,9 @@ class RootfsSlot(LocalSlot):
         except ValueError as error:
             raise SandboxRejected(str(error)) from error
         host_uid = self.fence.options.ids.host_uid(found.uid)
-        return Account(found.uid, found.gid, found.groups, found.home, host_uid)
+        return SlotAccount(found.uid, found.gid, found.groups, found.home, host_uid)
 
-    async def _text(self, path: str, account: Account) -> str:
+    async def _text(self, path: str, account: SlotAccount) -> str:
         words = ["", READ_FILE.decode(), path, str(MAX_FILE_CHARS)]
         done = await self.run(
             words,

@@ -23,7 +23,7 @@ from hermes_queue.sandbox.host.spawner import Spawners
 from hermes_queue.sandbox.local.registry import record_slot
 from hermes_queue.sandbox.rootfs.fence import Bind, RootfsFence, RootfsOptions
 from hermes_queue.sandbox.rootfs.host import MOST_OUTPUT_BYTES, RootfsHost
-from hermes_queue.sandbox.rootfs.place import Place
+from hermes_queue.sandbox.rootfs.place import SlotPlace
 from hermes_queue.sandbox.rootfs.slot import RootfsSlot
 from hermes_queue.settings import LocalSandboxSettings
 
@@ -87,7 +87,7 @@ class RootfsSteps:
             limits=cgroups.process_limits(groups, memory_mb=memory_mb, max_pids=MAX_PIDS),
             upper=stack.upper,
         )
-        fence = RootfsFence(path.name, self._host.tools, Place(path), options, self._spawners)
+        fence = RootfsFence(path.name, self._host.tools, SlotPlace(path), options, self._spawners)
         slot = RootfsSlot(fence, path.with_suffix(".json"), remove=self._host.remove)
         try:
             await asyncio.to_thread(fence.directories.create, owner=ids.host_id)

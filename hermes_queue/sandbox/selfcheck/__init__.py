@@ -11,6 +11,7 @@ isolation.py     files and processes that slots must not reach
 assets.py        built once, complete, read-only
 dead_workers.py  leftovers of dead workers
 snapshots.py     copies of slots' files
+images.py        slots with an image of their own
 """
 
 from hermes_queue.sandbox.selfcheck import (
@@ -18,6 +19,7 @@ from hermes_queue.sandbox.selfcheck import (
     commands,
     dead_workers,
     files,
+    images,
     isolation,
     leases,
     listening,
@@ -46,6 +48,7 @@ CHECKS: tuple[Check, ...] = tuple(
         assets,
         dead_workers,
         snapshots,
+        images,
     )
     for value in vars(module).values()
     if isinstance(value, Check)

@@ -44,13 +44,13 @@ async def an_asset_is_mounted_read_only_and_only_where_asked_for(bench: Trial) -
     `renew`.
     """
     spec = _asset("mkdir bin; echo text >bin/file")
-    slot = await bench.slot(SlotSpec(assets=(spec,)))
+    slot = await bench.slot(dataclasses.replace(bench.spec, assets=(spec,)))
     same(await bench.out(slot, f"cat {spec.mount}/bin/file"), "text")
     for change in (f"echo x >{spec.mount}/bin/file", f"rm -rf {spec.mount}/bin"):
         changed = await bench.sh(slot, change)
         expect(not changed.ok, f"a slot can do {change!r}")
     other = await bench.slot()
-    same(await bench.out(other, "find /opt/assets -mindepth 1"), "", "assets in another slot")
+    same(await bench.out(other, "ls /opt/assets || true"), "", "assets in another slot")
     renewed = await bench.backend.renew(slot)
     same(await bench.out(renewed, f"cat {spec.mount}/bin/file"), "text", "after renew")
 

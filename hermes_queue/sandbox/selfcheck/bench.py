@@ -19,6 +19,7 @@ from inspect import signature
 from typing import Any, Literal
 
 from hermes_queue.errors import SandboxError
+from hermes_queue.images.spec import ImageSpec
 from hermes_queue.sandbox import make_backend
 from hermes_queue.sandbox.base import (
     ExecutionRequest,
@@ -27,6 +28,8 @@ from hermes_queue.sandbox.base import (
     Slot,
     SlotSpec,
 )
+
+Files = Literal["either", "backend", "image"]
 
 
 class CheckFailed(Exception):
@@ -45,20 +48,30 @@ class Subject:
     """Name for `make_backend`; everything else is in its settings."""
     memory_mb: int | None = None
     """Memory limit of one slot; None = unknown, so that the limit is not checked."""
+    image: str | None = None
+    """Name of an image for the slots, which has bash, coreutils and findutils; None = slots have
+    the backend's own files."""
+
+    @property
+    def spec(self) -> SlotSpec:
+        """What slots are leased with."""
+        return SlotSpec(image=None if self.image is None else ImageSpec(reference=self.image))
 
 
 class SlotBench:
     """A started backend with one-line access to commands."""
 
-    def __init__(self, backend: SandboxBackend) -> None:
+    def __init__(self, backend: SandboxBackend, spec: SlotSpec | None = None) -> None:
+        """`spec`: of slots, unless another one is given."""
         self.backend = backend
+        self.spec = spec or SlotSpec()
         # Checks count their sleeping processes. Without namespaces they would also count those of
         # concurrent checks, so every bench sleeps for a different time.
         self._nap = str(random.randint(10**6, 10**7))  # noqa: S311 - no secret
 
     async def slot(self, spec: SlotSpec | None = None) -> Slot:
         """Lease a slot."""
-        return await self.backend.acquire("trajectory", spec or SlotSpec())
+        return await self.backend.acquire("trajectory", spec or self.spec)
 
     async def answer(
         self, slot: Slot, command: str, **options: Any
@@ -94,7 +107,7 @@ class Trial(SlotBench):
         slots: int,
         stack: contextlib.AsyncExitStack,
     ) -> None:
-        super().__init__(make_backend(subject.name, slots=slots, labels=labels))
+        super().__init__(make_backend(subject.name, slots=slots, labels=labels), subject.spec)
         self.subject = subject
         self.labels = labels
         self.slots = slots
@@ -114,6 +127,7 @@ class Trial(SlotBench):
     def victim(self, worker: str) -> tuple[list[str], dict[str, str]]:
         """Command and environment of a worker of this kind that will be killed."""
         command = [sys.executable, "-m", f"{__package__}.victim", self.subject.name, worker]
+        command += [] if self.subject.image is None else [self.subject.image]
         return command, {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
@@ -130,6 +144,8 @@ class Check:
     slots: int
     isolated: bool
     """Whether it applies only to backends with isolation."""
+    image: Files = "either"
+    """Slots to which it applies: with the backend's files, or with those of an image."""
 
     @property
     def title(self) -> str:
@@ -138,6 +154,10 @@ class Check:
 
     async def run(self, subject: Subject) -> None:
         """Raises CheckFailed, NotApplicable, or any error of the backend."""
+        if self.image == "image" and subject.image is None:
+            raise NotApplicable("no image was given")
+        if self.image == "backend" and subject.image is not None:
+            raise NotApplicable("it is about slots without an image")
         name = f"selfcheck-{secrets.token_hex(6)}"
         labels = {"deployment": name, "worker": name}
         async with contextlib.AsyncExitStack() as stack:
@@ -196,13 +216,13 @@ async def _verdict(
 
 
 def check(
-    *, slots: int = 2, isolated: bool = False
+    *, slots: int = 2, isolated: bool = False, image: Files = "either"
 ) -> Callable[[Callable[..., Awaitable[None]]], Check]:
     """Make a `Check` of a function, whose docstring is the requirement."""
 
     def made(body: Callable[..., Awaitable[None]]) -> Check:
         demand = " ".join((body.__doc__ or "").split())
-        return Check(body.__name__, demand, body, slots, isolated)
+        return Check(body.__name__, demand, body, slots, isolated, image)
 
     return made
 

@@ -123,7 +123,7 @@ async def the_workers_environment_does_not_reach_commands(bench: Trial) -> None:
         del os.environ["WORKER_SECRET"]
 
 
-@check()
+@check(image="backend")
 async def the_environment_is_the_same_on_every_backend(bench: Trial, slot: Slot) -> None:
     """Set SLOT_ENVIRONMENT, PATH, HOME, TMPDIR, PWD and HQ_COMMAND_ID, and nothing else: a test
     that depends on a variable would get another score.
@@ -136,7 +136,7 @@ async def the_environment_is_the_same_on_every_backend(bench: Trial, slot: Slot)
     same(found, {"LANG": "C.UTF-8", "USER": "agent", "LOGNAME": "agent"})
 
 
-@check()
+@check(image="backend")
 async def python_is_the_workers_version_under_both_names(bench: Trial, slot: Slot) -> None:
     """Have `python` and `python3` of `SlotSpec.python`, or else the worker's version, on PATH."""
     version = f"{sys.version_info.major}.{sys.version_info.minor}"

@@ -21,22 +21,23 @@ _MAKE = r"""
 mkdir -p "deep/er dir" && printf 'a\0b' >"deep/er dir/$(printf 'x\ny')" && ln deep/*/x* hard
 ln -s /etc/passwd outside && ln -s nowhere dangling && mkfifo pipe && truncate -s 1G sparse
 touch -d '2001-02-03 04:05:06.789012' hard && chmod 4750 hard && chmod 500 deep
-echo 1 >~/.own && mkdir /tmp/one && echo 2 >/tmp/one/f && echo 3 >/var/tmp/f
+echo 1 >~/.own && echo 1 >"$TMPDIR/own" && mkdir /tmp/one && echo 2 >/tmp/one/f
+echo 3 >/var/tmp/f
 """
 _LIST = (
-    "cd / && find workspace ~ tmp var/tmp -printf '%P %y %m %l %s %n %T@\\n' | sort && "
-    "md5sum workspace/hard ~/.own tmp/one/f && chmod 700 workspace/deep"
+    'find "$PWD" ~ "$TMPDIR" /tmp /var/tmp -uid "$(id -u)" -printf \'%p %y %m %l %s %n %T@\\n\' | '
+    "sort && md5sum hard ~/.own /tmp/one/f && chmod 700 deep"
 )
 
 
-@check()
+@check(image="backend")
 async def a_snapshot_brings_back_all_that_the_slot_could_write(bench: Trial, slot: Slot) -> None:
     """Keep files with names, modes, times and links, also for another worker after the slot has
     ended; a snapshot needs no more room than the data.
     """
     backend = _keeper(bench)
     await bench.out(slot, _MAKE)
-    listed = await bench.out(slot, _LIST + "; chmod 500 workspace/deep")
+    listed = await bench.out(slot, _LIST + "; chmod 500 deep")
     kept = await backend.snapshot(slot)
     expect(kept.size_bytes < 50 << 20, f"{kept.size_bytes} bytes for a sparse file")
     await bench.backend.release(slot)
@@ -55,7 +56,7 @@ async def a_snapshot_brings_back_all_that_the_slot_could_write(bench: Trial, slo
             await keeper.restore(fresh, kept.snapshot_id)
 
 
-@check()
+@check(image="backend")
 async def what_a_snapshot_cannot_bring_back_has_none(bench: Trial, slot: Slot) -> None:
     """Raise NoSnapshot for a slot with processes, shared memory or unreadable files; never restore
     one into a slot of another trajectory.

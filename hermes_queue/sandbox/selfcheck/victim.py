@@ -6,13 +6,14 @@ import asyncio
 import sys
 
 from hermes_queue.sandbox import make_backend
-from hermes_queue.sandbox.selfcheck.bench import SlotBench
+from hermes_queue.sandbox.selfcheck.bench import SlotBench, Subject
 
 
-async def main(name: str, worker: str) -> None:
+async def main(name: str, worker: str, image: str | None = None) -> None:
     """Lease, print, wait."""
     labels = {"deployment": "selfcheck", "worker": worker}
-    bench = SlotBench(make_backend(name, slots=1, labels=labels))
+    backend = make_backend(name, slots=1, labels=labels)
+    bench = SlotBench(backend, Subject(name, image=image).spec)
     await bench.backend.start()
     slot = await bench.slot()
     await bench.out(slot, "setsid sleep 4242 & touch x")

@@ -15,6 +15,8 @@ VALUES_MAX = 1_000_000
 """Values in a body. A body of brackets and commas alone would need a hundred times its size."""
 DEPTH_MAX = 64
 """Nesting of what is passed on as it is: the parameters of tools."""
+SCHEMA_MAX_VALUES, TOOL_TEXT_MAX_CHARS = 10_000, 1 << 19
+"""Of one tool. It is written in one piece, and nothing else in the process runs meanwhile."""
 NAME_MAX_CHARS = 256
 """Of models, tools and ids."""
 _TEXT = ("text", "input_text", "output_text")
@@ -166,19 +168,35 @@ def not_text(place: str, part: Mapping[str, Any]) -> BadCall:
     return BadCall(f"{place}.type", f"{tidy(kind)!r} is not offered: the model reads text alone")
 
 
-def bounded(value: Any, place: str, depth: int = DEPTH_MAX) -> None:
-    """Check the depth of what is passed on as it is."""
+def bounded(value: Any, place: str, values: int = VALUES_MAX, depth: int = DEPTH_MAX) -> int:
+    """Check depth and size of what is passed on as it is. Returns how many of `values` are left."""
     if not isinstance(value, dict | list):
-        return
+        return values
     if not depth:
         raise BadCall(place, f"is nested deeper than {DEPTH_MAX}: make it flatter")
+    values -= len(value)
+    if values < 0:
+        raise BadCall(place, "has too many values: make it smaller")
     for each in value.values() if isinstance(value, dict) else value:
         if isinstance(each, dict | list):
-            bounded(each, place, depth - 1)
+            values = bounded(each, place, values, depth - 1)
+    return values
 
 
-def whole_characters(value: Any, place: str) -> None:
-    """Check that all texts in what is passed on as it is are valid in UTF-8, too."""
-    text = json.dumps(value, ensure_ascii=False)
+def schema(value: Any, place: str) -> dict[str, Any]:
+    """A JSON Schema that a server can take, and that is written in no time."""
+    if not isinstance(value, dict):
+        raise wrong(place, value, "a JSON Schema")
+    bounded(value, place, SCHEMA_MAX_VALUES)
+    text = short(json.dumps(value, ensure_ascii=False), place)
     if tidy(text) != text:
         raise BadCall(place, "has half of a surrogate pair: send whole characters")
+    return value
+
+
+def short(text: str, place: str) -> str:
+    """A text of a tool."""
+    if len(text) > TOOL_TEXT_MAX_CHARS:
+        most = f"{TOOL_TEXT_MAX_CHARS:,} are taken of a tool"
+        raise BadCall(place, f"has {len(text):,} characters: at most {most}")
+    return text

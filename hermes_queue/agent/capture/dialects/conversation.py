@@ -12,8 +12,9 @@ from hermes_queue.agent.capture.dialects.body import (
     name_of,
     optional_string,
     read_json,
+    schema,
+    short,
     tidy,
-    whole_characters,
     wrong,
 )
 from hermes_queue.models import FunctionCall, Message, ToolCall
@@ -133,13 +134,10 @@ def function_tool(place: str, tool: Mapping[str, Any], parameters: Any) -> dict[
     """The OpenAI function schema of a tool; `tool` holds its name, description and strictness."""
     function: dict[str, Any] = {"name": name_of(tool.get("name"), f"{place}.name")}
     if tool.get("description") is not None:
-        function["description"] = optional_string(tool["description"], f"{place}.description")
+        where = f"{place}.description"
+        function["description"] = short(optional_string(tool["description"], where), where)
     if parameters is not None:
-        if not isinstance(parameters, dict):
-            raise wrong(f"{place}.parameters", parameters, "a JSON Schema")
-        bounded(parameters, f"{place}.parameters")
-        whole_characters(parameters, f"{place}.parameters")
-        function["parameters"] = parameters
+        function["parameters"] = schema(parameters, f"{place}.parameters")
     if isinstance(tool.get("strict"), bool):
         function["strict"] = tool["strict"]
     return {"type": "function", "function": function}

@@ -7,7 +7,7 @@ labels.py       which conversation a call belongs to
 tree.py         places calls, takes replies
 """
 
-from hermes_queue.agent.capture.tree.canonical import Meant, Unplaceable, meant
+from hermes_queue.agent.capture.tree.canonical import Unplaceable, understood
 from hermes_queue.agent.capture.tree.tree import Placement, ReplyTree
 
-__all__ = ["Meant", "Placement", "ReplyTree", "Unplaceable", "meant"]
+__all__ = ["Placement", "ReplyTree", "Unplaceable", "understood"]

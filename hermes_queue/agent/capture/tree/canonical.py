@@ -8,11 +8,12 @@ equal. The text of the system, of users and of tools counts letter by letter.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
+from hermes_queue.agent.capture.calls import ModelCall
 from hermes_queue.models import Message, ToolCall
 
 _EXACT_DIGITS = 15
@@ -35,6 +36,22 @@ class Meant:
     """The call that a tool's result answers, in the same terms; None if it is unknown."""
 
 
+@dataclass(frozen=True, slots=True)
+class Understood:
+    """What a call says and offers."""
+
+    said: tuple[Meant, ...]
+    tools_key: bytes
+    tools_chars: int
+    """Characters of the tools as JSON."""
+
+
+def understood(call: ModelCall) -> Understood:
+    """What a call means. In time linear in its text. Raises Unplaceable: it is nested too deep."""
+    tools = [_json(tool) for tool in call.tools]
+    return Understood(tuple(meant(call.messages)), digest(tools), sum(map(len, tools)))
+
+
 def meant(messages: Sequence[Message]) -> Iterator[Meant]:
     """The messages of a conversation with their keys, in time linear in its text.
 
@@ -51,12 +68,6 @@ def meant(messages: Sequence[Message]) -> Iterator[Meant]:
             replies += 1
         answers = places.get(message.tool_call_id or "")
         yield Meant(message, _key(message, answers), calls, answers)
-
-
-def tools_key(tools: Sequence[Mapping[str, Any]]) -> tuple[bytes, int]:
-    """A key of the tools that a call offers, and their characters as JSON. Raises Unplaceable."""
-    texts = [_json(tool) for tool in tools]
-    return digest(texts), sum(map(len, texts))
 
 
 def same_value(one: Any, other: Any) -> bool:

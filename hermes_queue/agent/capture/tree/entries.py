@@ -20,7 +20,6 @@ class TreeEntry:
     """In `AgentResult.nodes`."""
     depth: int = 0
     turn: int | None = None
-    ended_by_token: bool | None = None
     sent: bytes = b""
     """With `history=agent`: digest of the conversation as the program sent it."""
     reasoning_missing: bool = False
@@ -30,6 +29,7 @@ class TreeEntry:
     newest: TreeEntry | None = None
     tools: tuple[Mapping[str, Any], ...] = ()
     """Of a beginning: what is offered there."""
+    tools_key: bytes = b""
     tools_chars: int = 0
 
     def path(self) -> list[TreeEntry]:

@@ -27,6 +27,8 @@ _LEAST_TASK_CHARS = 8
 _GIVEN_TEXTS = 256
 """Newest arguments in which the task of a sub-agent is looked for."""
 _GIVEN_CHARS = 1 << 14
+_BEFORE_TASK_CHARS = 1 << 18
+"""Of what a program says before the task: reading on would hold up the event loop."""
 _DEPTH = 4
 
 
@@ -57,6 +59,7 @@ class BranchLabels:
 
     def __init__(self, task: str) -> None:
         self._task = _plain(task)
+        self._read_chars = len(task) + _BEFORE_TASK_CHARS
         self._families: dict[tuple[bytes, bool, bool], Family] = {}
         self._by_setting: dict[bytes, Family] = {}
         """By tools and system text: the first conversation with them."""
@@ -86,6 +89,13 @@ class BranchLabels:
         if other and not (family.has_task and family.has_tools):
             return "side"
         return "compaction" if story.compacted else "main"
+
+    def rival_turns(self, story: Story) -> int | None:
+        """Turns of a conversation that is the main one once it has most; None of any other."""
+        family, main = story.family, self._main
+        if main is None or family.key == main.key or _rank(family)[:3] < _rank(main)[:3]:
+            return None
+        return family.turns
 
     def add(self, story: Story, setting: bytes, messages: int, reply: Message) -> bool:
         """Count a turn of a conversation of `messages`; True if labels may have changed."""
@@ -117,7 +127,8 @@ class BranchLabels:
         return Family(key, has_task, bool(call.tools), sub_agent, len(self._families))
 
     def _has_task(self, said: Meant) -> bool:
-        return self._task in _plain(said.message.content or "")
+        text = said.message.content or ""
+        return self._task in _plain(text[: self._read_chars])
 
     def _was_given(self, users: Sequence[Meant]) -> bool:
         """Whether the first user's text is (most of) an argument of an earlier call."""

@@ -14,11 +14,12 @@ from typing import Any, Literal
 from hermes_queue.agent.capture.calls import ModelCall
 from hermes_queue.agent.capture.tree.canonical import (
     Meant,
+    Understood,
     Unplaceable,
     digest,
     meant,
     same_reasoning,
-    tools_key,
+    understood,
 )
 from hermes_queue.agent.capture.tree.difference import first_changed_tool, first_difference
 from hermes_queue.agent.capture.tree.entries import (
@@ -32,6 +33,7 @@ from hermes_queue.agent.capture.tree.labels import BranchLabels, Story
 from hermes_queue.agent.chat import Reply
 from hermes_queue.agent.loop import AgentResult
 from hermes_queue.agent.tokens.anchor import Anchor
+from hermes_queue.agent.tokens.replies import Replies
 from hermes_queue.models import Branch, BranchLabel, Message, Node, TurnCall
 
 MAX_NODES = 20_000
@@ -62,6 +64,8 @@ class Placement:
     """The turn whose reply is continued; None at the beginning of a conversation."""
     branch: BranchLabel
     """As far as it is known before the reply."""
+    rival_turns: int | None
+    """Turns of a conversation that is the main one once it has most; None of any other."""
     events: tuple[Mapping[str, Any], ...]
     _at: TreeEntry
     _rest: tuple[Meant, ...]
@@ -84,6 +88,7 @@ class ReplyTree:
         `task` is the text that was given to the program as its task.
         """
         self._result = result
+        self._replies = Replies(result)
         self._history = history
         self._labels = BranchLabels(task)
         self._roots: dict[bytes, TreeEntry] = {}
@@ -94,14 +99,14 @@ class ReplyTree:
         self._ids = 0
         self._reasoning_event: dict[str, Any] | None = None
 
-    def place(self, call: ModelCall, said: tuple[Meant, ...] | None = None) -> Placement:
-        """Where `call` belongs. Changes nothing. `said` is what its messages mean, if it is known.
+    def place(self, call: ModelCall, heard: Understood | None = None) -> Placement:
+        """Where `call` belongs. Changes nothing. `heard` is what it means, if that is known.
 
         Raises:
             Unplaceable: it is nested too deep, or the tree would grow too large.
         """
-        said = tuple(meant(call.messages)) if said is None else said
-        tools, root = self._root(call)
+        heard = heard or understood(call)
+        said, root = heard.said, self._root(call, heard)
         at = self._deepest(root, said)
         path, rest = at.path(), said[at.depth :]
         self._require_room(root, rest)
@@ -114,16 +119,17 @@ class ReplyTree:
             for entry, each in zip(path, said, strict=False)
             if entry.turn is not None and not same_reasoning(entry.message, each.message)
         )
-        if self._history == "sampled":
-            rest = with_our_ids(path, rest)
-            messages = (*(e.message for e in path), *(each.message for each in rest))
-        else:
-            messages = call.messages
-        anchor = self._anchor(reply, messages) if reply and continues else None
-        unlike = bool(anchor and sent) and reply is not None and not is_as_sent(reply, said, sent)
-        setting = _setting(tools, call, said)
-        parent = reply.turn if reply else None
-        if parent is not None and continues:
+        rest = with_our_ids(path, rest)
+        ours = (*(entry.message for entry in path), *(each.message for each in rest))
+        messages = ours if self._history == "sampled" else call.messages
+        setting = _setting(call, heard)
+        parent, anchor, unlike = reply.turn if reply else None, None, False
+        if reply is not None and parent is not None and continues:
+            # The reply is shown as it was sampled, so what answers its calls has their ids.
+            shown = (*messages[: reply.depth - 1], *ours[reply.depth - 1 :])
+            anchor = self._replies.anchor(parent, shown[: reply.depth])
+            unlike = bool(anchor and sent) and not is_as_sent(reply, said, sent)
+            messages = messages if anchor is None or unlike else shown
             story = self._stories[self._branch_of(parent)]
         else:
             story = self._labels.story(call, said, setting)
@@ -133,6 +139,7 @@ class ReplyTree:
             anchor=None if unlike else anchor,
             parent=parent,
             branch=self._labels.label(story),
+            rival_turns=self._labels.rival_turns(story),
             events=tuple(self._departures(call, said, at, root, continues, unlike)),
             _at=at,
             _rest=rest,
@@ -148,22 +155,31 @@ class ReplyTree:
 
         `began_s` is the time of the call in seconds since the program started.
         """
-        result, turn = self._result, len(self._result.turns)
         if placement.parent is not None:
             self._received(placement.parent)
         entry = placement._at
         if entry.above is None:
-            entry = self._begun(call)
+            entry = self._begun(entry)
         for each in placement._rest:
             # A reply sampled since `place` may say the same, but this call does not continue it.
             known = (e for e in reversed(entry.below.get(each.key, ())) if e.turn is None)
             entry = next(known, None) or self._grown(entry, each.key, each.message)
+        turn = self._recorded(placement, call, reply, began_s)
         [key] = [each.key for each in meant([reply.message])]
         entry = self._grown(entry, key, reply.message, turn)
         entry.sent = placement._sent
-        entry.ended_by_token = reply.anchor.ended_by_token if reply.anchor else None
         self._by_turn.append(entry)
-        branch = self._branch(placement, turn)
+        self._count_missing_reasoning(placement, turn)
+        if self._labels.add(placement._story, placement._setting, entry.depth, reply.message):
+            branches = self._result.branches
+            branches[:] = [
+                each.model_copy(update={"label": self._labels.label(story)})
+                for each, story in zip(branches, self._stories, strict=True)
+            ]
+        return turn
+
+    def _recorded(self, placement: Placement, call: ModelCall, reply: Reply, began_s: float) -> int:
+        """The turn of a reply, not delivered yet."""
         made = TurnCall(
             dialect=call.dialect,
             path=call.path[:_NAME_CHARS],
@@ -173,18 +189,9 @@ class ReplyTree:
             began_s=round(began_s, 3),
         )
         self._ids += len(reply.turn.prompt_ids or ()) + len(reply.turn.completion_ids or ())
-        update = {"parent": placement.parent, "branch": branch, "call": made}
-        result.turns.append(reply.turn.model_copy(update=update))
-        result.events += [
-            {"turn": turn, **event} for event in (*call.events, *placement.events, *reply.events)
-        ]
-        self._count_missing_reasoning(placement, turn)
-        if self._labels.add(placement._story, placement._setting, entry.depth, reply.message):
-            result.branches[:] = [
-                each.model_copy(update={"label": self._labels.label(story)})
-                for each, story in zip(result.branches, self._stories, strict=True)
-            ]
-        return turn
+        branch = self._branch(placement, len(self._result.turns))
+        events = (*call.events, *placement.events)
+        return self._replies.add(reply, events, parent=placement.parent, branch=branch, call=made)
 
     def deliver(self, turn: int) -> None:
         """The program has the reply of this turn."""
@@ -246,13 +253,6 @@ class ReplyTree:
         had = [entry for entry in alike if entry.turn is None or self._is_delivered(entry.turn)]
         return (had or alike)[-1]
 
-    def _anchor(self, reply: TreeEntry, messages: Sequence[Message]) -> Anchor | None:
-        if reply.turn is None or reply.ended_by_token is None:
-            return None
-        turn = self._result.turns[reply.turn]
-        ended = reply.ended_by_token
-        return Anchor.of(turn, messages[: reply.depth], ended_by_token=ended)
-
     def _require_room(self, root: TreeEntry, rest: Sequence[Meant]) -> None:
         total = self._chars + sum(chars(each.message) for each in rest)
         if not root.below:
@@ -300,21 +300,19 @@ class ReplyTree:
         )
         return "the program wrote a reply itself", f"messages[{written}]"
 
-    def _root(self, call: ModelCall) -> tuple[bytes, TreeEntry]:
-        """The key of the call's tools, and the beginning of conversations with them."""
-        key, size = tools_key(call.tools)
-        size *= _OBJECTS_TO_TEXT  # they stay in memory as objects
-        found = self._roots.get(key)
+    def _root(self, call: ModelCall, heard: Understood) -> TreeEntry:
+        """The beginning of conversations with the call's tools."""
+        found = self._roots.get(heard.tools_key)
         if found is None:
-            system = Message(role="system")
-            found = TreeEntry(None, system, tools=call.tools, tools_chars=size)
-        return key, found
+            size = heard.tools_chars * _OBJECTS_TO_TEXT  # they stay in memory as objects
+            found = TreeEntry(None, Message(role="system"))
+            found.tools, found.tools_key, found.tools_chars = call.tools, heard.tools_key, size
+        return found
 
-    def _begun(self, call: ModelCall) -> TreeEntry:
-        """The beginning of conversations with the call's tools, which is kept from now on."""
-        key, root = self._root(call)
-        if key not in self._roots:
-            self._roots[key] = root
+    def _begun(self, found: TreeEntry) -> TreeEntry:
+        """The beginning of conversations with the tools of `found`, which is kept from now on."""
+        root = self._roots.setdefault(found.tools_key, found)
+        if not root.below:
             self._chars += root.tools_chars
         self._last_root = root
         return root
@@ -364,7 +362,7 @@ class ReplyTree:
         self._reasoning_event["replies"] += len(new)
 
 
-def _setting(tools: bytes, call: ModelCall, said: Sequence[Meant]) -> bytes:
+def _setting(call: ModelCall, heard: Understood) -> bytes:
     """A key of tools and system text; empty without either."""
-    system = b"".join(each.key for each in said if each.message.role == "system")
-    return digest([tools.hex(), system.hex()]) if call.tools or system else b""
+    system = b"".join(each.key for each in heard.said if each.message.role == "system")
+    return digest([heard.tools_key.hex(), system.hex()]) if call.tools or system else b""

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import time
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
-from hermes_queue.cli.watch.table import age, print_table
-from hermes_queue.errors import TrajectoryFailure
+from hermes_queue.cli.images.kept import list_images, prune
+from hermes_queue.cli.images.store import with_store
 
 if TYPE_CHECKING:
     from hermes_queue.images.spec import ImageSpec
     from hermes_queue.images.store import ImageStore
 
-T = TypeVar("T")
-CONTEXT = "context:"
 
 _HELP = """Images of tasks on this host, for the backends `local` and `localmodal`.
 
@@ -43,40 +38,13 @@ def images() -> None:
     """See `_HELP`."""
 
 
-def _with_store(use: Callable[[ImageStore], Awaitable[T]]) -> T:
-    """Call `use` with this host's store. Raises ClickException: what tasks fail with."""
-    from hermes_queue.images.store import ImageStore
-    from hermes_queue.sandbox.rootfs.steps import RootfsSteps
-    from hermes_queue.settings import PathSettings
-    from hermes_queue.settings.images import ImageSettings
-
-    async def work() -> T:
-        cache = PathSettings().cache
-        steps = RootfsSteps.of(cache)
-        try:
-            store = ImageStore(
-                cache / "images",
-                ImageSettings(),
-                steps,
-                report=lambda line: click.echo(line, err=True),
-            )
-            return await use(store)
-        finally:
-            await steps.close()
-
-    try:
-        return asyncio.run(work())
-    except TrajectoryFailure as error:
-        raise click.ClickException(str(error)) from error
-
-
 def _ensure(spec: ImageSpec) -> None:
     async def use(store: ImageStore) -> str:
         pinned = await store.pin(spec)
         pinned.release()
         return pinned.rootfs.description
 
-    click.echo(_with_store(use))
+    click.echo(with_store(use))
 
 
 @images.command()
@@ -94,7 +62,7 @@ def pull(names: tuple[str, ...]) -> None:
             record = await store.pull(full_name(name))
             click.echo(f"{short_name(record.name)} sha256:{record.digest}")
 
-    _with_store(use)
+    with_store(use)
 
 
 @images.command()
@@ -128,8 +96,12 @@ def import_image(name: str, file: Path) -> None:
     """
     from hermes_queue.images.fetch.archives import import_archive
 
-    record = _with_store(lambda store: import_archive(store, name, file))
-    click.echo(f"{name} sha256:{record.digest}")
+    async def use(store: ImageStore) -> str:
+        record = await import_archive(store, name, file)
+        await asyncio.to_thread(store.layers.write_out)
+        return record.digest
+
+    click.echo(f"{name} sha256:{with_store(use)}")
 
 
 @images.command()
@@ -164,99 +136,13 @@ def base(name: str, suite: str, include: str, mirror: str | None, out: Path | No
             wanted, store.root / "bases", lambda line: click.echo(line, err=True)
         )
         record = await import_archive(store, name, archive, wanted.config)
+        await asyncio.to_thread(store.layers.write_out)
         if out is not None:
             await asyncio.to_thread(shutil.copyfile, archive, out)
         return record.digest
 
-    click.echo(f"{name} sha256:{_with_store(use)}")
+    click.echo(f"{name} sha256:{with_store(use)}")
 
 
-@images.command("list")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
-def list_images(as_json: bool) -> None:
-    """Print the images of this host; SIZE counts layers that images share each time."""
-
-    async def use(store: ImageStore) -> tuple[list[dict[str, object]], int]:
-        layers = await asyncio.to_thread(store.layers.all)
-        rows: list[dict[str, object]] = []
-        for record in store.names.all():
-            chain = store.layers.chain(record.top) or []
-            rows.append(
-                {
-                    "name": record.name,
-                    "origin": record.origin,
-                    "source": record.source,
-                    "digest": f"sha256:{record.digest}",
-                    "size_bytes": sum(layers[key].size_bytes for key in chain if key in layers),
-                    "layers": len(chain),
-                    "created": record.created,
-                    "used": store.layers.used_at(record.top),
-                }
-            )
-        return rows, sum(each.size_bytes for each in layers.values())
-
-    rows, total = _with_store(use)
-    if as_json:
-        for row in rows:
-            click.echo(json.dumps(row))
-        return
-    table = [["IMAGE", "ORIGIN", "SIZE", "LAYERS", "AGE", "LAST USED", "SOURCE"]]
-    table += [_shown(row) for row in rows]
-    print_table(table)
-    click.echo(f"{total / 1e6:.0f} MB in all")
-
-
-def _shown(row: dict[str, object]) -> list[str]:
-    from hermes_queue.images.permission import short_name
-
-    name = str(row["name"])
-    name = name[: len(CONTEXT) + 12] if name.startswith(CONTEXT) else short_name(name)
-    now = time.time()
-    return [
-        name,
-        str(row["origin"]),
-        f"{float(str(row['size_bytes'])) / 1e6:.0f} MB",
-        str(row["layers"]),
-        age(now - float(str(row["created"]))),
-        age(now - float(str(row["used"]))),
-        str(row["source"]),
-    ]
-
-
-@images.command()
-@click.argument("names", metavar="[NAME]...", nargs=-1)
-@click.option("--unused-days", type=click.FloatRange(min=0), help="Spare what was used since.")
-@click.option("--to-mb", type=click.IntRange(min=0), help="Stop when only so much is left.")
-@click.option("--all", "everything", is_flag=True, help="Also imported images.")
-def prune(
-    names: tuple[str, ...], unused_days: float | None, to_mb: int | None, everything: bool
-) -> None:
-    """Delete what no slot uses, least recently used first; or forget the images NAME.
-
-    Without arguments, down to HERMES_QUEUE_IMAGES_STORE_MB.
-    """
-
-    async def use(store: ImageStore) -> int:
-        await store.layers.sweep()
-        if names:
-            return sum([await _forgotten(store, name) for name in names])
-        limit = to_mb
-        if limit is None:
-            limit = 0 if everything or unused_days is not None else store.settings.store_mb
-        most = limit << 20
-        return await store.prune(
-            lambda used: used > most,
-            unused_s=(unused_days or 0) * 86_400,
-            kept=not everything,
-        )
-
-    click.echo(f"freed {_with_store(use) / 1e6:.0f} MB")
-
-
-async def _forgotten(store: ImageStore, name: str) -> int:
-    from hermes_queue.images.permission import full_name
-
-    try:
-        return await store.forget(name if name.startswith(CONTEXT) else full_name(name))
-    except KeyError as error:
-        raise click.ClickException(f"there is no image {name} on this host") from error
+images.add_command(list_images)
+images.add_command(prune)

@@ -1,0 +1,43 @@
+"""The store of this host, for one command."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+from hermes_queue.errors import TrajectoryFailure
+
+if TYPE_CHECKING:
+    from hermes_queue.images.store import ImageStore
+
+T = TypeVar("T")
+
+
+def with_store(use: Callable[[ImageStore], Awaitable[T]]) -> T:
+    """Call `use` with this host's store. Raises ClickException: what tasks fail with."""
+    from hermes_queue.images.store import ImageStore
+    from hermes_queue.sandbox.rootfs.steps import RootfsSteps
+    from hermes_queue.settings import PathSettings
+    from hermes_queue.settings.images import ImageSettings
+
+    async def work() -> T:
+        cache = PathSettings().cache
+        steps = RootfsSteps.of(cache)
+        try:
+            store = ImageStore(
+                cache / "images",
+                ImageSettings(),
+                steps,
+                report=lambda line: click.echo(line, err=True),
+            )
+            return await use(store)
+        finally:
+            await steps.close()
+
+    try:
+        return asyncio.run(work())
+    except TrajectoryFailure as error:
+        raise click.ClickException(str(error)) from error

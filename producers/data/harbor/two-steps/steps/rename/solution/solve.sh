@@ -1,0 +1,7 @@
+#!/bin/bash
+cd /app/photos
+n=0
+while read -r _ name; do
+  n=$((n + 1))
+  mv "$name" "$n.jpg"
+done < /app/inventory.txt

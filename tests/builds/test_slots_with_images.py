@@ -1,0 +1,70 @@
+"""The conformance suite of backends in slots with an image. Run by `make test-images`."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hermes_queue.images.base_image import BaseImage, make_base_image
+from hermes_queue.images.fetch.archives import import_archive
+from hermes_queue.images.store import ImageStore
+from hermes_queue.sandbox.host.paths import remove_tree
+from hermes_queue.sandbox.rootfs.steps import RootfsSteps
+from hermes_queue.sandbox.selfcheck import CHECKS, NotApplicable, Subject
+from hermes_queue.settings import PathSettings
+from hermes_queue.settings.images import ImageSettings
+
+pytestmark = [
+    pytest.mark.timeout(1800),
+    pytest.mark.slow("packages are downloaded and installed"),
+]
+BASE = "debian:bookworm-local"
+MEMORY_MB = 256
+ABOUT_IMAGES = [check for check in CHECKS if check.image != "backend"]
+
+
+@pytest.fixture(scope="module")
+def cache() -> Iterator[Path]:
+    """A cache whose store has the base image."""
+    directory = Path(tempfile.mkdtemp(prefix="hermes-queue-test-"))
+    directory.chmod(0o755)
+    asyncio.run(_import_base(directory))
+    yield directory
+    remove_tree(directory)
+
+
+async def _import_base(directory: Path) -> None:
+    base = BaseImage("bookworm", ("python3", "python3-pip", "python3-venv"))
+    archive = await make_base_image(base, PathSettings().cache / "images" / "bases")
+    steps = RootfsSteps.of(directory)
+    store = ImageStore(directory / "images", ImageSettings(), steps)
+    await import_archive(store, BASE, archive, base.config)
+    await steps.close()
+
+
+@pytest.fixture
+def subject(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Subject:
+    for name, value in {
+        "PATHS_CACHE": str(cache),
+        "LOCAL_MEMORY_MB": str(MEMORY_MB),
+        "LOCAL_MAX_PIDS": "400",
+        # Its reaper must not come between a worker that is killed and what is then seen.
+        "LOCAL_REAP_S": "3600",
+    }.items():
+        monkeypatch.setenv(f"HERMES_QUEUE_{name}", value)
+    return Subject("local", MEMORY_MB, image=BASE)
+
+
+@pytest.mark.parametrize("check", ABOUT_IMAGES, ids=lambda check: check.name)
+async def test_the_local_backend_keeps_its_contract_with_an_image(check, subject):
+    await check.run(subject)
+
+
+@pytest.mark.parametrize("check", [each for each in CHECKS if each.image == "backend"][:1])
+async def test_checks_of_the_backends_own_files_do_not_apply(check, subject):
+    with pytest.raises(NotApplicable, match="without an image"):
+        await check.run(subject)

@@ -1,0 +1,1 @@
+echo '{"a": {"x": 1, "y": 3}, "c": [2]}' > /home/user/merged.json

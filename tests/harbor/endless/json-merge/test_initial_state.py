@@ -1,0 +1,5 @@
+import json
+
+
+def test_files():
+    assert json.load(open("/home/user/local.json"))["b"] is None

@@ -1,0 +1,2 @@
+def test_log():
+    assert len(open("/var/log/load.log").readlines()) == 96

@@ -1,0 +1,80 @@
+"""The bundled tasks and those in the shape of endless-terminals, on a real backend.
+
+`make test-harbor`; HARBOR_SANDBOX names the backend (default: local). The base image
+`python:3.11-slim-bookworm` must be on this host or in reach: without a registry,
+`hermes-queue images base python:3.11-slim-bookworm` makes it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SANDBOX = os.environ.get("HARBOR_SANDBOX", "local")
+HERE = Path(__file__).parent
+DATA = HERE.parents[1] / "producers" / "data" / "harbor"
+TASKS = sorted(folder.name for folder in DATA.iterdir())
+ENDLESS = sorted(folder.name for folder in (HERE / "endless").iterdir())
+TIMEOUT_S = 1800
+
+pytestmark = pytest.mark.timeout(TIMEOUT_S + 60)
+
+
+def validated(tmp_path: Path, dataset: Path, task: str) -> dict[str, Any]:
+    """The line of one task."""
+    out = tmp_path / "validated.jsonl"
+    command = [sys.executable, "-m", "hermes_queue.cli", "tasks", "validate", str(dataset)]
+    command += ["--sandbox", SANDBOX, "--instance-id", task, "--out", str(out)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=TIMEOUT_S, cwd=HERE.parents[1]
+    )
+    assert out.exists() and out.read_text(), done.stderr[-2000:]
+    line: dict[str, Any] = json.loads(out.read_text())
+    assert (done.returncode == 0) == (line["verdict"] in ("valid", "no_oracle")), done.stderr
+    return line
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_bundled_task_rewards_its_solution_and_nothing_else(tmp_path: Path, task: str) -> None:
+    line = validated(tmp_path, DATA, task)
+    assert line["verdict"] == "valid", line
+    strict = {"separate-grader": "separate", "collected-database": "separate"}
+    assert line["mode"] == strict.get(task, "transplant")
+    assert len(line["modes"][line["mode"]]["tamper"]) == 8
+
+
+@pytest.mark.parametrize("task", ENDLESS)
+def test_a_task_of_endless_terminals_begins_unsolved_and_cannot_be_forged(
+    tmp_path: Path, task: str
+) -> None:
+    assert validated(tmp_path, HERE / "endless", task)["verdict"] == "no_oracle"
+
+
+@pytest.mark.parametrize("task", ENDLESS)
+def test_a_task_of_endless_terminals_rewards_the_work(tmp_path: Path, task: str) -> None:
+    folder = HERE / "endless" / task
+    record = tmp_path / "record.json"
+    solution = (folder / "solutions" / "solve.sh").read_text()
+    commands = f"cat >/tmp/solve.sh <<'SOLUTION'\n{solution}SOLUTION\n"
+    script = tmp_path / "solve.txt"
+    script.write_text(f"{_line(commands)}\n{_line('sh /tmp/solve.sh')}\n:submit\n")
+    command = [sys.executable, "-m", "hermes_queue.cli", "play", "--env", "harbor"]
+    command += ["--dataset", str(HERE / "endless"), "--instance-id", task]
+    command += ["--sandbox", SANDBOX, "--record", str(record)]
+    with script.open() as given:
+        done = subprocess.run(
+            command, stdin=given, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+        )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
+
+
+def _line(command: str) -> str:
+    """A command of several lines as one line of `hermes-queue play`."""
+    quoted = command.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n")
+    return f"eval $'{quoted}'"

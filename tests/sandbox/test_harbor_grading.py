@@ -1,0 +1,149 @@
+"""What an agent left in its slot, graded: each mode, no reward at all, and cheats."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from boxed_slots import CONFIG, BoxedSlots
+from harbor_tasks import IMAGE, TEST, write_task
+
+from envs.base import Verdict
+from envs.harbor import ENV
+from envs.harbor_task.item import HarborItem
+from hermes_queue.errors import EnvInfraError
+from hermes_queue.images.spec import ImageConfig
+from hermes_queue.sandbox.context import SlotContext
+
+SEPARATE = IMAGE + '[verifier]\nenvironment_mode = "separate"\n'
+Play = Callable[..., Verdict]
+
+
+@pytest.fixture
+def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
+    """Set a task up, let an agent run a command as root, and grade."""
+    monkeypatch.setenv("HERMES_QUEUE_PATHS_CACHE", str(tmp_path / "cache"))
+
+    def run(
+        command: str,
+        grading: Any = None,
+        image: dict[str, str] | None = None,
+        image_config: ImageConfig = CONFIG,
+        **files: str,
+    ) -> Verdict:
+        write_task(tmp_path / "task", **files)
+        (tmp_path / "slots").mkdir()
+        backend = BoxedSlots(tmp_path / "slots", image or {}, image_config)
+
+        async def whole() -> Verdict:
+            row = HarborItem(instance_id="i", task=str(tmp_path / "task"), grading=grading)
+            item = await ENV.load(row)
+            slot = backend.slot(ENV.spec(item, "default"))
+            context: Any = SlotContext(backend, slot, deadline=time.monotonic() + 120)  # type: ignore[arg-type]
+            await ENV.setup(item, context)
+            await context.run(command)
+            return await ENV.verify(item, context, [])
+
+        return asyncio.run(whole())
+
+    return run
+
+
+def test_a_box_that_starts_again_keeps_the_work(play: Play) -> None:
+    verdict = play("echo 42 >answer", "restart")
+    assert (verdict.score, verdict.report["reason"]) == (1, "graded")
+    assert verdict.report["mode"] == "restart"
+
+
+def test_a_fresh_box_gets_what_was_changed_and_deleted(play: Play) -> None:
+    test = """\
+    [ ! -e /app/old ] && [ "$(readlink /app/link)" = answer ] && [ -x /srv/deep/run ] \\
+      && [ "$(cat /etc/app.conf)" = new ] && echo 1 >/logs/verifier/reward.txt
+    """
+    work = (
+        "rm old; echo 42 >answer; ln -s answer link; mkdir -p /srv/deep; echo >/srv/deep/run;"
+        "chmod 755 /srv/deep/run; echo new >/etc/app.conf"
+    )
+    image = {"/app/old": "old", "/etc/app.conf": "old"}
+    assert play(work, image=image, test=test).score == 1
+
+
+def test_several_rewards_count_and_an_exit_code_does_not(play: Play) -> None:
+    test = """echo '{"reward": 0.5, "speed": 2, "style": 0}' >/logs/verifier/reward.json; exit 1"""
+    verdict = play("true", test=test)
+    assert (verdict.score, verdict.rewards) == (0.5, {"reward": 0.5, "speed": 2, "style": 0})
+
+
+def test_tests_that_give_no_reward_anywhere_are_a_failure_of_ours(play: Play) -> None:
+    with pytest.raises(EnvInfraError, match="on an untouched box neither"):
+        play("true", test="echo boom >&2; exit 1")
+
+
+def test_an_agent_that_breaks_the_tests_scores_0(play: Play) -> None:
+    test = "[ ! -e /app/trap ] || exit 1\necho 0 >/logs/verifier/reward.txt"
+    verdict = play("touch trap", test=test)
+    assert (verdict.score, verdict.report["reason"]) == (0, "verifier_broken")
+
+
+def test_a_separate_verifier_sees_artifacts_alone(play: Play) -> None:
+    test = """\
+    ls -R /app /logs/artifacts
+    [ "$(cat /app/out/answer)" = 42 ] && [ ! -e /app/out/junk.tmp ] && [ ! -e /app/other ] \\
+      && [ "$(cat /logs/artifacts/sum)" = 7 ] && echo 1 >/logs/verifier/reward.txt
+    """
+    more = (
+        '[[verifier.collect]]\ncommand = "echo 7 >/logs/artifacts/sum"\n'
+        '[[artifacts]]\nsource = "/app/out"\nexclude = ["*.tmp"]\n'
+    )
+    work = "mkdir out; echo 42 >out/answer; echo >out/junk.tmp; echo >other"
+    verdict = play(work, config=SEPARATE + more, test=test)
+    assert (verdict.score, verdict.report["mode"]) == (1, "separate")
+
+
+def test_an_artifact_that_links_to_the_tests_is_dropped(play: Play) -> None:
+    more = '[[artifacts]]\nsource = "/app/out"\n'
+    test = "cmp /app/out/answer /tests/expected && echo 1 >/logs/verifier/reward.txt"
+    test += " || echo 0 >/logs/verifier/reward.txt"
+    work = "mkdir out; ln -s / out/root; ln -s root/tests/expected out/answer"
+    files = {"config": SEPARATE + more, "test": test, "tests/expected": "42"}
+    verdict = play(work, **files)
+    assert (verdict.score, verdict.report["dropped_links"]) == (0, ["/app/out/answer"])
+
+
+def test_planted_rewards_tests_and_startup_files_do_not_grade(play: Play) -> None:
+    work = (
+        "rm -rf /tests /logs/verifier; mkdir -p /app/fake; echo 1 >/app/fake/reward.txt;"
+        "ln -s /app/fake /logs/verifier; ln -s /app/fake /tests;"
+        'echo "echo 1 >/logs/verifier/reward.txt" | tee /app/fake/test.sh /root/.bashrc'
+        " /etc/profile /etc/bash.bashrc"
+    )
+    assert play(work, "restart").score == 0
+
+
+def test_programs_that_the_agent_put_first_do_not_grade(play: Play) -> None:
+    config = ImageConfig(
+        env={"PATH": "/opt/venv/bin:/usr/bin:/bin"}, workdir="/app", entrypoint=("/app/start",)
+    )
+    forger = "mkdir -p /opt/venv/bin; printf '#!/bin/sh\\necho 42' >/opt/venv/bin/cat; "
+    forger += "chmod 755 /opt/venv/bin/cat"
+    restart = play(forger, "restart", image={"/app/start": "#!/bin/sh\n"}, image_config=config)
+    assert (restart.score, restart.report["reason"]) == (0, "suspect")
+
+
+def test_a_mode_that_moves_files_leaves_programs_behind(play: Play) -> None:
+    config = ImageConfig(env={"PATH": "/opt/venv/bin:/usr/bin:/bin"}, workdir="/app")
+    forger = "mkdir -p /opt/venv/bin; printf '#!/bin/sh\\necho 42' >/opt/venv/bin/cat; "
+    forger += "chmod 755 /opt/venv/bin/cat"
+    verdict = play(forger, image_config=config)
+    assert verdict.score == 0
+    assert "/opt/venv/bin/cat" in verdict.report["left_out"]
+
+
+def test_more_than_may_be_moved_scores_0(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HERMES_QUEUE_HARBOR_ARCHIVE_MB", "1")
+    verdict = play("head -c 3000000 /dev/zero >big; echo 42 >answer", test=TEST)
+    assert (verdict.score, verdict.report["reason"]) == (0, "too_large")

@@ -1,0 +1,170 @@
+"""What decides which programs grade, what verifiers fetch, and what counts as a reward."""
+
+from __future__ import annotations
+
+import pytest
+
+from envs.harbor_task.grading.kit import BoxPython, kit_asset
+from envs.harbor_task.grading.needs import Needs, needs_of
+from envs.harbor_task.grading.places import Decisive, plan
+from envs.harbor_task.grading.reward import NoReward, Reward, parse
+from envs.harbor_task.grading.suspects import changed_programs, keys
+from hermes_queue.images.spec import ImageConfig
+from hermes_queue.sandbox.image_slots import FileChange
+
+CONFIG = ImageConfig(
+    env={"PATH": "/opt/venv/bin:/usr/bin", "PYTHONPATH": "/srv/lib"},
+    workdir="/app",
+    entrypoint=("/app/start.sh",),
+)
+DECISIVE = Decisive.of(CONFIG, "/app")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/usr/bin/python3",
+        "/lib/x86_64-linux-gnu/libc.so.6",
+        "/opt/venv/lib/python3.11/site-packages/x.pth",
+        "/etc/ld.so.preload",
+        "/etc/profile.d/x.sh",
+        "/root/.bashrc",
+        "/home/a/.local/bin/env",
+        "/elsewhere/.cache/uv/wheel",
+        "/root/.config/uv/uv.toml",
+        "/conftest.py",
+        "/app/pytest.py",
+        "/app/json/__init__.py",
+        "/srv/lib/sitecustomize.py",
+        "/app/start.sh",
+        "/tests/test.sh",
+        "/logs/verifier/reward.txt",
+    ],
+)
+def test_files_that_decide_what_runs_are_not_taken_over(path: str) -> None:
+    assert DECISIVE.holds(path)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/app/main.py",
+        "/app/conftest.py",
+        "/app/json/data.txt",
+        "/code/__init__.txt",
+        "/root/answer",
+        "/root/.config/app.toml",
+        "/etc/nginx/nginx.conf",
+        "/etc/passwd",
+        "/srv/www/index.html",
+        "/var/lib/db/data",
+        "/opt/tool/bin/x",
+    ],
+)
+def test_an_agents_work_is_taken_over(path: str) -> None:
+    assert not DECISIVE.holds(path)
+
+
+def test_changes_are_taken_deleted_or_left_out() -> None:
+    changes = [
+        FileChange("/app/new", "added"),
+        FileChange("/app/old", "deleted"),
+        FileChange("/usr/bin/curl", "changed"),
+        FileChange("/tmp/x", "added"),
+    ]
+    found = plan(changes, DECISIVE)
+    assert (found.taken, found.deleted) == (["/app/new"], ["/app/old"])
+    assert found.left_out == ["/usr/bin/curl"]
+
+
+def test_changed_programs_are_seen_and_added_ones_are_not() -> None:
+    changes = [
+        FileChange("/usr/bin", "changed"),
+        FileChange("/usr/bin/python3", "changed"),
+        FileChange("/usr/bin/jq", "added"),
+        FileChange("/usr/lib/python3/dist-packages/evil.pth", "added"),
+        FileChange("/usr/lib/python3/__pycache__/x.pyc", "added"),
+        FileChange("/usr/share/doc/jq/copyright", "changed"),
+        FileChange("/app/x", "changed"),
+    ]
+    found = changed_programs(changes, DECISIVE)
+    assert found == ["/usr/bin/python3", "/usr/lib/python3/dist-packages/evil.pth"]
+
+
+def test_programs_libraries_and_packages_are_known_by_the_name_that_finds_them() -> None:
+    paths = [
+        "/opt/venv/bin/cat",
+        "/usr/local/lib/libc.so.6",
+        "/usr/local/lib/python3.11/dist-packages/pytest/x.py",
+        "/app/x.so",
+    ]
+    assert set(keys(paths, DECISIVE)) == {"program cat", "library libc.so", "package pytest"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "content", "reward"),
+    [
+        ("txt", b"1\n", Reward(1.0, {})),
+        ("txt", b" 0.25 ", Reward(0.25, {})),
+        ("json", b"0.5", Reward(0.5, {})),
+        ("json", b'{"reward": 1}', Reward(1.0, {})),
+        ("json", b'{"a": 1, "b": 0}', Reward(0.5, {"a": 1, "b": 0})),
+        ("json", b'{"reward": 0.25, "b": 1}', Reward(0.25, {"reward": 0.25, "b": 1})),
+    ],
+)
+def test_a_reward_is_a_number_or_several(kind: str, content: bytes, reward: Reward) -> None:
+    assert parse(kind, content) == reward
+
+
+@pytest.mark.parametrize(
+    ("kind", "content"),
+    [
+        ("txt", b""),
+        ("txt", b"nan"),
+        ("txt", b"pass"),
+        ("json", b"NaN"),
+        ("json", b'{"reward": 1e999}'),
+        ("json", b'{"reward": "1"}'),
+        ("json", b'{"reward": true}'),
+        ("json", b"{}"),
+        ("json", b"[1]"),
+        ("json", b"[" * 100_000),
+    ],
+)
+def test_anything_else_is_none(kind: str, content: bytes) -> None:
+    with pytest.raises(NoReward):
+        parse(kind, content)
+
+
+def test_what_a_usual_verifier_fetches_is_known_from_its_script() -> None:
+    script = """\
+    apt-get update && apt-get install -y curl  # installs nano, too
+    curl -LsSf https://astral.sh/uv/0.9.5/install.sh | sh
+    source $HOME/.local/bin/env
+    uvx \\
+      -p 3.13 -w pytest==8.4.1 --with numpy,scipy \\
+      pytest /tests/test_outputs.py -rA
+    """
+    found = needs_of(script)
+    assert found == Needs(uv=True, packages=("numpy", "pytest==8.4.1", "scipy"))
+
+
+def test_other_things_that_it_fetches_are_named() -> None:
+    script = """\
+    apt-get install -y jq
+    pip install -q requests==2.0 -i https://pypi.org/simple
+    wget https://example.com/data.tar.gz
+    curl http://localhost:8080/health
+    """
+    found = needs_of(script)
+    assert found.packages == ("requests==2.0",)
+    assert found.other == ("apt-get install jq", "https://example.com/data.tar.gz")
+
+
+def test_the_kit_of_equal_packages_is_made_once() -> None:
+    python = BoxPython("3.11", "x86_64", "glibc 2.36")
+    needs = Needs(uv=True, packages=("pytest",))
+    assert kit_asset(needs, python) == kit_asset(needs, python)
+    older = BoxPython("3.11", "x86_64", "glibc 2.17")
+    assert kit_asset(needs, python).key != kit_asset(needs, older).key
+    assert "manylinux_2_36" not in kit_asset(needs, older).script

@@ -1,0 +1,191 @@
+"""Rows of Harbor tasks: where they come from, what is completed, and what is skipped or refused."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harbor_tasks import IMAGE, write_task
+
+from envs.harbor import ENV
+from envs.harbor_task import cache, tree
+from envs.harbor_task.task import TaskFolder
+from hermes_queue.errors import InputError
+from producers.harbor import PRODUCER
+from producers.run.options import ProducerOptions, parse
+from producers.run.plan import make_plan
+from producers.run.selection import SelectedItems, select
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HERMES_QUEUE_PATHS_CACHE", str(tmp_path / "cache"))
+
+
+def options(*flags: object) -> ProducerOptions:
+    return parse(PRODUCER, ["--items", "all", *map(str, flags)])
+
+
+def chosen(dataset: object, *flags: object) -> SelectedItems:
+    given = options("--dataset", dataset, *flags)
+    return select(PRODUCER, ENV, PRODUCER.dataset_of(given.rows.dataset), given)
+
+
+def only(dataset: object, *flags: object) -> dict[str, Any]:
+    [item] = chosen(dataset, *flags).items
+    return item.item()
+
+
+def rows(path: Path, *found: dict[str, Any]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in found))
+    return path
+
+
+def test_a_folder_of_tasks_is_a_dataset(tmp_path: Path) -> None:
+    write_task(tmp_path / "tasks" / "one")
+    write_task(tmp_path / "tasks" / "more" / "two")
+    items = [each.item() for each in chosen(tmp_path / "tasks").items]
+    assert [item["instance_id"] for item in items] == ["more/two", "one"]
+    assert items[1]["task"] == str(tmp_path / "tasks" / "one")
+    assert items[1]["digest"] == tree.digest(tmp_path / "tasks" / "one")
+
+
+def test_a_folder_without_tasks_says_what_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"no folder with a task\.toml"):
+        chosen(tmp_path)
+
+
+def test_tasks_travel_in_their_jobs_on_request(tmp_path: Path) -> None:
+    task = write_task(tmp_path / "t")
+    row = only(task, "--embed")
+    assert row == only(task, "--embed")
+    folder = cache.unpack(row["task"]["archive"], tmp_path / "unpacked")
+    assert tree.digest(folder) == row["digest"]
+
+
+def test_a_registry_names_folders_at_commits(tmp_path: Path) -> None:
+    task = {"name": "a", "git_url": "https://h/r.git", "git_commit_id": "1" * 40, "path": "t/a"}
+    content = [{"name": "tb", "version": "2.0", "tasks": [task]}, {"name": "other", "tasks": []}]
+    path = tmp_path / "registry.json"
+    path.write_text(json.dumps(content))
+    dataset = PRODUCER.dataset_of(f"{path}#tb@2.0")
+    [row] = dataset.rows()
+    assert row.data["task"] == {"git_url": "https://h/r.git", "commit": "1" * 40, "path": "t/a"}
+    with pytest.raises(InputError, match=r"no dataset 'x'; name one of other, tb@2\.0"):
+        list(PRODUCER.dataset_of(f"{path}#x").rows())
+
+
+def test_rows_may_hold_a_task_as_an_archive(tmp_path: Path) -> None:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+        archive.add(write_task(tmp_path / "t"), arcname="t")
+    binary = base64.b64encode(buffer.getvalue()).decode()
+    path = rows(tmp_path / "r.jsonl", {"path": "tasks/t-1", "task_binary": binary})
+    row = only(path)
+    assert (row["instance_id"], row["digest"]) == ("t-1", tree.digest(tmp_path / "t"))
+
+
+def test_rows_may_hold_a_task_in_columns(tmp_path: Path) -> None:
+    tests = write_task(tmp_path / "t", tests__data_dot_txt="42") / "tests"
+    (tests / "test.sh").unlink()
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+        archive.add(tests, arcname="tests")
+    row = {
+        "task_name": "fix-git",
+        "instruction": "Fix it.",
+        "docker_image": "a/b:1",
+        "environment_tar": "",
+        "tests_tar": base64.b64encode(buffer.getvalue()).decode(),
+        "test_sh": "echo 1 >/logs/verifier/reward.txt",
+    }
+    item = only(rows(tmp_path / "r.jsonl", row))
+    task = TaskFolder.read(cache.unpack(item["task"]["archive"], tmp_path / "unpacked"))
+    assert (task.instruction, task.environment.docker_image) == ("Fix it.", "a/b:1")
+    assert sorted(path.name for path in task.tests.iterdir()) == ["data.txt", "test.sh"]
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ({"task_binary": "%%%", "path": "a"}, "task_binary: is not base64"),
+        ({"task_binary": "aGVsbG8=", "path": "a"}, "cannot be unpacked"),
+        ({"task_name": "a", "instruction": "", "docker_image": "b"}, "must not be empty"),
+        ({"instance_id": "a", "task": "relative"}, "must be an absolute path"),
+        ({"instance_id": "a", "task": {"git_url": "u", "commit": "main"}}, "task"),
+        ({"instance_id": "a", "task": "/absent"}, "/absent: cannot be read"),
+    ],
+)
+def test_a_damaged_row_is_refused_before_anything_is_enqueued(
+    tmp_path: Path, row: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(InputError, match=reason):
+        chosen(rows(tmp_path / "r.jsonl", row))
+
+
+def test_a_task_that_lacks_something_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="names no image"):
+        chosen(write_task(tmp_path / "t", config=""))
+
+
+def test_tasks_that_nothing_here_can_run_are_skipped_and_counted(tmp_path: Path) -> None:
+    write_task(tmp_path / "tasks" / "good")
+    write_task(tmp_path / "tasks" / "gpu", config=IMAGE + "gpus = 1")
+    selection = chosen(tmp_path / "tasks")
+    assert [item.instance_id for item in selection.items] == ["good"]
+    assert [reason for reason in selection.skipped if "GPU" in reason]
+
+
+def test_only_valid_tasks_of_a_validation_are_run_in_their_mode(tmp_path: Path) -> None:
+    verdicts = {"a": "valid", "b": "forgeable", "c": "no_oracle", "d": None}
+    lines = []
+    for name, verdict in verdicts.items():
+        digest = tree.digest(write_task(tmp_path / "tasks" / name, README=name))
+        if verdict:
+            lines.append({"digest": digest, "verdict": verdict, "mode": "restart"})
+    file = rows(tmp_path / "validated.jsonl", *lines)
+    selection = chosen(tmp_path / "tasks", "--validated", file)
+    assert [item.item()["grading"] for item in selection.items] == ["restart"]
+    assert selection.skipped["forgeable (--validated)"] == 1
+    assert selection.skipped["not in the file of --validated"] == 1
+    more = chosen(tmp_path / "tasks", "--validated", file, "--allow-no-oracle")
+    assert [item.instance_id for item in more.items] == ["a", "c"]
+
+
+def test_a_broken_validation_is_refused_with_its_line(tmp_path: Path) -> None:
+    file = rows(tmp_path / "v.jsonl", {"digest": "1", "verdict": "valid", "mode": "odd"})
+    with pytest.raises(InputError, match=r"v\.jsonl:1: .*mode 'odd'"):
+        chosen(write_task(tmp_path / "t"), "--validated", file)
+
+
+def test_a_tasks_own_limits_are_its_jobs_limits(tmp_path: Path) -> None:
+    text = IMAGE + "[agent]\ntimeout_sec = 3600\n[verifier]\ntimeout_sec = 1000"
+    task = write_task(tmp_path / "t", config=text)
+
+    def limits(*flags: object) -> Any:
+        given = options("--dataset", task, *flags)
+        plan = make_plan(PRODUCER, ENV, given)
+        selection = select(PRODUCER, ENV, PRODUCER.dataset_of(str(task)), given)
+        [job] = plan.jobs(selection, lambda _: True)
+        return job.limits
+
+    found = limits("--agent", "nop", "--timeout-factor", 2)
+    assert (found.agent_timeout_s, found.tool_timeout_s) == (7200, 120)
+    assert found.verify_timeout_s > 2000
+    assert limits("--agent", "oracle").tool_timeout_s == 3600
+    assert limits("--agent-timeout", 5, "--agent", "nop").agent_timeout_s == 5
+
+
+def test_canaries_and_a_flag_mark_evaluations(tmp_path: Path) -> None:
+    plain = write_task(tmp_path / "plain")
+    canary = write_task(tmp_path / "canary", test="# terminal-bench-canary GUID 1\n")
+    named = write_task(tmp_path / "terminal-bench-2" / "a")
+    assert not only(plain)["evaluation"]
+    assert only(plain, "--evaluation")["evaluation"]
+    assert only(canary)["evaluation"]
+    assert only(named)["evaluation"]

@@ -1,0 +1,7 @@
+"""`hermes-queue tasks validate`: measures tasks before anybody trains on them.
+
+attempts.py  one attempt in this process
+course.py    all attempts of one task
+results.py   the file of a validation
+session.py   all tasks, with progress
+"""
