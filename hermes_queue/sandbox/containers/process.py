@@ -24,6 +24,7 @@ START_S = 60.0
 BACKSTOP_S = 15.0
 """Margin of the limit inside the container over the command's own."""
 STDIN_CHUNK_BYTES = 256 << 10
+KILLED = 137
 KILL_ROUNDS = 10
 KILL_PAUSE_S = 0.5
 ENDING_ROUNDS, ENDING_PAUSE_S = 20, 0.1
@@ -108,12 +109,18 @@ class _Run:
 
     async def _end(self, kill: Kill) -> None:
         """Kill until the command has ended: the first try may come before it has begun."""
+        why = ""
         for _ in range(KILL_ROUNDS):
-            await kill()
+            try:
+                await kill()
+            except SlotLost:
+                return
+            except SandboxError as error:
+                why = f": {error}"
             await asyncio.wait({self.reading}, timeout=KILL_PAUSE_S)
             if self.reading.done():
                 return
-        raise SandboxError("a command that ran out of time could not be killed")
+        raise SandboxError(f"a command that ran out of time could not be killed{why}")
 
 
 async def run_command(
@@ -144,6 +151,8 @@ async def run_command(
         run = _Run(stream, command)
         try:
             timed_out = await run.wait(command.timeout_s, kill)
+            if not run.reading.done():
+                raise SlotLost("the container has ended")
             is_marked = run.reading.result()
             code = None if is_marked and command.mark else await stream.exit_code()
         finally:
@@ -151,7 +160,9 @@ async def run_command(
         if command.mark and not is_marked:
             await _check_alive(host, container)
         if code is None and not (is_marked and command.mark):
-            raise SandboxError("the connection to a command was lost")
+            if not timed_out:
+                raise SandboxError("the connection to a command was lost")
+            code = KILLED  # with its wrapper
     seconds = time.monotonic() - began
     code, out_of_memory, cpu_s = _note(run.out.note, code)
     timed_out = timed_out or (code == TIMEOUT_EXIT_CODE and seconds >= command.timeout_s)
