@@ -8,8 +8,8 @@ from hermes_queue.errors import SlotLost
 from hermes_queue.sandbox.base import ExecutionRequest, ExecutionResult, Slot
 from hermes_queue.sandbox.selfcheck.bench import CheckFailed, Trial, check, expect, same
 
-# The brackets, and the empty quotes, keep the pattern from matching the shells that have this on their
-# command lines.
+# The brackets and the empty quotes keep the pattern from matching shells that have this text on
+# their command lines.
 COUNT = (
     "if command -v pgrep >/dev/null; then pgrep -fc '[s]leep 4242' || true; else n=0; "
     "for p in /proc/[0-9]*; do mapfile -d '' -t a <$p/cmdline; "
