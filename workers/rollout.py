@@ -123,8 +123,9 @@ async def rollout(
 
 async def _load(draft: Draft, env: Environment[Any], row: Mapping[str, Any]) -> Any:
     """Make the item of the row, and note whether anything may be trained on it."""
+    draft.evaluation = row.get("evaluation") is True  # also where it cannot be loaded
     item = await load_item(env, row)
-    draft.evaluation = getattr(item, "evaluation", None) is True
+    draft.evaluation = draft.evaluation or getattr(item, "evaluation", None) is True
     return item
 
 

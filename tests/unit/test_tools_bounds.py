@@ -12,6 +12,7 @@ import pytest
 from growth import LINEAR, growth
 
 from hermes_queue.models import FunctionCall, ToolCall
+from hermes_queue.sandbox.base import ExecutionResult
 from hermes_queue.tools import Toolbox, ToolContext, ToolOutcome, make_call
 from hermes_queue.tools.base import MAX_PATH_CHARS
 from hermes_queue.tools.patch import PatchArguments, _edit
@@ -160,3 +161,28 @@ async def test_a_path_that_no_argument_vector_holds_is_the_models_mistake(tool: 
     outcome = await use(OneFile(b"a"), tool, path=long, **rest.get(tool, {}))
     assert not outcome.schema_valid
     assert f"must not be longer than {MAX_PATH_CHARS} characters" in outcome.text
+
+
+class WithoutBash:
+    """As much of a slot as `process` asks for, whose agent was root and has replaced bash."""
+
+    def __init__(self, printed: bytes) -> None:
+        self.printed = printed
+
+    def remaining_s(self) -> float:
+        return 60.0
+
+    async def run(self, command: str, **options: Any) -> ExecutionResult:
+        return ExecutionResult(0, self.printed, b"", 0.0)
+
+
+@pytest.mark.parametrize("printed", [b"", b"1", b"\xff\n", b"1\n", b"\n\n\n"])
+@pytest.mark.parametrize("action", ["start", "list", "read", "write", "wait", "kill"])
+async def test_whatever_a_slot_answers_to_process_is_the_models_business(
+    printed: bytes, action: str
+) -> None:
+    slot: Any = WithoutBash(printed)
+    toolbox = Toolbox(["process"], ToolContext(slot, timeout_s=20.0, observation_bytes=4096))
+    more = {"command": "true"} if action == "start" else {"text": "x"}
+    found = await toolbox.call(make_call("c", "process", action=action, id=1, **more))
+    assert found.schema_valid

@@ -396,7 +396,34 @@ async def test_a_job_under_which_a_worker_died_that_ran_it_alone_begins_anew(
     job = job_of(ledger, steps_env.played(TURNS))
     await host.attempt(job, dies_at="echo 4")
     ledger.client.hset(f"hq:traj:{job.trajectory_id}", "quarantine_deaths", 1)
-    assert not events(await host.attempt(job), "resumed")
+    draft = await host.attempt(job)
+    assert not events(draft, "resumed")
+    assert events(draft, "not_resumed")[0]["lost_turns"] == 4
+    assert draft.counts_journal
+
+
+@pytest.mark.parametrize("ends", ["before it has a slot", "while it restores the files"])
+async def test_kept_turns_are_paid_for_by_an_attempt_that_ends_before_it_has_read_them(
+    host: Host, ledger: Ledger, model: CountingModel, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    job = job_of(ledger, model.agent)
+    first = await host.attempt(job, dies_at="echo 4")
+    kept = AgentResult(turns=first.agent.turns[:4]).usage
+
+    async def fail(*_: Any) -> None:
+        raise SandboxError("the box is gone")
+
+    method = "acquire" if ends == "before it has a slot" else "restore"
+    monkeypatch.setattr(host.shelf, method, fail)
+    with pytest.raises(SandboxError):
+        await host.attempt(job)
+    draft, journal = host.drafts[-1], host.journals[-1]
+    assert draft.spent.tokens == 0
+    journal._runtime = host.runtime()
+    for _ in range(2):
+        await journal.pay()
+        assert draft.spent.tokens == kept.prompt_tokens + kept.completion_tokens
+    journal._runtime.executor.shutdown()
 
 
 async def test_a_slot_with_processes_in_the_background_is_not_continued(
