@@ -281,8 +281,8 @@ async def test_what_cannot_be_continued_is_paid_for_by_the_next_attempt_and_book
         runtime.lease = LeaseSettings(renew_s=0.01)
         claim = Claim(job.trajectory_id, begin(ledger, job, owner=runtime.owner).epoch)
         usage = Usage(prompt_tokens=100 * epoch, completion_tokens=epoch)
-        result = AgentResult(turns=[Turn(usage=usage)] * 2)
-        noting = asyncio.create_task(note_replies(runtime, claim, result))
+        draft = Draft(job, 1, epoch, agent=AgentResult(turns=[Turn(usage=usage)] * 2))
+        noting = asyncio.create_task(note_replies(runtime, claim, draft))
         while len(host.entries(job)) < epoch:
             await asyncio.sleep(0.01)
         await end_tasks(noting)

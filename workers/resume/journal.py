@@ -208,7 +208,7 @@ class TurnJournal:
     @asynccontextmanager
     async def paying(self) -> AsyncIterator[None]:
         """Note the replies to a program while the block runs: they are paid for if we die."""
-        noting = asyncio.create_task(note_replies(self._runtime, self._claim, self._draft.agent))
+        noting = asyncio.create_task(note_replies(self._runtime, self._claim, self._draft))
         try:
             yield
         finally:
