@@ -95,8 +95,9 @@ class Draft:
         return self._unbooked(total([self.agent.usage, self.lost]))
 
     def spent_in(self, turns: int) -> Spent:
-        """The same for its first `turns`, without those of others that are lost."""
-        return self._unbooked(total(turn.usage for turn in self.agent.turns[:turns]))
+        """The same, of its own turns for the first ones alone."""
+        own = (turn.usage for turn in self.agent.turns[:turns])
+        return self._unbooked(total([*own, self.lost]))
 
     def _unbooked(self, usage: Usage) -> Spent:
         booked = self.booked

@@ -402,6 +402,18 @@ async def test_a_job_under_which_a_worker_died_that_ran_it_alone_begins_anew(
     assert draft.counts_journal
 
 
+async def test_turns_that_were_lost_with_two_workers_in_a_row_are_all_paid_for(
+    host: Host, ledger: Ledger, model: CountingModel
+) -> None:
+    job = job_of(ledger, model.agent)
+    for dies_at in ("echo 3", "echo 5"):
+        await host.attempt(job, dies_at)
+    draft = await host.attempt(job)
+    lost = [host.drafts[0].agent.turns[2], host.drafts[1].agent.turns[4]]
+    assert draft.lost == AgentResult(turns=lost).usage
+    assert [event["lost_turns"] for event in events(draft, "resumed")] == [1, 1]
+
+
 @pytest.mark.parametrize("ends", ["before it has a slot", "while it restores the files"])
 async def test_kept_turns_are_paid_for_by_an_attempt_that_ends_before_it_has_read_them(
     host: Host, ledger: Ledger, model: CountingModel, monkeypatch: pytest.MonkeyPatch, ends: str

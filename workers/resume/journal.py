@@ -98,7 +98,7 @@ class TurnJournal:
         except (ValueError, NoSnapshot) as error:
             await self._begin_anew(entries, error)
             return None
-        _, lost = await self._paid(entries[kept.entries :])
+        _, lost = await self._paid(entries, kept.entries)
         # Nothing waits in between: a hand-back books all of the journal, or nothing of it.
         self._kept, self.continuation = kept, continuation
         self._draft.continue_from(result, kept, self._begun.booked_epoch)
@@ -122,8 +122,8 @@ class TurnJournal:
         read = partial(Kept.of, epoch=self._claim.epoch, needs_files=files)
         return await self._runtime.in_thread(read, entries)
 
-    async def _paid(self, entries: Sequence[bytes]) -> tuple[int, Usage]:
-        find = partial(paid, entries, booked_epoch=self._begun.booked_epoch)
+    async def _paid(self, entries: Sequence[bytes], after: int = 0) -> tuple[int, Usage]:
+        find = partial(paid, entries, after=after, booked_epoch=self._begun.booked_epoch)
         return await self._runtime.in_thread(find)
 
     async def pay(self) -> None:

@@ -271,6 +271,7 @@ class Recorder:
             used_s=note.used_s,
             ended_by_token=note.loop.ended_by_token,
             chat=dict(note.loop.chat),
+            lost=self._draft.lost,
             policy_begun=self._draft.policy_begun,
         )
 
