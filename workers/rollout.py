@@ -123,7 +123,8 @@ async def rollout(
 
 async def _load(draft: Draft, env: Environment[Any], row: Mapping[str, Any]) -> Any:
     """Make the item of the row, and note whether anything may be trained on it."""
-    draft.evaluation = row.get("evaluation") is True  # also where it cannot be loaded
+    # Of a row that cannot be loaded, too: the record may have the turns of earlier attempts.
+    draft.evaluation = "evaluation" in env.Item.model_fields and row.get("evaluation") is True
     item = await load_item(env, row)
     draft.evaluation = draft.evaluation or getattr(item, "evaluation", None) is True
     return item

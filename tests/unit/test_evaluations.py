@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from records import make_job, make_record
 
-from envs.prompts import ENV as PROMPTS
+from envs.prompts import PromptItem, Prompts
 from hermes_queue.bodies import codec
 from hermes_queue.errors import EnvInfraError
 from hermes_queue.models import ScoredTrajectory, TrajectoryGroup
@@ -47,7 +47,12 @@ def test_a_record_says_it_only_where_it_is_so(*, evaluation: bool) -> None:
 
 
 async def test_a_trajectory_whose_item_cannot_be_loaded_is_marked_by_its_row() -> None:
-    class Broken(type(PROMPTS)):  # type: ignore[misc]
+    class Marked(PromptItem):
+        evaluation: bool = False
+
+    class Broken(Prompts):
+        Item = Marked
+
         async def load(self, item: Any) -> Any:
             raise EnvInfraError("the task cannot be fetched")
 
