@@ -166,12 +166,12 @@ async def run(context: ToolContext, arguments: ProcessArguments) -> ToolResult:
     result = await context.slot.run(
         _COMMON + _SCRIPTS[action],
         timeout_s=budget_s,
-        stdin=_sendable(arguments.command if starts else arguments.text).encode(),
+        stdin=((arguments.command if starts else arguments.text) or "").encode(errors="replace"),
         env={
             "HQ_ID": "" if starts or action == "list" else str(arguments.id),
             "HQ_ROOM": str(max(0, context.observation_bytes - ROOM_BYTES)),
             "HQ_TENTHS": str(round(wait_s * 10)),
-            "HQ_UNTIL": _sendable(arguments.until) if action == "wait" else "",
+            "HQ_UNTIL": (arguments.until or "") if action == "wait" else "",
             "HQ_EOF": "yes" if arguments.eof else "",
         },
     )
@@ -189,11 +189,6 @@ async def run(context: ToolContext, arguments: ProcessArguments) -> ToolResult:
     if starts:  # a slot whose agent has replaced bash prints anything
         number, _, text = text.partition("\n")
     return ToolResult(_shown(number, text))
-
-
-def _sendable(text: str | None) -> str:
-    """Text that UTF-8 can carry: half of a surrogate pair would fail as a fault of the sandbox."""
-    return (text or "").encode(errors="replace").decode()
 
 
 def _shown(number: str, text: str) -> str:

@@ -186,3 +186,29 @@ async def test_whatever_a_slot_answers_to_process_is_the_models_business(
     more = {"command": "true"} if action == "start" else {"text": "x"}
     found = await toolbox.call(make_call("c", "process", action=action, id=1, **more))
     assert found.schema_valid
+
+
+@pytest.mark.parametrize("text", ["a\ud800b", "\udfff", "é\ud800"])
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("write_file", {"path": "f", "content": "%s"}),
+        ("patch", {"path": "f", "old_string": "a", "new_string": "%s"}),
+        ("process", {"action": "wait", "id": 1, "until": "%s"}),
+        ("process", {"action": "start", "command": "%s"}),
+    ],
+)
+@pytest.mark.parametrize("ascii", [True, False])
+async def test_half_of_a_surrogate_pair_is_the_models_mistake_and_no_failure(
+    name: str, arguments: dict[str, Any], text: str, *, ascii: bool
+) -> None:
+    given = {key: text if value == "%s" else value for key, value in arguments.items()}
+    slot: Any = OneFile(b"a")
+    toolbox = Toolbox([name], ToolContext(slot, timeout_s=20.0, observation_bytes=4096))
+    function = FunctionCall(name=name, arguments=json.dumps(given, ensure_ascii=ascii))
+    found = await toolbox.call(ToolCall(id="c", function=function))
+    assert (found.ok, found.schema_valid) == (False, False)
+    assert "half of a surrogate pair" in found.text
+    assert slot.data == b"a"
+    await use(slot, "write_file", path="f", content="😀")
+    assert slot.data == "😀".encode()
