@@ -2,6 +2,7 @@
 
 __main__.py         the command line
 capped_endpoint.py  a chat endpoint that serves so many calls at once
+engines.py          slots in containers
 faults/             trajectories against a server that fails half of all calls (a proof)
 jobs.py             jobs and records by the thousand
 kills.py            model tokens under kills, with the turn journal and without it

@@ -289,7 +289,8 @@ class LayerStore:
         descriptor = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             if ctypes.CDLL(None, use_errno=True).syncfs(descriptor):
-                logger.warning("%s: layers could not be written to the disk", self._root)
+                extra = {"action": "layers_unsynced"}
+                logger.warning("%s: layers are not synced to the disk", self._root, extra=extra)
                 return
         finally:
             os.close(descriptor)

@@ -38,7 +38,9 @@ async def import_root(
     Raises EnvInfraError, SandboxError.
     """
     lines = [f"ENV {key}={json.dumps(value)}" for key, value in (environment or {}).items()]
-    params = {"fromSrc": "-", "repo": name, "changes": "\n".join(lines)}
+    params = {"fromSrc": "-", "repo": name}
+    if lines:
+        params["changes"] = "\n".join(lines)
     with translated(f"importing {archive}"):
         async with client.request(
             "images/create",

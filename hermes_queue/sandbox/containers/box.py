@@ -21,7 +21,7 @@ from hermes_queue.sandbox.containers.host import ContainerHost
 from hermes_queue.sandbox.containers.plan import ContainerPlan
 from hermes_queue.sandbox.containers.process import (
     BACKSTOP_S,
-    Command,
+    ContainerCommand,
     run_command,
     run_small,
 )
@@ -34,6 +34,8 @@ logger = logging.getLogger(__name__)
 MAX_ARGUMENT_BYTES = 96 << 10
 """Longest single argument (Linux takes 128 KiB); longer command lines go through standard input."""
 MAX_ARGUMENTS_BYTES = 1 << 20
+MOST_FAILED_KILLS = 2
+"""Then all processes of the slot are ended from outside; its files stay."""
 OUT_OF_MEMORY = "the kernel has killed a process of this slot: its memory limit is {memory_mb} MB"
 
 
@@ -50,6 +52,7 @@ class SlotBox:
     why_spent: str = ""
     listening: list[RelayedListening] = field(default_factory=list)
     commits: list[str] = field(default_factory=list)
+    _failed_kills: int = 0
 
     def lease(self) -> str:
         """Begin a lease, or continue it under a new id, which is returned."""
@@ -111,7 +114,7 @@ class SlotBox:
         ended = await run_command(
             self.host,
             self.container,
-            Command(
+            ContainerCommand(
                 [*wrapper(), *fixed, *variables, *words],
                 timeout_s,
                 user="0" if uid else user,
@@ -134,10 +137,22 @@ class SlotBox:
             return
         # Root reads the environments of others only with a right that engines do not give.
         users = ["0"] if user in ("0", "root", "") else [user, "0"]
-        for each in users:
-            done = await run_small(self.host, self.container, kill(command_id), user=each)
-            if done.exit_code != 0:
-                raise SandboxError(f"a command cannot be killed: {done.output.strip()[-300:]}")
+        try:
+            for each in users:
+                done = await run_small(self.host, self.container, kill(command_id), user=each)
+                if done.exit_code != 0:
+                    raise SandboxError(f"a command cannot be killed: {done.output.strip()[-300:]}")
+        except SlotLost:
+            raise
+        except SandboxError as error:
+            # A slot with as many processes as it may have cannot start the one that kills.
+            self._failed_kills += 1
+            if self._failed_kills < MOST_FAILED_KILLS:
+                raise
+            self._failed_kills = 0
+            extra = {"action": "slot_restarted"}
+            logger.warning("slot %s is restarted: %s", self.slot_id, error, extra=extra)
+            await self.host.restart(self.container)
 
     # --- ports ------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ START_S = 60.0
 BACKSTOP_S = 15.0
 """Margin of the limit inside the container over the command's own."""
 STDIN_CHUNK_BYTES = 256 << 10
+KILLED = 137
 KILL_ROUNDS = 10
 KILL_PAUSE_S = 0.5
 ENDING_ROUNDS, ENDING_PAUSE_S = 20, 0.1
@@ -31,12 +32,12 @@ ENDING_ROUNDS, ENDING_PAUSE_S = 20, 0.1
 SMALL_BYTES = 1 << 20
 SMALL_S = 60.0
 
-Kill = Callable[[], Awaitable[None]]
+KillProgram = Callable[[], Awaitable[None]]
 """Kills the command's tree; may be called before the command begins and after it has ended."""
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class ContainerCommand:
     """A program to run in a container."""
 
     argv: Sequence[str]
@@ -50,7 +51,7 @@ class Command:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class EndedCommand:
     """The end of a command."""
 
     result: ExecutionResult
@@ -61,7 +62,7 @@ class Ended:
 class _Run:
     """One command while it runs."""
 
-    def __init__(self, stream: ExecStream, command: Command) -> None:
+    def __init__(self, stream: ExecStream, command: ContainerCommand) -> None:
         self._stream = stream
         self._command = command
         cap, mark = command.max_output_bytes, command.mark
@@ -90,7 +91,7 @@ class _Run:
         if data:
             await self._stream.write_eof()
 
-    async def wait(self, timeout_s: float, kill: Kill | None) -> bool:
+    async def wait(self, timeout_s: float, kill: KillProgram | None) -> bool:
         """Wait for its end; returns whether time ran out."""
         try:
             await asyncio.wait({self.reading}, timeout=timeout_s)
@@ -106,19 +107,25 @@ class _Run:
         await unbroken(self._end(kill))
         return True
 
-    async def _end(self, kill: Kill) -> None:
+    async def _end(self, kill: KillProgram) -> None:
         """Kill until the command has ended: the first try may come before it has begun."""
+        why = ""
         for _ in range(KILL_ROUNDS):
-            await kill()
+            try:
+                await kill()
+            except SlotLost:
+                return
+            except SandboxError as error:
+                why = f": {error}"
             await asyncio.wait({self.reading}, timeout=KILL_PAUSE_S)
             if self.reading.done():
                 return
-        raise SandboxError("a command that ran out of time could not be killed")
+        raise SandboxError(f"a command that ran out of time could not be killed{why}")
 
 
 async def run_command(
-    host: ContainerHost, container: str, command: Command, kill: Kill | None = None
-) -> Ended:
+    host: ContainerHost, container: str, command: ContainerCommand, kill: KillProgram | None = None
+) -> EndedCommand:
     """Run a command to its end, or until its time is over.
 
     `kill` is called when time is over or the caller is cancelled; None = left to the limit inside.
@@ -144,6 +151,8 @@ async def run_command(
         run = _Run(stream, command)
         try:
             timed_out = await run.wait(command.timeout_s, kill)
+            if not run.reading.done():
+                raise SlotLost("the container has ended")
             is_marked = run.reading.result()
             code = None if is_marked and command.mark else await stream.exit_code()
         finally:
@@ -151,7 +160,9 @@ async def run_command(
         if command.mark and not is_marked:
             await _check_alive(host, container)
         if code is None and not (is_marked and command.mark):
-            raise SandboxError("the connection to a command was lost")
+            if not timed_out:
+                raise SandboxError("the connection to a command was lost")
+            code = KILLED  # with its wrapper
     seconds = time.monotonic() - began
     code, out_of_memory, cpu_s = _note(run.out.note, code)
     timed_out = timed_out or (code == TIMEOUT_EXIT_CODE and seconds >= command.timeout_s)
@@ -164,7 +175,7 @@ async def run_command(
         truncated=run.out.kept.truncated or run.err.kept.truncated,
         cpu_s=cpu_s,
     )
-    return Ended(result, out_of_memory)
+    return EndedCommand(result, out_of_memory)
 
 
 def _note(note: bytes, code: int | None) -> tuple[int, bool, float | None]:
@@ -206,5 +217,5 @@ async def run_small(
     stdin: bytes = b"",
 ) -> ExecutionResult:
     """Run a short program of ours without a wrapper. Raises as `run_command`."""
-    command = Command(argv, math.ceil(timeout_s), user=user, stdin=stdin)
+    command = ContainerCommand(argv, math.ceil(timeout_s), user=user, stdin=stdin)
     return (await run_command(host, container, command)).result

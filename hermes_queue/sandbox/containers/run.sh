@@ -12,8 +12,7 @@
 # kill.sh. At the end standard error gets NUL SEAL NUL, and standard output the same with the note
 # `exit code, 1 if the kernel killed for lack of memory, microseconds of CPU` and a NUL.
 set -u
-uid=$1 limit=$2 id=$3 cwd=$4 stdin=$5 bytes=$6 drain=$7 count=$8
-shift 8
+uid=$1 limit=$2 id=$3 cwd=$4 stdin=$5 bytes=$6 drain=$7 count=$8 && shift 8
 seal=$HQ_SEAL own_path=$PATH
 unset HQ_SEAL HQ_WRAPPER
 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
@@ -81,8 +80,10 @@ memory_kills
 [ "$kills" = "$before" ] && kills=0 || kills=1
 [ -n "$cpu" ] && cpu=$((cpu - began))
 if [ "$drain" = 1 ]; then
-  # Else SIGPIPE would end what the command has left in the background. The engine reads first.
-  { sleep 3; cat <&5 & exec cat <&4; } 4</proc/$$/fd/1 5</proc/$$/fd/3 0</dev/null >/dev/null 3>&- &
+  # Else SIGPIPE would end what the command left in the background. The engine reads first. It is a
+  # program of its own: the arguments of this one look like the command's.
+  env -i "PATH=$PATH" /bin/bash -c 'sleep 3; cat <&5 & exec cat <&4' \
+    4</proc/$$/fd/1 5</proc/$$/fd/3 0</dev/null >/dev/null 3>&- &
 fi
 printf '\0%s\0' "$seal" >&3
 printf '\0%s\0%s\0' "$seal" "$code $kills ${cpu:--}"

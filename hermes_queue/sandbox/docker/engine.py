@@ -113,6 +113,17 @@ class Engine:
         with contextlib.suppress(SandboxError):  # labelled, so that it is found later
             await self.remove(container)
 
+    @property
+    def _is_podman(self) -> bool:
+        return self.facts.name.startswith("Podman")
+
+    def _shared_memory(self, spec: ContainerSpec) -> dict[str, Any]:
+        """Shared memory; Podman's own would keep its files when the container is restarted."""
+        if self._is_podman:
+            options = f"rw,nosuid,nodev,noexec,mode=1777,size={spec.shm_mb}m"
+            return {"Tmpfs": {"/dev/shm": options}}  # noqa: S108 - in the container
+        return {"ShmSize": spec.shm_mb << 20}
+
     def _body(self, spec: ContainerSpec) -> dict[str, Any]:
         """The request's body."""
         return {
@@ -129,8 +140,8 @@ class Engine:
                 "Memory": spec.memory_mb << 20,
                 "MemorySwap": spec.memory_mb << 20,
                 "PidsLimit": spec.pids,
-                "ShmSize": spec.shm_mb << 20,
-                "Ulimits": _ulimits(podman=self.facts.name.startswith("Podman")),
+                **self._shared_memory(spec),
+                "Ulimits": _ulimits(podman=self._is_podman),
                 "CapDrop": [] if spec.capabilities is None else ["ALL"],
                 "CapAdd": list(spec.capabilities or ()),
                 "SecurityOpt": ["no-new-privileges"] if spec.no_new_privileges else [],

@@ -8,11 +8,12 @@ from hermes_queue.errors import SlotLost
 from hermes_queue.sandbox.base import ExecutionRequest, ExecutionResult, Slot
 from hermes_queue.sandbox.selfcheck.bench import CheckFailed, Trial, check, expect, same
 
-# The brackets keep the pattern from matching the shell that has it on its command line.
+# The brackets and the empty quotes keep the pattern from matching shells that have this text on
+# their command lines.
 COUNT = (
     "if command -v pgrep >/dev/null; then pgrep -fc '[s]leep 4242' || true; else n=0; "
     "for p in /proc/[0-9]*; do mapfile -d '' -t a <$p/cmdline; "
-    '[ "${a[*]}" != "sleep 4242" ] || n=$((n + 1)); done 2>/dev/null; echo $n; fi'
+    '[ "${a[*]}" != "sleep"" 4242" ] || n=$((n + 1)); done 2>/dev/null; echo $n; fi'
 )
 """Prints the number of the bench's sleeping processes that the slot sees."""
 TREES = {

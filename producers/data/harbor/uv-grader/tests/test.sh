@@ -6,7 +6,7 @@ command -v curl >/dev/null || { apt-get update && apt-get install -y curl; }
 curl -LsSf https://astral.sh/uv/0.9.7/install.sh | sh
 source $HOME/.local/bin/env
 
-uvx -p 3.11 -w pytest==8.4.1 pytest -p no:cacheprovider /tests/test_roman.py
+uvx -p 3.11 -w pytest==8.4.1 pytest -p no:cacheprovider /tests/roman_test.py
 
 if [ $? -eq 0 ]; then
   echo 1 > /logs/verifier/reward.txt
