@@ -314,8 +314,7 @@ class _Attempt:
 
     async def _no_room(self, draft: Draft, failure: SandboxUnavailable) -> str:
         """Hand the job back, which uses no attempt: the provider has no sandbox now."""
-        name, delay_s = draft.job.trajectory_id, failure.retry_after_s
-        extra = {"action": "no_room"}
+        name, delay_s, extra = draft.job.trajectory_id, failure.retry_after_s, {"action": "no_room"}
         logger.warning("handed back %s for %.0f s: %s", name, delay_s, failure, extra=extra)
         await self._give_back(delay_s=delay_s)
         return "handed back: no sandbox"
