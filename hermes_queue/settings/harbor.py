@@ -10,7 +10,7 @@ from hermes_queue.settings.section import PREFIX, Section
 
 
 class HarborSettings(Section, env_prefix=PREFIX + "HARBOR_"):
-    """Tasks in the Harbor format; what their slots may use is in `HERMES_QUEUE_IMAGES_*`."""
+    """Tasks in the Harbor format; what their slots may use is a setting of images."""
 
     env: tuple[str, ...] = ()
     """Variables of the worker that `${...}` in tasks may read, e.g. ["HF_TOKEN"]. The agent can

@@ -130,7 +130,7 @@ async def test_the_fleets_gate_holds_a_backend_of_your_own_to_its_own_rate(their
     assert gate.take("the next one", CreationRate(0.01, 1)) > 1
 
 
-@pytest.mark.parametrize("name", ["docker", "base", "fence", "", "../local", "a.b"])
+@pytest.mark.parametrize("name", ["podman", "base", "fence", "", "../local", "a.b"])
 def test_an_unknown_name_lists_the_known_ones(name):
     with pytest.raises(ConfigurationError, match=r"is unknown; known: .*local"):
         make_backend(name)

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from hermes_queue.images.spec import ImageSpec
 from hermes_queue.models import Message
+from hermes_queue.sandbox.base import Slot, SlotSpec
 from workers.rollout import _with_workspace
+
+
+def slot_at(workspace: str, spec: SlotSpec = SlotSpec()) -> Slot:  # noqa: B008 - frozen
+    return Slot("s", "t", "b", workspace, spec)
 
 
 def test_the_prompt_names_the_slots_own_workspace():
@@ -11,11 +17,17 @@ def test_the_prompt_names_the_slots_own_workspace():
         Message(role="user", content="look into /workspace/a, not /workspaces or `/workspace`."),
         Message(role="assistant"),
     ]
-    placed = _with_workspace(messages, "/workspace/3")
+    placed = _with_workspace(messages, slot_at("/workspace/3"))
     wanted = "look into /workspace/3/a, not /workspaces or `/workspace/3`."
     assert [message.content for message in placed] == [wanted, None]
 
 
 def test_where_it_lies_as_usual_nothing_changes():
     messages = [Message(role="user", content="/workspace")]
-    assert _with_workspace(messages, "/workspace") is messages
+    assert _with_workspace(messages, slot_at("/workspace")) is messages
+
+
+def test_paths_of_a_slot_with_an_image_are_the_tasks_own():
+    messages = [Message(role="user", content="/workspace")]
+    spec = SlotSpec(image=ImageSpec(reference="task"))
+    assert [m.content for m in _with_workspace(messages, slot_at("/app", spec))] == ["/workspace"]
