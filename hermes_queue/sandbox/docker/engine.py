@@ -118,10 +118,10 @@ class Engine:
         return self.facts.name.startswith("Podman")
 
     def _shared_memory(self, spec: ContainerSpec) -> dict[str, Any]:
-        """/dev/shm; Podman's own would keep its files when the container is restarted."""
+        """Shared memory; Podman's own would keep its files when the container is restarted."""
         if self._is_podman:
             options = f"rw,nosuid,nodev,noexec,mode=1777,size={spec.shm_mb}m"
-            return {"Tmpfs": {"/dev/shm": options}}
+            return {"Tmpfs": {"/dev/shm": options}}  # noqa: S108 - in the container
         return {"ShmSize": spec.shm_mb << 20}
 
     def _body(self, spec: ContainerSpec) -> dict[str, Any]:
@@ -130,7 +130,7 @@ class Engine:
             "Image": spec.image,
             "Entrypoint": list(spec.command),
             "Cmd": [],
-            "User": "0:0",
+            "User": spec.user,
             "Env": [f"{name}={value}" for name, value in spec.env],
             "Labels": {LABEL + name: value for name, value in spec.labels.items()},
             "Healthcheck": {"Test": ["NONE"]},
