@@ -20,4 +20,5 @@ play/           one trajectory before a person's eyes
 program/        runs a program in the slot as the agent
 resume/         continues trajectories of workers that have ended
 upkeep/         threads and tasks that renew, sweep and report
+validation/     measures tasks before anybody trains on them
 """

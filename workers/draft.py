@@ -92,7 +92,15 @@ class Draft:
     @property
     def spent(self) -> Spent:
         """What the attempt has used of the run's budgets so far."""
-        usage, booked = total([self.agent.usage, self.lost]), self.booked
+        return self._unbooked(total([self.agent.usage, self.lost]))
+
+    def spent_in(self, turns: int) -> Spent:
+        """The same, of its own turns for the first ones alone."""
+        own = (turn.usage for turn in self.agent.turns[:turns])
+        return self._unbooked(total([*own, self.lost]))
+
+    def _unbooked(self, usage: Usage) -> Spent:
+        booked = self.booked
         cost = self.cost_usd(usage)
         spent = Spent.of(usage, cost)
         if not booked.prompt_tokens and not booked.completion_tokens:

@@ -123,8 +123,10 @@ async def rollout(
 
 async def _load(draft: Draft, env: Environment[Any], row: Mapping[str, Any]) -> Any:
     """Make the item of the row, and note whether anything may be trained on it."""
+    # Of a row that cannot be loaded, too: the record may have the turns of earlier attempts.
+    draft.evaluation = "evaluation" in env.Item.model_fields and row.get("evaluation") is True
     item = await load_item(env, row)
-    draft.evaluation = getattr(item, "evaluation", None) is True
+    draft.evaluation = draft.evaluation or getattr(item, "evaluation", None) is True
     return item
 
 

@@ -290,6 +290,7 @@ class _Attempt:
         where = f"{draft.job.trajectory_id}: {failure.cause} in {failure.stage}"
         extra = {"action": "retry"}
         logger.warning("%s, retried in %.1f s: %s", where, delay_s, failure, extra=extra)
+        await self._pay(draft)
         evidence = await self._runtime.in_thread(attempt_record, draft, failure, self._runtime)
         await self._give_back(delay_s=delay_s, failed_attempt=evidence)
         if self._journal:
@@ -298,8 +299,12 @@ class _Attempt:
 
     async def _end(self, draft: Draft, failure: TrajectoryFailure) -> str:
         """Publish the attempt as failed, unless it already has a record."""
+        await self._pay(draft)
         await self._outbox.keep(draft, failure)
         return await self._publish()
+
+    async def _pay(self, draft: Draft) -> None:
+        await TurnJournal(self._runtime, self._claim, self._begun, draft).pay()
 
     async def _publish(self) -> str:
         outcome = await self._outbox.publish()
@@ -309,8 +314,7 @@ class _Attempt:
 
     async def _no_room(self, draft: Draft, failure: SandboxUnavailable) -> str:
         """Hand the job back, which uses no attempt: the provider has no sandbox now."""
-        name, delay_s = draft.job.trajectory_id, failure.retry_after_s
-        extra = {"action": "no_room"}
+        name, delay_s, extra = draft.job.trajectory_id, failure.retry_after_s, {"action": "no_room"}
         logger.warning("handed back %s for %.0f s: %s", name, delay_s, failure, extra=extra)
         await self._give_back(delay_s=delay_s)
         return "handed back: no sandbox"

@@ -82,7 +82,7 @@ def _plain(verdict: Verdict, env: Environment[Any], values_most: int) -> Verdict
 
 
 def _score(score: object, env: Environment[Any]) -> float | None:
-    if not isinstance(env, Unscored):
+    if not (isinstance(env, Unscored) and env.unscored is True):
         return _number(score, "Verdict.score")
     if score is not None:
         raise EnvBug(

@@ -23,7 +23,7 @@ _IGNORED = frozenset({".git", ".hg", ".svn", "__pycache__", ".DS_Store"})
 
 
 @dataclass(frozen=True, slots=True)
-class TreeEntry:
+class FolderEntry:
     """One file, link or folder below a task folder."""
 
     name: str
@@ -35,14 +35,14 @@ class TreeEntry:
     """Of a link; relative, and inside the folder."""
 
 
-def entries(root: Path) -> list[TreeEntry]:
+def entries(root: Path) -> list[FolderEntry]:
     """All entries below `root`, sorted by name, folders before what is in them.
 
     Raises:
         EnvBug: a device, pipe or socket, a link that leaves the folder, a name that UTF-8 cannot
             carry, or more than the limits of this module.
     """
-    found: list[TreeEntry] = []
+    found: list[FolderEntry] = []
     total = 0
     for entry in _walk(root, PurePosixPath()):
         found.append(entry)
@@ -54,7 +54,7 @@ def entries(root: Path) -> list[TreeEntry]:
     return sorted(found, key=lambda entry: PurePosixPath(entry.name).parts)
 
 
-def digest(root: Path, found: list[TreeEntry] | None = None) -> str:
+def digest(root: Path, found: list[FolderEntry] | None = None) -> str:
     """Hex SHA-256 over names, executable bits, contents and links of the folder's entries.
 
     Raises:
@@ -92,7 +92,7 @@ def copy(root: Path, target: Path) -> None:
                 os.fchmod(copied.fileno(), mode)
 
 
-def _walk(root: Path, below: PurePosixPath) -> Iterator[TreeEntry]:
+def _walk(root: Path, below: PurePosixPath) -> Iterator[FolderEntry]:
     if len(below.parts) > MAX_DEPTH:
         raise EnvBug(f"{root / below}: nested deeper than {MAX_DEPTH} folders")
     try:
@@ -109,12 +109,12 @@ def _walk(root: Path, below: PurePosixPath) -> Iterator[TreeEntry]:
             raise EnvBug(f"{root}: the name {name!a} is not UTF-8; rename it") from None
         state = each.stat(follow_symlinks=False)
         if stat.S_ISDIR(state.st_mode):
-            yield TreeEntry(name, "folder")
+            yield FolderEntry(name, "folder")
             yield from _walk(root, below / each.name)
         elif stat.S_ISLNK(state.st_mode):
-            yield TreeEntry(name, "link", target=_target(root, name))
+            yield FolderEntry(name, "link", target=_target(root, name))
         elif stat.S_ISREG(state.st_mode):
-            yield TreeEntry(name, "file", bool(state.st_mode & 0o100), state.st_size)
+            yield FolderEntry(name, "file", bool(state.st_mode & 0o100), state.st_size)
         else:
             raise EnvBug(f"{root}/{name}: is no file, folder or link; remove it from the task")
 
@@ -132,7 +132,7 @@ def _target(root: Path, name: str) -> str:
     return target
 
 
-def _opened(root: Path, entry: TreeEntry) -> BufferedReader:
+def _opened(root: Path, entry: FolderEntry) -> BufferedReader:
     """Open a file that is still the one that was seen. Raises EnvBug."""
     try:
         descriptor = os.open(root / entry.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -146,6 +146,6 @@ def _opened(root: Path, entry: TreeEntry) -> BufferedReader:
     return file
 
 
-def _hash_file(root: Path, entry: TreeEntry) -> bytes:
+def _hash_file(root: Path, entry: FolderEntry) -> bytes:
     with _opened(root, entry) as file:
         return hashlib.file_digest(file, "sha256").digest()

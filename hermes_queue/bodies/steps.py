@@ -53,6 +53,8 @@ class JournalStep(Wire):
     """See `Anchor`; None if the reply has none."""
     chat: dict[str, Any] = Field(default_factory=dict)
     """State of the chat client."""
+    lost: Usage = Usage()
+    """Tokens of turns of earlier workers that are in the journal no longer, but are to be paid."""
     policy_begun: int | None = None
 
 

@@ -16,7 +16,7 @@
     run.py         runs: show, pause, cancel, purge
     sandboxes.py   sandboxes at the provider
     sinks/         `sink ...` and `export`
-    tasks.py       validation of tasks
+    tasks/         validation of tasks
     watch/         `status` and `top`
     workers.py     live workers: pause, drain, resize
 
@@ -55,7 +55,7 @@ COMMANDS = {
     ),
     "sink": ("sinks.sink", "Read results continuously into a dataset or a trainer."),
     "status": ("watch.status", "Show the deployment on one screen, or the counters of a run."),
-    "tasks": ("tasks", "Validate tasks: solution 1, untouched 0, every known cheat 0."),
+    "tasks": ("tasks.validate", "Validate tasks: solution 1, untouched 0, every known cheat 0."),
     "top": ("watch.status", "Watch runs, lanes, workers, failures and the slowest trajectories."),
     "workers": ("workers", "List live workers; pause, resume, drain and resize them."),
 }

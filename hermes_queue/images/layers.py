@@ -181,6 +181,7 @@ class LayerStore:
             async with self.draft(key) as draft:
                 await fill(draft)
                 size = await self._measured(draft)
+                await self._clear_torn(key)
                 info = replace(info, size_bytes=size)
                 place = self._root / "info" / f"{key}.json"
                 unfinished = place.with_name(f".{key}.{secrets.token_hex(4)}")
@@ -195,6 +196,13 @@ class LayerStore:
             threading.Thread(target=self.write_out, name="images-sync", daemon=True).start()
         except OSError as error:
             raise SandboxError(f"layer {key} cannot be stored: {error}") from error
+
+    async def _clear_torn(self, key: str) -> None:
+        """Delete what a crash of the host has left of a layer: it would pass for the new one."""
+        if self.info(key) is None and self.path(key).is_dir():
+            gone = self._root / "drafts" / f"{key}.{secrets.token_hex(4)}"
+            self.path(key).rename(gone)
+            await unbroken(self._remove(gone))
 
     @asynccontextmanager
     async def draft(self, name: str) -> AsyncIterator[Path]:
@@ -281,7 +289,8 @@ class LayerStore:
         descriptor = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             if ctypes.CDLL(None, use_errno=True).syncfs(descriptor):
-                logger.warning("%s: layers could not be written to the disk", self._root)
+                extra = {"action": "layers_unsynced"}
+                logger.warning("%s: layers are not synced to the disk", self._root, extra=extra)
                 return
         finally:
             os.close(descriptor)

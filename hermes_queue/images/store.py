@@ -26,6 +26,7 @@ from hermes_queue.images.steps import StepRunner
 from hermes_queue.settings.images import ImageSettings
 
 BUILDS_AT_ONCE = 2
+LOOK_S = 60.0
 DIGEST_CHARS = 12
 CONTEXT = "context:"
 """Begins the names of built images; the digest of the context follows."""
@@ -90,6 +91,7 @@ class ImageStore:
         self.names = ImageNames(root)
         self._puller, self._report = puller, report
         self._builds = asyncio.Semaphore(BUILDS_AT_ONCE)
+        self._next_look = 0.0
 
     async def pin(self, spec: ImageSpec) -> PinnedImage:
         """The image of `spec`, pulled or built now unless it is here; `release` it in the end.
@@ -234,7 +236,13 @@ class ImageStore:
         return "; FROM ".join([start, *lines])
 
     async def make_room(self) -> int:
-        """Delete the least recently used layers until `store_mb` is kept; returns freed bytes."""
+        """Delete the least recently used layers until `store_mb` is kept; returns freed bytes.
+
+        Looks once a minute at most: a store of many tasks has tens of thousands of layers.
+        """
+        if time.monotonic() < self._next_look:
+            return 0
+        self._next_look = time.monotonic() + LOOK_S
         return await self.prune(lambda used: used > self.settings.store_mb << 20)
 
     async def prune(
@@ -247,7 +255,7 @@ class ImageStore:
             unused_s: Spare layers that were used within this time.
             kept: Spare imported images, which nothing could bring back.
         """
-        spared = self._chains(lambda record: kept and record.kept)
+        spared = await asyncio.to_thread(self._chains, lambda record: kept and record.kept)
         return await self._delete(is_too_much, spared, unused_s)
 
     async def forget(self, name: str) -> int:
@@ -289,7 +297,8 @@ class ImageStore:
             with suppress(SandboxError, EnvInfraError, OSError):
                 if await self.layers.remove(key):
                     freed += layers.pop(key).size_bytes
-        self._forget_lost()
+        if freed:
+            await asyncio.to_thread(self._forget_lost)
         return freed
 
     def _forget_lost(self) -> None:

@@ -24,15 +24,22 @@ TIMEOUT_S = 300.0
 MAX_MEMBERS = 200_000
 MAX_NAME_BYTES = 4096
 _BLOCK = 512
+_EXTENDED = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
 
 _READ = """\
 cd / || exit 70
 if tar --version 2>/dev/null | grep -q GNU; then
-  exec tar --null {options} -T - -cf - 2>/dev/null
+  tar --null --format=gnu {options} -T - -cf - 2>/dev/null | head -c {most}
+else
+  tr '\\000' '\\n' | tar {options} -T - -cf - 2>/dev/null | head -c {most}
 fi
-tr '\\000' '\\n' | exec tar {options} -T - -cf - 2>/dev/null
 """
+"""`head` ends what would be read for hours: a file with a hole of a terabyte."""
 _WRITE = "mkdir -p -- {folder} && exec tar -C {folder} {options} -xf -"
+
+
+class FilesRefused(SandboxError):
+    """A slot answers, but its files stop what should be done: perhaps an agent's doing."""
 
 
 class ArchiveError(Exception):
@@ -46,8 +53,23 @@ class Checked:
     data: bytes
     names: list[str] = field(default_factory=list)
     """Absolute paths of the members."""
+    folders: set[str] = field(default_factory=set)
+    """Those of them that are folders."""
     dropped: list[str] = field(default_factory=list)
     """Absolute paths of members that were left out: devices, pipes, links through links."""
+
+
+class _PlainHeader(tarfile.TarInfo):
+    """A header of the formats that a slot is asked for.
+
+    Python 3.11 looks for patterns in extended headers in quadratic time, and holds the
+    interpreter's lock meanwhile: one of 100 kB would stop a worker for minutes.
+    """
+
+    def _proc_member(self, source: tarfile.TarFile) -> tarfile.TarInfo:
+        if self.size < 0 or self.type in _EXTENDED:
+            raise tarfile.ReadError("an extended header, or a size below 0")
+        return super()._proc_member(source)  # type: ignore[misc, no-any-return]
 
 
 async def read_archive(
@@ -82,7 +104,7 @@ async def read_archive(
     # A name such as "-C" in the list would be an option of GNU tar's.
     listed = [f"./{path.lstrip('/')}" if path.strip("/") else "." for path in paths]
     result = await context.run(
-        _READ.format(options=shlex.join(options)),
+        _READ.format(options=shlex.join(options), most=max_bytes + 1),
         stdin="\0".join([*listed, ""]).encode("utf-8", "surrogateescape"),
         timeout_s=timeout_s,
         cwd="/",
@@ -110,14 +132,16 @@ async def write_archive(
     have been an agent's: its `tar` is used.
 
     Raises:
-        SandboxError: it could not be unpacked.
+        FilesRefused: `tar` failed.
+        SandboxError: it was not done in time, or the sandbox could not answer.
     """
     options = ["--no-same-owner"] if own else ["--numeric-owner", "--same-owner"]
     options.append("-p")
     command = _WRITE.format(folder=shlex.quote(folder), options=" ".join(options))
     result = await context.run(command, stdin=data, timeout_s=timeout_s, cwd="/", user=ROOT)
     if not result.ok:
-        raise SandboxError(f"{folder}: files could not be put there: {result.output[-500:]}")
+        failure = SandboxError if result.timed_out else FilesRefused
+        raise failure(f"{folder}: files could not be put there: {result.output[-500:]}")
 
 
 def checked(data: bytes, takes: Callable[[str], bool] = lambda _: True) -> Checked:
@@ -125,17 +149,17 @@ def checked(data: bytes, takes: Callable[[str], bool] = lambda _: True) -> Check
 
     Kept are regular files, folders, symbolic links, and hard links to kept files; each path once;
     nothing below a path that is not a folder. Names are absolute for `takes`, which is asked for
-    each, and relative to `/` in the result. Extended headers, sparse maps and owners' names are
-    not taken over.
+    each, and relative to `/` in the result. Sparse maps and owners' names are not taken over.
 
     Raises:
-        ArchiveError: it is no archive, is cut short, or has more than `MAX_MEMBERS` members.
+        ArchiveError: it is no archive, is cut short, has extended (pax) headers, or more than
+            `MAX_MEMBERS` members.
     """
     result, kinds = Checked(b""), dict[str, bytes]()
     buffer = io.BytesIO()
     try:
         with (
-            tarfile.open(fileobj=io.BytesIO(data), mode="r:") as source,
+            tarfile.open(fileobj=io.BytesIO(data), mode="r:", tarinfo=_PlainHeader) as source,
             tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as target,
         ):
             for number, member in enumerate(source):
@@ -151,8 +175,12 @@ def checked(data: bytes, takes: Callable[[str], bool] = lambda _: True) -> Check
                     continue
                 kinds[path] = tarfile.REGTYPE if member.isreg() else member.type
                 result.names.append(path)
+                if member.isdir():
+                    result.folders.add(path)
                 content = source.extractfile(member) if member.isreg() else None
                 target.addfile(_plain(member, path), content)
+    except RecursionError as error:  # each header says that the next one has the name
+        raise ArchiveError("too many headers of one file") from error
     except (tarfile.TarError, EOFError, ValueError, OverflowError, OSError) as error:
         raise ArchiveError(f"no whole archive: {error}") from error
     result.data = buffer.getvalue()

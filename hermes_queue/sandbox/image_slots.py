@@ -11,8 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
+from hermes_queue.errors import SandboxError
 from hermes_queue.images.spec import ImageSpec
 from hermes_queue.sandbox.base import Slot
+
+
+class TooManyChanges(SandboxError):
+    """A slot differs from its image in more files than anybody looks at: the agent's doing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +37,8 @@ class ImageSlots(Protocol):
         """The files in which the slot differs from its image, sorted; tmpfs are no part of it.
 
         Raises:
-            SandboxError: the sandbox could not answer, or there are more than 200,000.
+            TooManyChanges: there are more than 200,000.
+            SandboxError: the sandbox could not answer.
         """
         ...
 

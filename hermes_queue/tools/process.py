@@ -185,7 +185,9 @@ async def run(context: ToolContext, arguments: ProcessArguments) -> ToolResult:
     text = result.stdout.decode(errors="replace")
     if action == "list":
         return ToolResult(text.rstrip("\n") or "[no process was started]")
-    number, text = text.split("\n", 1) if starts else (str(arguments.id), text)
+    number = str(arguments.id)
+    if starts:  # a slot whose agent has replaced bash prints anything
+        number, _, text = text.partition("\n")
     return ToolResult(_shown(number, text))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -21,6 +22,7 @@ GRACE_S = 30.0
 
 MAX_ARGUMENT_CHARS = 8 << 20
 """Longest JSON text of a call's arguments; longer ones are refused unread."""
+_ESCAPED_HALF = re.compile(r"\\u[dD][89a-fA-F]")
 _MAX_PROBLEMS = 10
 """Problems shown for a call with invalid arguments."""
 _MAX_LISTED_PROBLEMS = 1000
@@ -84,7 +86,9 @@ class Toolbox:
                 f"Available tools: {', '.join(self._tools) or 'none'}."
             )
         try:
-            arguments = tool.arguments.model_validate(_decode(call.function.arguments), strict=True)
+            decoded = _decode(call.function.arguments)
+            arguments = tool.arguments.model_validate(decoded, strict=True)
+            _require_unicode(call.function.arguments, decoded)
         except (ValidationError, _NotAnObject) as error:
             return self._refuse(_explain(tool, error))
         limit_s = self.context.budget_s() + GRACE_S
@@ -146,6 +150,18 @@ def _decode(arguments: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise _NotAnObject(f"the arguments are a JSON {type(value).__name__}, not an object")
     return value
+
+
+def _require_unicode(arguments: str, value: dict[str, Any]) -> None:
+    """Refuse text with half of a surrogate pair: a tool that sends it to the slot would fail."""
+    if arguments.isascii() and not _ESCAPED_HALF.search(arguments):
+        return
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except (UnicodeEncodeError, RecursionError):
+        raise _NotAnObject(
+            "the arguments have half of a surrogate pair, which is no Unicode text"
+        ) from None
 
 
 def _explain(tool: Tool, error: ValidationError | _NotAnObject) -> str:

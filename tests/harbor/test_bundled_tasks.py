@@ -34,7 +34,7 @@ def validated(tmp_path: Path, dataset: Path, task: str) -> dict[str, Any]:
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=TIMEOUT_S, cwd=HERE.parents[1]
     )
-    assert out.exists() and out.read_text(), done.stderr[-2000:]
+    assert out.exists(), done.stderr[-2000:]
     line: dict[str, Any] = json.loads(out.read_text())
     assert (done.returncode == 0) == (line["verdict"] in ("valid", "no_oracle")), done.stderr
     return line

@@ -61,6 +61,26 @@ HOSTILE = archive(
 
 
 @here
+async def test_a_layer_that_a_crash_of_the_host_tore_is_made_anew(store: ImageStore) -> None:
+    async def torn(draft: Path) -> None:
+        (draft / "half").write_text("torn")
+
+    async def whole(draft: Path) -> None:
+        (draft / "file").write_text("whole")
+
+    layers, key = store.layers, "0123456789abcdef01234567"
+    await layers.pin(key)
+    await layers.ensure(key, None, "RUN x", torn)
+    info = store.root / "info" / f"{key}.json"
+    info.write_text(json.dumps({**json.loads(info.read_text()), "boot": "another"}))
+    info.with_suffix(".synced").unlink(missing_ok=True)
+    assert layers.info(key) is None
+    await layers.ensure(key, None, "RUN x", whole)
+    layers.unpin(key)
+    assert [path.name for path in layers.path(key).iterdir()] == ["file"]
+
+
+@here
 async def test_a_hostile_root_file_system_stays_in_its_layer(
     store: ImageStore, tmp_path: Path
 ) -> None:
@@ -182,7 +202,7 @@ async def test_another_content_than_the_digest_says_is_refused(
 async def test_a_missing_image_says_what_to_change(
     store: ImageStore, registry: RegistryServer
 ) -> None:
-    with pytest.raises(SandboxRejected, match=r"answers 404.*images import.*BASE_IMAGES"):
+    with pytest.raises(SandboxRejected, match=r"images import.*BASE_IMAGES.*answers 404"):
         await mirrored(store, registry).pin(ImageSpec(reference="some/missing:1"))
 
 

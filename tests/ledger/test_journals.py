@@ -6,9 +6,10 @@ import pytest
 from ledger_steps import SWEEP, age_lease, begin, enqueue, publish, swept
 from records import make_job, make_record
 
-from hermes_queue.ledger import Claim, Ledger, Runs
+from hermes_queue.ledger import Claim, Ledger, Runs, Spent
+from hermes_queue.ledger.budgets import accounts, set_budgets
 from hermes_queue.ledger.fleet.journal import append, needed_snapshots, read_journal
-from hermes_queue.models import AttemptRecord
+from hermes_queue.models import AttemptRecord, Usage
 
 
 def add(ledger: Ledger, job, *entries, after=0, owner="w1", epoch=1, snapshot_id=""):
@@ -91,6 +92,28 @@ def test_a_hand_back_books_only_turns_that_its_attempt_has_counted(ledger, job):
     add(ledger, job, b"three", after=2, owner="w4", epoch=4)
     ledger.requeue(Claim(job.trajectory_id, 4), owner="w4")
     assert begin(ledger, job).booked_epoch == 4
+
+
+@pytest.mark.parametrize("noted", [Spent(80, 0.25), Spent(80, None), Spent(300)])
+def test_a_dead_workers_turns_in_the_journal_are_not_charged_with_its_reservation_too(
+    ledger, noted
+):
+    set_budgets(ledger, "run", {"tokens": 1000.0})
+    [job] = enqueue(ledger, make_job(limits={"max_tokens": 100}))
+    take_back = swept(ledger)
+    for epoch in (1, 2, 3):
+        begin(ledger, job, owner="w1")
+        if epoch < 3:  # the third dies before it adds any
+            claim = Claim(job.trajectory_id, epoch)
+            ledger.make(append(claim, [b"x"], owner="w1", after=0, ttl_s=60, spent=noted))
+        age_lease(ledger, job)
+        assert take_back() == [job.trajectory_id]
+    tokens = accounts(ledger, "run", now=0.0)["tokens"]
+    assert (tokens.spent, tokens.reserved) == (2 * max(0, 100 - noted.tokens) + 100, 0)
+    begin(ledger, job)
+    usage = Usage(prompt_tokens=noted.tokens)
+    publish(ledger, make_record(job).model_copy(update={"usage": usage}))
+    assert accounts(ledger, "run", now=0.0)["tokens"].spent == tokens.spent + noted.tokens
 
 
 def retried(ledger, job):

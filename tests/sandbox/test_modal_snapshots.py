@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
+import subprocess
+from pathlib import Path
 
 import pytest
 from modal_slots import answer, out
 
 from hermes_queue.errors import NoSnapshot
 from hermes_queue.sandbox.base import SlotSpec
+from hermes_queue.sandbox.modal import box
 
 pytestmark = pytest.mark.skipif(
     os.geteuid() != 0, reason="only root may map a range of uids everywhere"
@@ -91,3 +95,16 @@ async def test_what_cannot_be_brought_back_as_it_was_is_not(hosts, localmodal):
             await other.snapshot(heir)
     assert await as_root(other, heir, "ls /.hq/kept") == ""
     assert images(localmodal) == [snapshot.snapshot_id]
+
+
+def test_of_more_names_than_a_copy_can_have_none_is_left_out_silently(tmp_path):
+    script = Path(box.__file__).with_name("slot.sh").read_text(encoding="utf-8")
+    [function] = re.findall(r"^loose_files\(\) \{.*?^\}", script, re.MULTILINE | re.DOTALL)
+    function = function.replace("/dev/shm", "slot/shm")  # this host's may have files
+    for directory in ("tmp", "var/tmp", "slot/shm"):
+        (tmp_path / directory).mkdir(parents=True)
+    for number in range(3820):  # a little more than 1 MB of names, with the places before them
+        (tmp_path / "tmp" / f"{number:0255}").touch()
+    command = f"processes_of() {{ :; }}; {function}; loose_files slot {os.getuid()} list 60"
+    ran = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, check=True)
+    assert ran.stdout == b"too many files lie in /tmp\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import io
+import os
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 
 from hermes_queue.sandbox.archives import (
     ArchiveError,
+    FilesRefused,
     checked,
     joined,
     packed,
@@ -25,11 +27,15 @@ from hermes_queue.sandbox.base import ExecutionResult
 class HostContext:
     """Runs the commands on this host, as whoever the test is."""
 
+    received = 0
+    """Bytes of the last command's output."""
+
     async def run(self, command: str, *, stdin: bytes = b"", **options: Any) -> ExecutionResult:
         child = await asyncio.create_subprocess_exec(
             "bash", "-c", command, stdin=-1, stdout=-1, stderr=-1, cwd=options["cwd"]
         )
         out, err = await child.communicate(stdin)
+        self.received = len(out)
         cut = len(out) > options.get("max_output_bytes", 1 << 30)
         return ExecutionResult(child.returncode or 0, out, err, 0.0, truncated=cut)
 
@@ -87,10 +93,18 @@ def test_files_links_and_folders_come_back_as_they_were(tmp_path: Path) -> None:
 
 
 def test_an_archive_that_is_too_large_says_so(tmp_path: Path) -> None:
-    (tmp_path / "big").write_bytes(bytes(100_000))
+    (tmp_path / "big").touch()
+    os.truncate(tmp_path / "big", 1 << 27)  # a hole
     with pytest.raises(OSError, match="more than 50000 bytes") as caught:
         asyncio.run(read_archive(CONTEXT, [str(tmp_path / "big")], max_bytes=50_000))
     assert caught.value.errno == errno.EFBIG
+    assert CONTEXT.received == 50_001  # and not the rest
+
+
+def test_files_in_the_way_are_another_failure_than_the_sandboxs(tmp_path: Path) -> None:
+    (tmp_path / "app" / "data").mkdir(parents=True)
+    with pytest.raises(FilesRefused):
+        asyncio.run(write_archive(CONTEXT, str(tmp_path), tar(("app", link("/elsewhere")))))
 
 
 def test_what_is_no_file_link_or_folder_is_dropped() -> None:
@@ -138,3 +152,28 @@ def test_archives_are_joined_in_order(tmp_path: Path) -> None:
     data = joined([checked(tar(("a", b"1"))).data, packed(tmp_path, ["b"])])
     with tarfile.open(fileobj=io.BytesIO(data)) as archive:
         assert archive.getnames() == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"type": tarfile.XHDTYPE, "size": 1 << 20},
+        {"type": tarfile.XGLTYPE, "size": 1 << 20},
+        {"type": b"Z", "size": -1024},
+    ],
+)
+def test_headers_that_would_stop_the_worker_are_refused_at_once(headers: dict[str, Any]) -> None:
+    info = tarfile.TarInfo("x")
+    for field, value in headers.items():
+        setattr(info, field, value)
+    data = info.tobuf(tarfile.GNU_FORMAT) + b"1" * (1 << 20) + tar(("y", b""))
+    with pytest.raises(ArchiveError, match="extended header"):
+        checked(data)
+
+
+def test_a_name_that_never_ends_is_refused() -> None:
+    info = tarfile.TarInfo("x")
+    info.type, info.size = tarfile.GNUTYPE_LONGNAME, 5
+    header = info.tobuf(tarfile.GNU_FORMAT) + b"name\0".ljust(512, b"\0")
+    with pytest.raises(ArchiveError, match="too many headers"):
+        checked(header * 2000 + tar(("y", b"")))

@@ -38,7 +38,8 @@ def test_a_definition_becomes_a_dockerfile_with_its_commands_in_a_file() -> None
     text, post = dockerfile(
         HEAD
         + "\n%post\n    cat <<EOF >/x\n100 % sure\nEOF\n\n%environment\n    # paths\n"
-        + "    export PATH=/opt/bin:$PATH HOME=/home/user\n    A='b \"c\"'\n    chmod 755 /home/user\n"
+        + "    export PATH=/opt/bin:$PATH HOME=/home/user\n"
+        + "    A='b \"c\"'\n    chmod 755 /home/user\n"
         + "%runscript\n    echo hello\n%runscript\n    echo again\n"
     )
     assert text.splitlines()[0] == "FROM ubuntu:22.04"

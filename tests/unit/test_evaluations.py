@@ -8,9 +8,14 @@ from typing import Any
 import pytest
 from records import make_job, make_record
 
+from envs.prompts import PromptItem, Prompts
 from hermes_queue.bodies import codec
+from hermes_queue.errors import EnvInfraError
 from hermes_queue.models import ScoredTrajectory, TrajectoryGroup
 from hermes_queue.sinks.selection import Filters, Selection
+from workers.draft import Draft
+from workers.record import record_of
+from workers.rollout import _load
 
 
 def record(*, evaluation: bool) -> ScoredTrajectory:
@@ -39,3 +44,21 @@ def test_a_record_says_it_only_where_it_is_so(*, evaluation: bool) -> None:
     assert codec.decode_record(codec.encode_record(member)) == member
     assert ("evaluation" in json.loads(member.to_json())) is evaluation
     assert ScoredTrajectory.model_validate_json(member.to_json()) == member
+
+
+async def test_a_trajectory_whose_item_cannot_be_loaded_is_marked_by_its_row() -> None:
+    class Marked(PromptItem):
+        evaluation: bool = False
+
+    class Broken(Prompts):
+        Item = Marked
+
+        async def load(self, item: Any) -> Any:
+            raise EnvInfraError("the task cannot be fetched")
+
+    row = {"prompt": "Hi", "evaluation": True}
+    draft = Draft(job=make_job(item=row), attempt=2, epoch=2)
+    with pytest.raises(EnvInfraError):
+        await _load(draft, Broken(), row)
+    failed = record_of(draft, owner="w", host="h", failure=EnvInfraError("it cannot be fetched"))
+    assert failed.evaluation

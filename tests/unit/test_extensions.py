@@ -104,7 +104,7 @@ def test_a_plugin_that_cannot_be_imported_is_named_with_the_cause(install: Insta
         ("env", "json:loads", "has no Item, name, oracle.*: see envs.base:Environment"),
         ("agent", "json:no_such", "cannot be loaded: AttributeError"),
         ("sink", "no_such_module:FORMAT", "cannot be loaded: ModuleNotFoundError"),
-        ("backend", "", "backend '' is unknown; known: local, modal"),
+        ("backend", "", "backend '' is unknown; known: docker, local, modal"),
         ("token_server", "../vllm", "token server '../vllm' is unknown; known: sglang, vllm"),
     ],
 )
@@ -176,6 +176,7 @@ def test_nothing_else_looks_for_extensions() -> None:
         "hermes_queue/agent/registry.py",  # a library, early and in a thread
         "hermes_queue/cli/__init__.py",  # commands on first use
         "hermes_queue/cli/play.py",  # what stands above it
+        "hermes_queue/cli/tasks/validate.py",  # the same
         "hermes_queue/extensions.py",
         "hermes_queue/sandbox/host/isolation.py",  # a wheel that may be missing
         "workers/imports.py",  # what `extensions` will import, in a thread

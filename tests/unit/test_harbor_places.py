@@ -8,7 +8,7 @@ from envs.harbor_task.grading.kit import BoxPython, kit_asset
 from envs.harbor_task.grading.needs import Needs, needs_of
 from envs.harbor_task.grading.places import Decisive, plan
 from envs.harbor_task.grading.reward import NoReward, Reward, parse
-from envs.harbor_task.grading.suspects import changed_programs, keys
+from envs.harbor_task.grading.suspects import changed_programs, compiled, keys
 from hermes_queue.images.spec import ImageConfig
 from hermes_queue.sandbox.image_slots import FileChange
 
@@ -37,6 +37,11 @@ DECISIVE = Decisive.of(CONFIG, "/app")
         "/app/json/__init__.py",
         "/srv/lib/sitecustomize.py",
         "/app/start.sh",
+        "/etc/ssl/openssl.cnf",
+        "/etc/perl/strict.pm",
+        "/.python-version",
+        "/app/uv.toml",
+        "/app/plugin-1.0.dist-info/entry_points.txt",
         "/tests/test.sh",
         "/logs/verifier/reward.txt",
     ],
@@ -56,6 +61,8 @@ def test_files_that_decide_what_runs_are_not_taken_over(path: str) -> None:
         "/root/.config/app.toml",
         "/etc/nginx/nginx.conf",
         "/etc/passwd",
+        "/etc/ssl/certs/own.pem",
+        "/app/own.egg-info/PKG-INFO",
         "/srv/www/index.html",
         "/var/lib/db/data",
         "/opt/tool/bin/x",
@@ -63,6 +70,18 @@ def test_files_that_decide_what_runs_are_not_taken_over(path: str) -> None:
 )
 def test_an_agents_work_is_taken_over(path: str) -> None:
     assert not DECISIVE.holds(path)
+
+
+def test_modules_beside_a_script_that_the_image_starts_are_not_taken_over() -> None:
+    started = Decisive.of(ImageConfig(entrypoint=("python3", "/opt/service.py")), "/app")
+    assert started.holds("/opt/json.py")
+    assert not started.holds("/opt/answer.py")
+
+
+@pytest.mark.parametrize("path", ["/etc", "/etc/ssl", "/opt", "/opt/venv", "/app", "/root", "/var"])
+def test_links_in_place_of_folders_with_what_is_left_out_are_seen(path: str) -> None:
+    assert DECISIVE.leads_away(path)
+    assert not DECISIVE.leads_away(f"{path}/data")
 
 
 def test_changes_are_taken_deleted_or_left_out() -> None:
@@ -89,6 +108,57 @@ def test_changed_programs_are_seen_and_added_ones_are_not() -> None:
     ]
     found = changed_programs(changes, DECISIVE)
     assert found == ["/usr/bin/python3", "/usr/lib/python3/dist-packages/evil.pth"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        FileChange("/etc/python3.11/sitecustomize.py", "changed"),
+        FileChange("/usr/lib/python311.zip", "added"),
+        FileChange("/usr/lib/python3/dist-packages/usercustomize/__init__.py", "added"),
+        FileChange("/etc/ssl/openssl.cnf", "changed"),
+        FileChange("/etc/ssl", "changed"),
+        FileChange("/etc/nsswitch.conf", "changed"),
+        FileChange("/opt/venv", "changed"),
+    ],
+)
+def test_what_every_program_reads_is_a_changed_program(change: FileChange) -> None:
+    assert changed_programs([change], DECISIVE) == [change.path]
+
+
+def test_compiled_modules_of_an_agent_are_known() -> None:
+    changes = [
+        FileChange("/usr/lib/python3.11/__pycache__", "changed"),
+        FileChange("/usr/lib/python3.11/__pycache__/json.cpython-311.pyc", "changed"),
+        FileChange("/app/__pycache__", "added"),
+        FileChange("/app/x.py", "added"),
+    ]
+    assert compiled(changes) == [
+        "/usr/lib/python3.11/__pycache__/json.cpython-311.pyc",
+        "/app/__pycache__",
+    ]
+
+
+@pytest.mark.parametrize(
+    "added",
+    [
+        "/usr/lib/python3.11/pathlib",
+        "/usr/lib/python3.11/pathlib.abi3.so",
+        "/usr/lib/python3.11/_json.so",
+        "/usr/lib/python3.11/json/decoder.so",
+        "/usr/lib/python3.11/pytest.py",
+    ],
+)
+def test_a_module_in_place_of_another_is_found_by_its_name(added: str) -> None:
+    image = [
+        "/usr/lib/python3.11/pathlib.py",
+        "/usr/lib/python3.11/lib-dynload/_json.cpython-311-x86_64-linux-gnu.so",
+        "/usr/lib/python3.11/json/decoder.py",
+        "/usr/lib/python3/dist-packages/pytest/__init__.py",
+    ]
+    assert not keys([added], DECISIVE).keys().isdisjoint(keys(image, DECISIVE))
+    other = keys(["/usr/lib/python3.11/tkinter/__init__.py"], DECISIVE)
+    assert other.keys().isdisjoint(keys(image, DECISIVE))
 
 
 def test_programs_libraries_and_packages_are_known_by_the_name_that_finds_them() -> None:

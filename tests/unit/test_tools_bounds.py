@@ -12,6 +12,7 @@ import pytest
 from growth import LINEAR, growth
 
 from hermes_queue.models import FunctionCall, ToolCall
+from hermes_queue.sandbox.base import ExecutionResult
 from hermes_queue.tools import Toolbox, ToolContext, ToolOutcome, make_call
 from hermes_queue.tools.base import MAX_PATH_CHARS
 from hermes_queue.tools.patch import PatchArguments, _edit
@@ -160,3 +161,54 @@ async def test_a_path_that_no_argument_vector_holds_is_the_models_mistake(tool: 
     outcome = await use(OneFile(b"a"), tool, path=long, **rest.get(tool, {}))
     assert not outcome.schema_valid
     assert f"must not be longer than {MAX_PATH_CHARS} characters" in outcome.text
+
+
+class WithoutBash:
+    """As much of a slot as `process` asks for, whose agent was root and has replaced bash."""
+
+    def __init__(self, printed: bytes) -> None:
+        self.printed = printed
+
+    def remaining_s(self) -> float:
+        return 60.0
+
+    async def run(self, command: str, **options: Any) -> ExecutionResult:
+        return ExecutionResult(0, self.printed, b"", 0.0)
+
+
+@pytest.mark.parametrize("printed", [b"", b"1", b"\xff\n", b"1\n", b"\n\n\n"])
+@pytest.mark.parametrize("action", ["start", "list", "read", "write", "wait", "kill"])
+async def test_whatever_a_slot_answers_to_process_is_the_models_business(
+    printed: bytes, action: str
+) -> None:
+    slot: Any = WithoutBash(printed)
+    toolbox = Toolbox(["process"], ToolContext(slot, timeout_s=20.0, observation_bytes=4096))
+    more = {"command": "true"} if action == "start" else {"text": "x"}
+    found = await toolbox.call(make_call("c", "process", action=action, id=1, **more))
+    assert found.schema_valid
+
+
+@pytest.mark.parametrize("text", ["a\ud800b", "\udfff", "é\ud800"])
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("write_file", {"path": "f", "content": "%s"}),
+        ("patch", {"path": "f", "old_string": "a", "new_string": "%s"}),
+        ("process", {"action": "wait", "id": 1, "until": "%s"}),
+        ("process", {"action": "start", "command": "%s"}),
+    ],
+)
+@pytest.mark.parametrize("ascii", [True, False])
+async def test_half_of_a_surrogate_pair_is_the_models_mistake_and_no_failure(
+    name: str, arguments: dict[str, Any], text: str, *, ascii: bool
+) -> None:
+    given = {key: text if value == "%s" else value for key, value in arguments.items()}
+    slot: Any = OneFile(b"a")
+    toolbox = Toolbox([name], ToolContext(slot, timeout_s=20.0, observation_bytes=4096))
+    function = FunctionCall(name=name, arguments=json.dumps(given, ensure_ascii=ascii))
+    found = await toolbox.call(ToolCall(id="c", function=function))
+    assert (found.ok, found.schema_valid) == (False, False)
+    assert "half of a surrogate pair" in found.text
+    assert slot.data == b"a"
+    await use(slot, "write_file", path="f", content="😀")
+    assert slot.data == "😀".encode()

@@ -281,8 +281,8 @@ async def test_what_cannot_be_continued_is_paid_for_by_the_next_attempt_and_book
         runtime.lease = LeaseSettings(renew_s=0.01)
         claim = Claim(job.trajectory_id, begin(ledger, job, owner=runtime.owner).epoch)
         usage = Usage(prompt_tokens=100 * epoch, completion_tokens=epoch)
-        result = AgentResult(turns=[Turn(usage=usage)] * 2)
-        noting = asyncio.create_task(note_replies(runtime, claim, result))
+        draft = Draft(job, 1, epoch, agent=AgentResult(turns=[Turn(usage=usage)] * 2))
+        noting = asyncio.create_task(note_replies(runtime, claim, draft))
         while len(host.entries(job)) < epoch:
             await asyncio.sleep(0.01)
         await end_tasks(noting)
@@ -396,7 +396,46 @@ async def test_a_job_under_which_a_worker_died_that_ran_it_alone_begins_anew(
     job = job_of(ledger, steps_env.played(TURNS))
     await host.attempt(job, dies_at="echo 4")
     ledger.client.hset(f"hq:traj:{job.trajectory_id}", "quarantine_deaths", 1)
-    assert not events(await host.attempt(job), "resumed")
+    draft = await host.attempt(job)
+    assert not events(draft, "resumed")
+    assert events(draft, "not_resumed")[0]["lost_turns"] == 4
+    assert draft.counts_journal
+
+
+async def test_turns_that_were_lost_with_two_workers_in_a_row_are_all_paid_for(
+    host: Host, ledger: Ledger, model: CountingModel
+) -> None:
+    job = job_of(ledger, model.agent)
+    for dies_at in ("echo 3", "echo 5"):
+        await host.attempt(job, dies_at)
+    draft = await host.attempt(job)
+    lost = [host.drafts[0].agent.turns[2], host.drafts[1].agent.turns[4]]
+    assert draft.lost == AgentResult(turns=lost).usage
+    assert [event["lost_turns"] for event in events(draft, "resumed")] == [1, 1]
+
+
+@pytest.mark.parametrize("ends", ["before it has a slot", "while it restores the files"])
+async def test_kept_turns_are_paid_for_by_an_attempt_that_ends_before_it_has_read_them(
+    host: Host, ledger: Ledger, model: CountingModel, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    job = job_of(ledger, model.agent)
+    first = await host.attempt(job, dies_at="echo 4")
+    kept = AgentResult(turns=first.agent.turns[:4]).usage
+
+    async def fail(*_: Any) -> None:
+        raise SandboxError("the box is gone")
+
+    method = "acquire" if ends == "before it has a slot" else "restore"
+    monkeypatch.setattr(host.shelf, method, fail)
+    with pytest.raises(SandboxError):
+        await host.attempt(job)
+    draft, journal = host.drafts[-1], host.journals[-1]
+    assert draft.spent.tokens == 0
+    journal._runtime = host.runtime()
+    for _ in range(2):
+        await journal.pay()
+        assert draft.spent.tokens == kept.prompt_tokens + kept.completion_tokens
+    journal._runtime.executor.shutdown()
 
 
 async def test_a_slot_with_processes_in_the_background_is_not_continued(

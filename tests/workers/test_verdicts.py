@@ -63,3 +63,11 @@ def test_a_version_that_is_no_text_is_a_bug_that_says_so(monkeypatch: pytest.Mon
     monkeypatch.setattr(type(ENV), "version", 3)
     with pytest.raises(EnvBug, match=r'env gsm8k: version must be text, e[.]g[.] "3", not 3'):
         checked_version(ENV, "gsm8k")
+
+
+@pytest.mark.parametrize("unscored", [False, None, "no"])
+def test_an_env_that_says_it_is_scored_gives_scores(unscored: Any) -> None:
+    env = types.SimpleNamespace(name="own", unscored=unscored)
+    assert checked_verdict(Verdict(0.5), env).score == 0.5  # type: ignore[arg-type]
+    with pytest.raises(EnvBug, match=r"Verdict\.score must be a number"):
+        checked_verdict(Verdict(None), env)  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ import hashlib
 import json
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -19,7 +19,7 @@ from hermes_queue.errors import HermesQueueError, NoSnapshot
 from hermes_queue.ledger import Begun, Claim
 from hermes_queue.ledger.fleet.journal import needed_snapshots, read_journal
 from hermes_queue.ledger.poison import item_hash
-from hermes_queue.models import Message
+from hermes_queue.models import Message, Usage
 from hermes_queue.sandbox.context import SlotContext
 from hermes_queue.sandbox.snapshots import KeepsSnapshots
 from hermes_queue.tools.toolbox import Toolbox, load_tool
@@ -64,8 +64,7 @@ class TurnJournal:
         """
         if not self._begun.has_journal:
             return False
-        # A job under which a worker died that ran it alone begins anew: its turns may be why.
-        kept = None if self._begun.deaths else await self._continue(context, tools, make_prompt)
+        kept = await self._continue(context, tools, make_prompt)
         if kept is None:
             self._left = await self._needed()
         return bool(kept and kept.snapshot_id)
@@ -79,8 +78,12 @@ class TurnJournal:
         entries: list[bytes] = []
         try:
             entries = await self._entries()
+            if self._begun.deaths:
+                raise ValueError("a worker that ran it alone has died: its turns may be why")
             kept = await self._read(entries, tools)
             if kept is None:
+                if entries:
+                    raise ValueError("there is no copy of the slot's files")
                 return None
             prompt, schemas = make_prompt(), [load_tool(name).schema() for name in tools]
             result = kept.result(prompt)
@@ -95,9 +98,11 @@ class TurnJournal:
         except (ValueError, NoSnapshot) as error:
             await self._begin_anew(entries, error)
             return None
+        _, lost = await self._paid(entries, kept.entries)
+        # Nothing waits in between: a hand-back books all of the journal, or nothing of it.
         self._kept, self.continuation = kept, continuation
         self._draft.continue_from(result, kept, self._begun.booked_epoch)
-        await self._pay(entries[kept.entries :])
+        self._draft.pay_for(lost)
         self._note_continuation(kept)
         return kept
 
@@ -117,12 +122,20 @@ class TurnJournal:
         read = partial(Kept.of, epoch=self._claim.epoch, needs_files=files)
         return await self._runtime.in_thread(read, entries)
 
-    async def _pay(self, entries: Sequence[bytes]) -> int:
-        """Count turns that are not continued; returns their number."""
-        find = partial(paid, entries, booked_epoch=self._begun.booked_epoch)
-        turns, usage = await self._runtime.in_thread(find)
-        self._draft.pay_for(usage)
-        return turns
+    async def _paid(self, entries: Sequence[bytes], after: int = 0) -> tuple[int, Usage]:
+        find = partial(paid, entries, after=after, booked_epoch=self._begun.booked_epoch)
+        return await self._runtime.in_thread(find)
+
+    async def pay(self) -> None:
+        """Count the turns of an earlier attempt, if this one ends before it has read them.
+
+        The end of the trajectory, or its next attempt, deletes them.
+        """
+        if not self._begun.has_journal or self._draft.counts_journal:
+            return
+        with suppress(ValueError):
+            _, usage = await self._paid(await self._entries())
+            self._draft.pay_for(usage)
 
     async def _restore(self, snapshot_id: str, context: SlotContext) -> None:
         backend = self._runtime.backend
@@ -135,7 +148,8 @@ class TurnJournal:
             raise
 
     async def _begin_anew(self, entries: Sequence[bytes], error: Exception) -> None:
-        turns = await self._pay(entries)
+        turns, usage = await self._paid(entries)
+        self._draft.pay_for(usage)
         name, extra = self._claim.trajectory_id, {"action": "not_resumed"}
         logger.warning("%s begins anew: %s", name, error, extra=extra)
         lost = self._draft.lost
@@ -194,7 +208,7 @@ class TurnJournal:
     @asynccontextmanager
     async def paying(self) -> AsyncIterator[None]:
         """Note the replies to a program while the block runs: they are paid for if we die."""
-        noting = asyncio.create_task(note_replies(self._runtime, self._claim, self._draft.agent))
+        noting = asyncio.create_task(note_replies(self._runtime, self._claim, self._draft))
         try:
             yield
         finally:

@@ -113,20 +113,31 @@ class Kept:
         return AgentResult(turns=counted).usage
 
 
-def paid(entries: Sequence[bytes], *, booked_epoch: int) -> tuple[int, Usage]:
-    """Number and tokens of the replies in a journal, without those that are booked.
+def paid(entries: Sequence[bytes], *, after: int = 0, booked_epoch: int) -> tuple[int, Usage]:
+    """Number and tokens of the replies in a journal after its first entries, unless booked.
 
-    Replies under leases up to `booked_epoch` are. What is damaged does not count.
+    Replies under leases up to `booked_epoch` are. The tokens are also those that the journal has
+    for turns that it had before. What is damaged does not count.
     """
-    turns, usages = 0, list[Usage]()
-    for body in entries:
-        with suppress(ValueError):
-            entry = decode_entry(body)
-            if entry.epoch > booked_epoch and not isinstance(entry, JournalMark):
-                turns += entry.turns if isinstance(entry, JournalPaid) else 1
-                usage = entry.usage if isinstance(entry, JournalPaid) else entry.record.usage
-                usages.append(usage)
+    turns, usages, newest = 0, list[Usage](), None
+    for body in entries[after:]:
+        entry = _readable(body)
+        if entry is None or entry.epoch <= booked_epoch or isinstance(entry, JournalMark):
+            continue
+        turns += entry.turns if isinstance(entry, JournalPaid) else 1
+        usages.append(entry.usage if isinstance(entry, JournalPaid) else entry.record.usage)
+        newest = entry
+    before = (_readable(body) for body in reversed(entries[:after]))
+    newest = newest or next((e for e in before if isinstance(e, JournalStep)), None)
+    if isinstance(newest, JournalStep) and newest.epoch > booked_epoch:
+        usages.append(newest.lost)
     return turns, total(usages)
+
+
+def _readable(body: bytes) -> JournalStep | JournalMark | JournalPaid | None:
+    with suppress(ValueError):
+        return decode_entry(body)
+    return None
 
 
 def _check(entry: JournalStep, before: Sequence[JournalStep]) -> None:

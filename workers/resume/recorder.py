@@ -180,6 +180,7 @@ class Recorder:
 
     async def _add(self, turns: int, snapshot: Snapshot | None) -> None:
         """Send what Redis does not have of the first `turns`, and the mark of a copy after them."""
+        spent = self._draft.spent_in(turns)
         try:
             entries = await self._runtime.in_thread(self._encoded, turns, snapshot)
         except (ValueError, OverflowError) as error:  # a text or a number that no entry can hold
@@ -195,6 +196,7 @@ class Recorder:
             owner=self._runtime.owner,
             after=self._after,
             ttl_s=self._settings.ttl_s,
+            spent=spent,
             # The newest in any case: of an earlier call without an answer the mark is dropped.
             snapshot_id=snapshot.snapshot_id if snapshot else self.snapshot_id,
         )
@@ -269,6 +271,7 @@ class Recorder:
             used_s=note.used_s,
             ended_by_token=note.loop.ended_by_token,
             chat=dict(note.loop.chat),
+            lost=self._draft.lost,
             policy_begun=self._draft.policy_begun,
         )
 

@@ -9,23 +9,23 @@ import asyncio
 import logging
 import time
 
-from hermes_queue.agent.loop import AgentResult
 from hermes_queue.bodies.steps import JournalPaid, decode_entry, encode_entry
 from hermes_queue.errors import RedisFull, RedisUnavailable
 from hermes_queue.ledger import Claim
 from hermes_queue.ledger.fleet.journal import append, read_journal
+from workers.draft import Draft
 from workers.runtime import Runtime
 
 logger = logging.getLogger(__name__)
 
 
-async def note_replies(runtime: Runtime, claim: Claim, result: AgentResult) -> None:
+async def note_replies(runtime: Runtime, claim: Claim, draft: Draft) -> None:
     """Keep one entry with all of the attempt's replies until cancelled, or the lease is lost.
 
     As of a loop's turns, there is none in the first minute, then it is as fresh as the lease.
     """
     began, noted, settings = time.monotonic(), 0, runtime.resume
-    before: int | None = None
+    before, result = None, draft.agent
     while True:
         await asyncio.sleep(runtime.lease.renew_s)
         turns = len(result.turns)
@@ -43,6 +43,7 @@ async def note_replies(runtime: Runtime, claim: Claim, result: AgentResult) -> N
                     owner=runtime.owner,
                     after=before,
                     ttl_s=settings.ttl_s,
+                    spent=draft.spent,
                 )
             )
         except (RedisUnavailable, RedisFull) as error:

@@ -16,14 +16,18 @@ from hermes_queue.models import TrajectoryJob
 from hermes_queue.sandbox.base import SandboxBackend
 from workers.validation.attempts import measure
 
-Report = Callable[[str], None]
-
 
 class Course:
     """Runs the attempts of tasks on one backend, at most as many at once as it has slots."""
 
     def __init__(
-        self, backend: SandboxBackend, *, slots: int, repeat: int, all_modes: bool, report: Report
+        self,
+        backend: SandboxBackend,
+        *,
+        slots: int,
+        repeat: int,
+        all_modes: bool,
+        report: Callable[[str], None],
     ) -> None:
         """Measures on a backend.
 

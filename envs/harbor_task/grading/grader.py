@@ -18,6 +18,7 @@ from envs.harbor_task.grading.testrun import TestRun, run_tests
 from envs.harbor_task.item import HarborItem
 from envs.harbor_task.task import GradingMode, TaskFolder
 from hermes_queue.errors import EnvInfraError, SandboxError, SlotLost
+from hermes_queue.sandbox.archives import FilesRefused
 from hermes_queue.sandbox.context import SlotContext
 
 
@@ -65,6 +66,8 @@ async def _run(context: SlotContext, task: TaskFolder, made: GradingBox) -> Test
     except SandboxError as error:
         if suspect := await _suspects(context, made):
             raise NotTaken("suspect", str(error), suspect) from error
+        if isinstance(error, FilesRefused):  # the untouched box says whose doing it is
+            return TestRun(None, str(error))
         raise
 
 
@@ -86,7 +89,12 @@ async def _suspects(context: SlotContext, made: GradingBox) -> list[str]:
 async def _control(context: SlotContext, task: TaskFolder, mode: GradingMode, why: str) -> None:
     """Return if the tests give a reward on an untouched box; raises EnvInfraError else."""
     made = await untouched(context, task, mode)
-    run: TestRun = await run_tests(context, task, made)
+    try:
+        run = await run_tests(context, task, made)
+    except FilesRefused as error:
+        raise EnvInfraError(
+            f"the tests cannot run, on an untouched box neither: {error}"
+        ) from error
     if run.reward is None:
         output = str(run.report.get("output", ""))[-500:]
         raise EnvInfraError(

@@ -20,7 +20,7 @@ from pathlib import Path
 from envs.harbor_task.grading.needs import Needs
 from envs.harbor_task.grading.places import STANDARD_PATH
 from hermes_queue.errors import EnvBug, EnvInfraError
-from hermes_queue.sandbox.archives import ROOT, write_archive
+from hermes_queue.sandbox.archives import ROOT, FilesRefused, write_archive
 from hermes_queue.sandbox.base import AssetSpec
 from hermes_queue.sandbox.context import SlotContext
 
@@ -72,7 +72,8 @@ async def install(context: SlotContext, needs: Needs) -> dict[str, str]:
 
     Raises:
         EnvBug: the image has no Python for it, or a package is not to be had as a wheel.
-        EnvInfraError: it cannot be downloaded, or the packages cannot be installed in the box.
+        EnvInfraError: it cannot be downloaded.
+        FilesRefused: the packages cannot be installed in the box.
         SandboxError: the sandbox failed.
     """
     found = await _look(context)
@@ -166,9 +167,8 @@ async def _check(context: SlotContext, needs: Needs) -> None:
     )
     result = await context.run(command, cwd="/", user=ROOT, timeout_s=300.0, env=variables(context))
     if not result.ok:
-        raise EnvInfraError(
-            f"the verifier kit does not work in this image: {result.output[-1000:]}"
-        )
+        failure = EnvInfraError if result.timed_out else FilesRefused
+        raise failure(f"the verifier kit does not work in this image: {result.output[-1000:]}")
 
 
 @cache

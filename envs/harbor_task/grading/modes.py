@@ -10,23 +10,25 @@ from typing import Any
 from envs.harbor_task import box, boxes
 from envs.harbor_task.config import MAIN, Healthcheck
 from envs.harbor_task.grading.places import Decisive, TransplantPlan, parents, plan
-from envs.harbor_task.grading.suspects import changed_programs
+from envs.harbor_task.grading.suspects import changed_programs, compiled
 from envs.harbor_task.task import GradingMode, TaskFolder
 from hermes_queue.errors import SandboxError, SlotLost
 from hermes_queue.sandbox.archives import (
     ROOT,
     ArchiveError,
     Checked,
+    FilesRefused,
     checked,
     joined,
     read_archive,
     write_archive,
 )
 from hermes_queue.sandbox.context import SlotContext
-from hermes_queue.sandbox.image_slots import FileChange
+from hermes_queue.sandbox.image_slots import FileChange, TooManyChanges
 from hermes_queue.settings import HarborSettings
 
 REPORTED_PATHS = 100
+_LINKER_CACHE = "/etc/ld.so.cache"
 _RESOLVE = """\
 while IFS= read -r -d '' path; do
   found=$(readlink -m -- "$path" 2>/dev/null || readlink -f -- "$path" 2>/dev/null || echo "$path")
@@ -35,6 +37,17 @@ done
 """
 """Prints those of the paths on stdin that links lead elsewhere."""
 _DELETE = "exec xargs -0 -r rm -rf --"
+_MAKE_WAY = """\
+while IFS= read -r -d '' path; do
+  if [ "${path%/}" = "$path" ]; then
+    [ -L "$path" ] || [ ! -d "$path" ] || rm -rf -- "$path"
+  else
+    path=${path%/}
+    [ -d "$path" ] && [ ! -L "$path" ] || rm -f -- "$path"
+  fi
+done
+"""
+"""Removes folders in place of which the agent has something else, and the reverse."""
 
 
 class NotTaken(Exception):
@@ -83,13 +96,18 @@ async def make_box(context: SlotContext, task: TaskFolder, mode: GradingMode) ->
         made = await makers[mode](context, task)
         made.notes = notes
         return made
+    except TooManyChanges as error:
+        raise NotTaken("too_large", str(error)) from error
     except OSError as error:
         raise NotTaken("too_large", f"the agent's files have {error.strerror} together") from error
     except ArchiveError as error:
         await _blame(context)
         raise NotTaken("unreadable", str(error)) from error
     except SandboxError as error:
-        if isinstance(error, SlotLost) or context.slot is not agents or await _answers(context):
+        refused = isinstance(error, FilesRefused)
+        if isinstance(error, SlotLost) or (
+            not refused and (context.slot is not agents or await _answers(context))
+        ):
             raise
         await _blame(context)
         raise NotTaken("unreadable", str(error)) from error
@@ -154,14 +172,22 @@ async def _separate(context: SlotContext, task: TaskFolder) -> GradingBox:
         else:
             missing.append(source)
     await context.renew(boxes.grading_spec(task, context.slot.spec.profile))
+    decisive = Decisive.of(context.slot.image_config, context.workspace)
+    steering = [name for each in found for name in each.names if decisive.steers_tests(name)]
     if found:
         data = await asyncio.to_thread(joined, [archive.data for archive in found])
+        if steering:
+            whole = await asyncio.to_thread(
+                checked, data, lambda path: not decisive.steers_tests(path)
+            )
+            data = whole.data
         await write_archive(context, "/", data, own=False)
     table = task.verifier.environment
     await _start_services(context, table.healthcheck if table else None)
     made = GradingBox("separate", [name for each in found for name in each.names])
     made.report |= reported("missing_artifacts", missing)
-    made.report |= reported("left_out", [path for each in found for path in each.dropped])
+    left_out = [path for each in found for path in each.dropped]
+    made.report |= reported("left_out", [*left_out, *steering])
     return made
 
 
@@ -174,6 +200,11 @@ async def _transplant(context: SlotContext, task: TaskFolder) -> GradingBox:
         data = await read_archive(context, planned.taken, max_bytes=_budget(), recursive=False)
         archive = await asyncio.to_thread(checked, data, set(planned.taken).__contains__)
     await context.renew(boxes.grading_spec(task, context.slot.spec.profile))
+    # A link in place of a folder with programs would bring the agent's own.
+    links = {p for p in archive.names if p not in archive.folders and decisive.leads_away(p)}
+    if links:
+        archive = await asyncio.to_thread(checked, archive.data, lambda path: path not in links)
+    await _make_way(context, archive, decisive)
     led_away = await _led_away(context, archive.names + planned.deleted)
     if led_away:
         kept = _outside(led_away)
@@ -186,8 +217,20 @@ async def _transplant(context: SlotContext, task: TaskFolder) -> GradingBox:
         await write_archive(context, "/", archive.data, own=False)
     await _start_services(context, task.environment.healthcheck)
     made = GradingBox("transplant", archive.names)
-    made.report |= reported("left_out", [*planned.left_out, *archive.dropped, *led_away])
+    made.report |= reported(
+        "left_out", [*planned.left_out, *archive.dropped, *sorted(links), *led_away]
+    )
     return made
+
+
+async def _make_way(context: SlotContext, archive: Checked, decisive: Decisive) -> None:
+    """In a fresh box, remove what has another kind than the agent's file at the same path."""
+    paths = [f"{path}/" if path in archive.folders else path for path in archive.names]
+    paths = [path for path in paths if not decisive.leads_away(path.rstrip("/"))]
+    if not paths:
+        return
+    listed = "\0".join([*paths, ""]).encode("utf-8", "surrogateescape")
+    await context.run(_MAKE_WAY, stdin=listed, cwd="/", user=ROOT, timeout_s=300.0)
 
 
 async def _restart(context: SlotContext, task: TaskFolder) -> GradingBox:
@@ -199,12 +242,29 @@ async def _restart(context: SlotContext, task: TaskFolder) -> GradingBox:
     made = GradingBox("restart", changes=changes, decisive=decisive)
     kept = (each.path for each in changes if each.kind != "deleted")
     made.agents = [path for path in kept if not decisive.is_program(path)]
-    # Compiled modules of the agent's would run in place of their source.
+    await _without_caches(context, changes)
     made.variables["PYTHONPYCACHEPREFIX"] = "/logs/verifier/.pycache"
-    # The same holds for the linker's cache; its sources are looked at.
-    await context.run("ldconfig", cwd="/", user=ROOT, timeout_s=60.0)
     await _start_services(context, task.environment.healthcheck)
     return made
+
+
+async def _without_caches(context: SlotContext, changes: Sequence[FileChange]) -> None:
+    """Make the linker's cache anew, and delete compiled modules: only their sources are looked at.
+
+    Raises:
+        NotTaken: the linker's cache cannot be made anew.
+        SandboxError: the sandbox failed.
+    """
+    if any(change.path == _LINKER_CACHE and change.kind != "deleted" for change in changes):
+        # Before any program runs, as each finds its libraries by it.
+        try:
+            await context.write_file(_LINKER_CACHE, b"")
+        except OSError as error:
+            raise NotTaken("suspect", str(error), [_LINKER_CACHE]) from error
+        await context.run("ldconfig", cwd="/", user=ROOT, timeout_s=60.0)
+    if paths := compiled(changes):
+        listed = "\0".join([*paths, ""]).encode("utf-8", "surrogateescape")
+        await context.run(_DELETE, stdin=listed, cwd="/", user=ROOT, timeout_s=120.0)
 
 
 async def _start_services(context: SlotContext, check: Healthcheck | None) -> None:

@@ -25,8 +25,12 @@ _PASSING = ("/dev", "/proc", "/sys", "/run", "/tmp", "/var/run", "/.dockerenv") 
 _SETTINGS = re.compile(
     r"/etc/(?:ld\.so[^/]*|ld-musl-[^/]*|profile|profile\.d|bash[^/]*|zsh|environment|alternatives|"
     r"skel|pip\.conf|python[^/]*|sudo[^/]*|pam\.[^/]*|security|apt|apk|dpkg|nsswitch\.conf|"
-    r"wgetrc|curlrc|uv|npmrc|inputrc|shells|systemd|gai\.conf|resolv\.conf|hosts)(?:/.*)?"
+    r"wgetrc|curlrc|uv|npmrc|inputrc|shells|systemd|gai\.conf|resolv\.conf|hosts|perl|"
+    r"(?:ssl|pki/tls)/(?:openssl[^/]*|engines[^/]*)|crypto-policies|gss|krb5\.conf(?:\.d)?|"
+    r"pkcs11|gnutls)(?:/.*)?"
 )
+_ABOVE_SETTINGS = frozenset("/etc /etc/ssl /etc/pki /etc/pki/tls".split())
+_HOMES = ("/root", "/home")
 _PERSONAL = frozenset(
     ".local .cache .pip .pyenv .cargo .rustup .nvm .bashrc .bash_profile .bash_login .bash_logout "
     ".bash_aliases .bash_env .profile .zshrc .zshenv .zprofile .inputrc .curlrc .wgetrc .netrc "
@@ -36,14 +40,16 @@ _PERSONAL = frozenset(
 _PERSONAL_SETTINGS = re.compile(r"/\.config/(?:uv|pip|fish|systemd|environment\.d)(?:/|$)")
 _AT_ROOT = frozenset(
     "conftest.py pytest.ini .pytest.ini pyproject.toml tox.ini setup.cfg setup.py pytest.toml "
-    ".pytest.toml".split()
+    ".pytest.toml uv.toml .python-version".split()
 )
-"""Where pytest ends its search for settings when tests are in /tests."""
+"""Where pytest and uv end their search for settings when tests are in /tests."""
 _IMPORTED = frozenset(
     "sitecustomize usercustomize pytest _pytest py pluggy iniconfig packaging exceptiongroup tomli "
     "typing_extensions pytest_json_ctrf pytest_jsonreport pip setuptools pkg_resources".split()
 )
 """What Python imports before or for the tests, beside its own library."""
+_PLUGIN = re.compile(r"/?[^/]+\.(?:dist|egg)-info/entry_points\.txt")
+"""Of what is in a folder of modules: pytest imports what it names."""
 _SUFFIX = r"\.(?:[\w-]+\.)?(?:py|pyc|so)"
 _MODULE = re.compile(rf"/?(\w+)(?:/__init__)?{_SUFFIX}")
 """A module in a folder of modules; a folder without `__init__` gives way to any other."""
@@ -73,7 +79,10 @@ class Decisive:
             for word in (*config.entrypoint, *config.command)
             if "/" in word
         }
-        return cls(_normal(workdir), search, (*own, _normal(workdir)), frozenset(started))
+        # A script's own folder is the first one in which it looks for modules.
+        beside = {posixpath.dirname(each) for each in started}
+        modules = tuple(dict.fromkeys((*own, _normal(workdir), *sorted(beside))))
+        return cls(_normal(workdir), search, modules, frozenset(started))
 
     @property
     def folders(self) -> tuple[str, ...]:
@@ -103,7 +112,28 @@ class Decisive:
             or not _PERSONAL.isdisjoint(parts)
             or _PERSONAL_SETTINGS.search(path) is not None
             or (len(parts) == 2 and parts[1] in _AT_ROOT)
-            or self.is_imported(path)
+            or self.steers_tests(path)
+        )
+
+    def is_above(self, path: str) -> bool:
+        """Whether programs or their settings are below it: a link there would replace them all."""
+        return path in _ABOVE_SETTINGS or _any_below((*self.folders, *self.started), path)
+
+    def leads_away(self, path: str) -> bool:
+        """Whether a link in place of this folder would hide files that are left out by their path.
+
+        They would come from another one then.
+        """
+        return self.is_above(path) or _any_below((*self.modules, *_HOMES, *_OURS, *_PASSING), path)
+
+    def steers_tests(self, path: str) -> bool:
+        """Whether it is a module or setting that tests take up from where they start."""
+        if path == posixpath.join(self.workdir, "uv.toml") or self.is_imported(path):
+            return True
+        return any(
+            _PLUGIN.fullmatch(path[len(folder.rstrip("/")) :])
+            for folder in self.modules
+            if _below(path, (folder,))
         )
 
     def is_imported(self, path: str) -> bool:
@@ -153,6 +183,10 @@ def parents(paths: Sequence[str]) -> list[str]:
 
 def _below(path: str, folders: Iterable[str]) -> bool:
     return any(path == each or path.startswith(each.rstrip("/") + "/") for each in folders)
+
+
+def _any_below(paths: Iterable[str], folder: str) -> bool:
+    return any(_below(each, (folder,)) for each in paths)
 
 
 def _normal(path: str) -> str:

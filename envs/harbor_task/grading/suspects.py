@@ -22,8 +22,19 @@ _WITHOUT_EFFECT = re.compile(
     r"lintian|bug|menu|pixmaps|fonts|dbconfig-common)(?:/.*)?|.*/__pycache__(?:/.*)?|"
     r".*/python[\d.]*/(?:site|dist)-packages/[^/]+\.dist-info/.*"
 )
-_LOADER = re.compile(r"/etc/ld\.so\.(?:preload|conf(?:\.d)?)(?:/.*)?|/etc/ld-musl-[^/]*")
-_STARTS_PYTHON = re.compile(r".*/(?:(?:site|user)customize(?:\.[^/]*)?|[^/]+\.pth|pyvenv\.cfg)")
+_LOADER = re.compile(
+    r"/etc/ld\.so\.(?:preload|conf(?:\.d)?)(?:/.*)?|/etc/ld-musl-[^/]*|/etc/nsswitch\.conf|"
+    r"/etc/(?:ssl|pki/tls)/openssl[^/]*|/etc/crypto-policies(?:/.*)?|/etc/perl/.*\.p[ml]c?|"
+    r"/etc/python[^/]*/(?:site|user)customize(?:[./].*)?"
+)
+_STARTS_PYTHON = re.compile(
+    r".*/(?:(?:site|user)customize(?:[./].*)?|[^/]+\.pth|pyvenv\.cfg|python3\d+\.zip)"
+)
+_COMPILED = re.compile(r".*/__pycache__(?:/[^/]*)?")
+_STANDARD = re.compile(
+    r"(.*/python3\.\d+)/(?:lib-dynload/)?((?!(?:site|dist)-packages/)[^.]+)(\..*)?"
+)
+"""A module of Python's own library: its place, its name, and its suffix if it is a file."""
 _LIBRARY = re.compile(r".*/([^/]+?\.so)(?:\.[^/]*)?")
 _PACKAGE = re.compile(r".*/(?:site|dist)-packages/([^/]+?)(?:\.(?:py|so|[\w-]+\.so|pyc))?(?:/.*)?")
 
@@ -44,9 +55,22 @@ def changed_programs(changes: Iterable[FileChange], decisive: Decisive) -> list[
             decisive.is_program(path) and _STARTS_PYTHON.fullmatch(path)
         )
         replaced = change.kind != "added" and decisive.is_program(path)
+        replaced |= change.kind == "changed" and decisive.is_above(path)
         if planted or replaced or decisive.is_imported(path):
             found.append(path)
     return sorted(found)
+
+
+def compiled(changes: Iterable[FileChange]) -> list[str]:
+    """Compiled Python modules of the agent's, which would run in place of their source."""
+    changes = list(changes)
+    above = set(parents([change.path for change in changes]))
+    return [
+        change.path
+        for change in changes
+        if _COMPILED.fullmatch(change.path)
+        and (change.kind == "added" or (change.kind == "changed" and change.path not in above))
+    ]
 
 
 def keys(paths: Iterable[str], decisive: Decisive) -> dict[str, str]:
@@ -61,6 +85,11 @@ def keys(paths: Iterable[str], decisive: Decisive) -> dict[str, str]:
                 found[f"library {library[1]}"] = path
             if package := _PACKAGE.fullmatch(path):
                 found[f"package {package[1]}"] = path
+            elif (module := _STANDARD.fullmatch(path)) and "__pycache__" not in path:
+                # A folder or an extension of the same name would be imported in its place.
+                found[f"module {module[1]} {module[2]}"] = path
+                if "/" not in module[2]:
+                    found[f"package {module[2]}"] = path
     return found
 
 
@@ -87,7 +116,7 @@ async def shadowing(
         raise SandboxError("a fresh box cannot list the programs of its image")
     listed = result.stdout.decode("utf-8", "surrogateescape").split("\0")
     known = keys(listed, decisive)
-    return sorted(path for key, path in added.items() if key in known)
+    return sorted({path for key, path in added.items() if key in known})
 
 
 def _quoted(path: str) -> str:

@@ -13,8 +13,8 @@ from envs.harbor_task.grading.needs import needs_of
 from envs.harbor_task.grading.reward import FOLDER, NoReward, Reward, read_reward
 from envs.harbor_task.task import TaskFolder
 from envs.harbor_task.templates import filled
-from hermes_queue.errors import EnvBug, SandboxError
-from hermes_queue.sandbox.archives import ROOT
+from hermes_queue.errors import EnvBug, SandboxError, SandboxRejected
+from hermes_queue.sandbox.archives import ROOT, FilesRefused
 from hermes_queue.sandbox.context import SlotContext
 from hermes_queue.settings import HarborSettings
 
@@ -54,6 +54,7 @@ async def run_tests(context: SlotContext, task: TaskFolder, made: GradingBox) ->
 
     Raises:
         EnvBug, EnvInfraError: what the tests fetch is not to be had.
+        FilesRefused: the files in the box leave no room for the tests, or no user to run them.
         SandboxError: the sandbox failed.
         DeadlineExceeded: the stage has no time left.
     """
@@ -65,12 +66,15 @@ async def run_tests(context: SlotContext, task: TaskFolder, made: GradingBox) ->
     bootstrap = await _bootstrap(context, task, report)
     own = filled(task.verifier.env, HarborSettings().env, place="verifier.env")
     variables |= {**bootstrap, **dict(own)}
-    result = await context.run(
-        f"exec bash /tests/test.sh >{FOLDER}/test-stdout.txt 2>&1 </dev/null",
-        timeout_s=task.verifier.timeout_s,
-        user=verifier_user(context, task),
-        env=variables,
-    )
+    try:
+        result = await context.run(
+            f"exec bash /tests/test.sh >{FOLDER}/test-stdout.txt 2>&1 </dev/null",
+            timeout_s=task.verifier.timeout_s,
+            user=verifier_user(context, task),
+            env=variables,
+        )
+    except SandboxRejected as error:  # the list of users is the agent's
+        raise FilesRefused(str(error)) from error
     await box.kill_all(context)
     report["output"] = await _output(context)
     if bootstrap:
@@ -98,7 +102,8 @@ async def _place(context: SlotContext, task: TaskFolder) -> None:
     script = box.LOG_FOLDERS + _FRESH.format(tests="" if baked else "/tests")
     result = await context.run(script, cwd="/", user=ROOT, timeout_s=120.0)
     if not result.ok:
-        raise SandboxError(f"/tests and {FOLDER} cannot be made anew: {result.output[-500:]}")
+        failure = SandboxError if result.timed_out else FilesRefused
+        raise failure(f"/tests and {FOLDER} cannot be made anew: {result.output[-500:]}")
     if baked:
         there = await context.run("[ -f /tests/test.sh ]", cwd="/", user=ROOT)
         if there.ok:

@@ -231,7 +231,7 @@ class _Pull:
         return data
 
     async def blob(self, descriptor: Descriptor, file: IO[bytes]) -> None:
-        """A blob of any size; broken connections are tried again. Raises MalformedImage: other bytes."""
+        """A blob of any size, tried again if it breaks off. Raises MalformedImage: it differs."""
         for number in range(1, TRIES + 1):
             file.seek(0)
             file.truncate()

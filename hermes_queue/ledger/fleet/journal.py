@@ -11,7 +11,7 @@ from typing import Any, Literal, cast
 
 from hermes_queue.keyspace.calls import ScriptCall
 from hermes_queue.keyspace.connection import explained
-from hermes_queue.ledger.answers import Claim
+from hermes_queue.ledger.answers import Claim, Spent
 from hermes_queue.ledger.ledger import Ledger
 
 AppendVerdict = Literal["ok", "stale", "gap"]
@@ -28,10 +28,12 @@ def append(
     after: int,
     ttl_s: int,
     snapshot_id: str = "",
+    spent: Spent | None = None,
 ) -> ScriptCall[AppendVerdict]:
     """Add entries after the first `after` ones; any others there are dropped. May be repeated.
 
-    `snapshot_id`: the newest copy of the slot's files that an entry names.
+    `snapshot_id`: the newest copy of the slot's files that an entry names. `spent`: what the turns
+    in it cost, as far as it is not booked; if this worker dies, the next attempt books it.
 
     The result is `stale` if the lease is another worker's, and `gap` if fewer entries than `after`
     are there; then nothing was added.
@@ -48,6 +50,8 @@ def append(
         epoch=claim.epoch,
         after=after,
         ttl_s=ttl_s,
+        cost_usd=spent.cost if spent else 0,
+        tokens=spent.tokens if spent else 0,
         snapshot=snapshot_id,
         entries=list(entries),
     )

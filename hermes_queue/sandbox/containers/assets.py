@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 BUILD_MEMORY_MB = 4096
 
-Make = Callable[[ContainerPlan], Awaitable[SlotBox]]
+MakeBuildBox = Callable[[ContainerPlan], Awaitable[SlotBox]]
 Drop = Callable[[SlotBox], Awaitable[None]]
 
 
@@ -40,7 +40,12 @@ class ContainerAssets:
     """The assets of one image, as directories of this host; see `AssetStore`."""
 
     def __init__(
-        self, cache: Path, settings: DockerSettings, host: ContainerHost, make: Make, drop: Drop
+        self,
+        cache: Path,
+        settings: DockerSettings,
+        host: ContainerHost,
+        make: MakeBuildBox,
+        drop: Drop,
     ) -> None:
         self._cache = cache
         self._settings = settings

@@ -21,7 +21,7 @@ from hermes_queue.sandbox.containers.host import ContainerHost
 from hermes_queue.sandbox.containers.plan import ContainerPlan
 from hermes_queue.sandbox.containers.process import (
     BACKSTOP_S,
-    Command,
+    ContainerCommand,
     run_command,
     run_small,
 )
@@ -114,7 +114,7 @@ class SlotBox:
         ended = await run_command(
             self.host,
             self.container,
-            Command(
+            ContainerCommand(
                 [*wrapper(), *fixed, *variables, *words],
                 timeout_s,
                 user="0" if uid else user,

@@ -35,12 +35,12 @@ ENDING_ROUNDS, ENDING_PAUSE_S = 20, 0.1
 SMALL_BYTES = 1 << 20
 SMALL_S = 60.0
 
-Kill = Callable[[], Awaitable[None]]
+KillProgram = Callable[[], Awaitable[None]]
 """Kills the command's tree; may be called before the command begins and after it has ended."""
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class ContainerCommand:
     """A program to run in a container."""
 
     argv: Sequence[str]
@@ -54,7 +54,7 @@ class Command:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class EndedCommand:
     """The end of a command."""
 
     result: ExecutionResult
@@ -65,7 +65,7 @@ class Ended:
 class _Run:
     """One command while it runs."""
 
-    def __init__(self, stream: ExecStream, command: Command) -> None:
+    def __init__(self, stream: ExecStream, command: ContainerCommand) -> None:
         self._stream = stream
         self._command = command
         cap, mark = command.max_output_bytes, command.mark
@@ -94,7 +94,7 @@ class _Run:
         if data:
             await self._stream.write_eof()
 
-    async def wait(self, timeout_s: float, kill: Kill | None) -> bool:
+    async def wait(self, timeout_s: float, kill: KillProgram | None) -> bool:
         """Wait for its end; returns whether time ran out."""
         try:
             await asyncio.wait({self.reading}, timeout=timeout_s)
@@ -110,7 +110,7 @@ class _Run:
         await unbroken(self._end(kill))
         return True
 
-    async def _end(self, kill: Kill) -> None:
+    async def _end(self, kill: KillProgram) -> None:
         """Kill until the command has ended: the first try may come before it has begun."""
         why = ""
         for _ in range(KILL_ROUNDS):
@@ -127,8 +127,8 @@ class _Run:
 
 
 async def run_command(
-    host: ContainerHost, container: str, command: Command, kill: Kill | None = None
-) -> Ended:
+    host: ContainerHost, container: str, command: ContainerCommand, kill: KillProgram | None = None
+) -> EndedCommand:
     """Run a command to its end, or until its time is over.
 
     `kill` is called when time is over or the caller is cancelled; None = left to the limit inside.
@@ -179,7 +179,7 @@ async def run_command(
         truncated=run.out.kept.truncated or run.err.kept.truncated,
         cpu_s=cpu_s,
     )
-    return Ended(result, out_of_memory)
+    return EndedCommand(result, out_of_memory)
 
 
 def _note(note: bytes, code: int | None) -> tuple[int, bool, float | None]:
@@ -228,5 +228,5 @@ async def run_small(
     stdin: bytes = b"",
 ) -> ExecutionResult:
     """Run a short program of ours without a wrapper. Raises as `run_command`."""
-    command = Command(argv, math.ceil(timeout_s), user=user, stdin=stdin)
+    command = ContainerCommand(argv, math.ceil(timeout_s), user=user, stdin=stdin)
     return (await run_command(host, container, command)).result

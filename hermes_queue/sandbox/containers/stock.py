@@ -17,7 +17,7 @@ from hermes_queue.sandbox.fleet import SandboxObserver
 
 logger = logging.getLogger(__name__)
 
-Make = Callable[[ContainerPlan, Mapping[str, str]], Awaitable[str]]
+MakeContainer = Callable[[ContainerPlan, Mapping[str, str]], Awaitable[str]]
 """Makes a container with these labels beside ours."""
 
 
@@ -25,7 +25,7 @@ class Stock:
     """The containers of one backend that hold no lease."""
 
     def __init__(
-        self, host: ContainerHost, make: Make, observer: SandboxObserver, *, starting: int
+        self, host: ContainerHost, make: MakeContainer, observer: SandboxObserver, *, starting: int
     ) -> None:
         self._host = host
         self._make = make

@@ -27,7 +27,7 @@ COMPLAINT_S = 2.0
 QUEUED = 16
 """Chunks of output that wait for the reader; then the program waits."""
 
-KillCommand = Callable[[str], Awaitable[object]]
+KillInContainer = Callable[[str], Awaitable[object]]
 """Kills the command with this id. Raises SandboxError."""
 
 
@@ -87,7 +87,7 @@ class ContainerWire:
 
 
 async def open_wire(
-    host: ContainerHost, container: str, *, uid: int, port: int, kill: KillCommand
+    host: ContainerHost, container: str, *, uid: int, port: int, kill: KillInContainer
 ) -> ContainerWire:
     """Start the relay in a container. Raises SandboxError.
 

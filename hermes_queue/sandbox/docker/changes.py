@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from hermes_queue.errors import SandboxError
-from hermes_queue.sandbox.image_slots import FileChange
+from hermes_queue.sandbox.image_slots import FileChange, TooManyChanges
 
 KINDS: Mapping[int, Literal["added", "changed", "deleted"]] = {
     0: "changed",
@@ -23,7 +22,7 @@ OF_THE_ENGINE = (
 def file_changes(found: Sequence[Mapping[str, Any]], most: int) -> list[FileChange]:
     """Changes without directories that only hold others, and without the engine's own files."""
     if len(found) > most:
-        raise SandboxError(f"more than {most} files were changed")
+        raise TooManyChanges(f"more than {most} files were changed")
     kinds = {str(each["Path"]): KINDS.get(int(each["Kind"]), "changed") for each in found}
     parents = {path.rpartition("/")[0] for path in kinds}
     parents |= {path.rpartition("/")[0] for path in parents}

@@ -9,7 +9,7 @@ from typing import Literal, cast
 
 from hermes_queue.errors import SandboxError
 from hermes_queue.images.steps import LayerStack
-from hermes_queue.sandbox.image_slots import FileChange
+from hermes_queue.sandbox.image_slots import FileChange, TooManyChanges
 from hermes_queue.sandbox.rootfs.host import RootfsHost
 
 MOST_CHANGES = 200_000
@@ -178,7 +178,7 @@ async def changes(
             timeout_s=TIMEOUT_S,
         )
         if done.exit_code == TOO_MANY:
-            raise SandboxError(
+            raise TooManyChanges(
                 f"the slot differs from its image in over {MOST_CHANGES} files, or very long names"
             )
         if done.exit_code or done.timed_out:

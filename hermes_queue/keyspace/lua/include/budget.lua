@@ -57,13 +57,14 @@ end
 -- Settle an attempt that has ended, in the accounts of its run (nil = unknown run). `reserved` is what
 -- was reserved for it (JSON) or nil; the caller removes it. `spent` is {cost_usd, tokens}, cost_usd '' =
 -- price unknown. Without `spent` the reservation counts as spent, because nothing is known about the
--- attempt. Returns a warning or ''; always '' without `spent`.
-local function budget_book(run, r, reserved, spent, now)
+-- attempt, but for what its journal has `noted` (or nil): that is booked with the next one. Returns a warning
+-- or ''; always '' without `spent`.
+local function budget_book(run, r, reserved, spent, now, noted)
   if not r then return '' end
   reserved = reserved and cjson.decode(reserved) or {}
   for i, name in ipairs(AMOUNTS) do
     local aside = reserved[name] or 0
-    local amount = aside
+    local amount = math.max(0, aside - (noted and tonumber(noted[name]) or 0))
     if spent then amount = tonumber(spent[i]) or 0 end
     if aside ~= 0 then redis.call('HINCRBYFLOAT', run, 'reserved:' .. name, -aside) end
     if amount ~= 0 then r['spent:' .. name] = redis.call('HINCRBYFLOAT', run, 'spent:' .. name, amount) end
@@ -73,8 +74,8 @@ local function budget_book(run, r, reserved, spent, now)
 end
 
 -- The same for a trajectory of which nothing was read yet.
-local function budget_settle(run, traj, spent, now)
+local function budget_settle(run, traj, spent, now, noted)
   local reserved = redis.call('HGET', traj, 'reserved')
   if reserved then redis.call('HDEL', traj, 'reserved') end
-  return budget_book(run, accounts(run), reserved, spent, now)
+  return budget_book(run, accounts(run), reserved, spent, now, noted)
 end

@@ -24,7 +24,7 @@ end
 local function take_back(id, traj)
   local patience, limit = tonumber(grace_s), tonumber(quarantine_deaths)
   settle_doubts(prefix, traj, patience, limit)
-  local job = hash(traj, 'lane', 'owner', 'stage', 'died')
+  local job = hash(traj, 'lane', 'owner', 'stage', 'died', 'epoch', 'journal', 'noted')
   local how = death_of(prefix, job.owner, patience)
   local size = tonumber(redis.call('HGET', prefix .. 'life:' .. job.owner, 'shared') or '1')
   local note = size > 1 and ' among ' .. size or ''
@@ -41,6 +41,7 @@ local function take_back(id, traj)
     .. ' ' .. (job.stage or 'unknown') .. note .. '\n'))
   local run = prefix .. 'run:' .. run_of(id)
   if redis.call('EXISTS', run) == 1 then redis.call('HINCRBY', run, 'running', -1) end
-  budget_settle(run, traj, nil, now)
+  local noted = job.journal == job.epoch and job.noted and cjson.decode(job.noted)
+  budget_settle(run, traj, nil, now, noted)
   total(totals, 1, 'lease_expiries')
 end

@@ -1,6 +1,7 @@
 #!/bin/bash
 # The agent's program runs as a user who cannot write the reward.
 chmod 755 /logs/verifier  # else it could write a reward.json, which counts more than reward.txt
+chmod 700 /tests  # else it could read the right answers
 rm -rf /tmp/build && cp -r /app /tmp/build && chown -R nobody: /tmp/build
 as_nobody() { timeout 30 setpriv --reuid=65534 --regid=65534 --clear-groups --no-new-privs "$@"; }
 reward=1

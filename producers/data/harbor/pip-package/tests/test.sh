@@ -1,6 +1,7 @@
 #!/bin/bash
 # The agent's package is built and run as a user who cannot write the reward.
 chmod 755 /logs/verifier  # else it could write a reward.json, which counts more than reward.txt
+chmod 700 /tests  # else it could read the right answers
 work=/tmp/check
 rm -rf $work && mkdir $work && cp -r /app/slugs $work/slugs && chown -R nobody: $work
 as_nobody() { timeout 100 setpriv --reuid=65534 --regid=65534 --clear-groups --no-new-privs env -i HOME=$work PATH=/opt/venv/bin:/usr/local/bin:/usr/bin:/bin "$@"; }

@@ -1,0 +1,4 @@
+"""Tasks with tests and a solution of their own.
+
+validate.py  `tasks validate`
+"""
