@@ -87,7 +87,7 @@ test-agents: redis $(VENV)/.dev ## Unmodified agent programs against a scripted 
 
 test-engines: $(VENV)/.dev ## The backend `docker` on a real Docker Engine and Podman (as root on Debian installs 95 MB)
 	$(BIN)/python tests/support/container_engines.py prepare
-	$(BIN)/python -m pytest -n 2 --dist loadgroup --timeout 600 tests/engines $(if $(ENGINES),-k '$(ENGINES)')
+	$(BIN)/python -m pytest --timeout 600 tests/engines $(if $(ENGINES),-k '$(ENGINES)')
 
 test-harbor: redis $(VENV)/.dev ## Bundled tasks, and those in other shapes, on a real backend (HARBOR_SANDBOX=local; builds images)
 	$(BIN)/python -m pytest -n 2 tests/harbor $(if $(TASKS),-k '$(TASKS)')

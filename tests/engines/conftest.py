@@ -42,15 +42,6 @@ SETTINGS: Mapping[str, Any] = {
 }
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks at the marks
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Each engine's tests in one process of pytest-xdist: it is started there."""
-    for item in items:
-        callspec = getattr(item, "callspec", None)
-        kind = str(callspec.params.get("kind", "")) if callspec else ""
-        item.add_marker(pytest.mark.xdist_group(kind or "docker"))
-
-
 @pytest.fixture(scope="session")
 def engines() -> Iterator[Callable[[str], EngineProcess]]:
     """Starts each kind of engine once."""

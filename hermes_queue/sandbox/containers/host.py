@@ -49,6 +49,9 @@ class ContainerSpec:
     no_new_privileges: bool = True
     mounts: tuple[Mount, ...] = ()
     env: tuple[tuple[str, str], ...] = ()
+    user: str = "0"
+    """Of the first process; "" = the image's, which is root, too. Podman writes entries for a user
+    that is named to the container's /etc/passwd and /etc/group, whenever it starts."""
     name: str = ""
     """Chosen by us, so that a container can be removed whose id never reached us."""
 

@@ -78,6 +78,7 @@ def image_plan(
         pids=settings.max_pids,
         shm_mb=settings.shm_mb,
         network=network,
+        user="0" if image.config.user else "",
         # A task that names a user may mean that user to become root by sudo.
         no_new_privileges=wanted.user is None,
         env=wanted.env,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hermes_queue.errors import EnvBug, SandboxError, SandboxRejected
+from hermes_queue.errors import EnvBug, SandboxError, SandboxRejected, SlotLost
 from hermes_queue.sandbox.containers.host import ContainerHost
 from hermes_queue.sandbox.containers.plan import ContainerPlan
 from hermes_queue.sandbox.containers.process import run_small
@@ -29,6 +29,8 @@ class Probes:
     def __init__(self, host: ContainerHost) -> None:
         self._host = host
         self._known: dict[str, ImageAbilities] = {}
+        self._users: set[tuple[str, str]] = set()
+        """Images and their users that are known."""
         self._clean: set[tuple[str, tuple[str, ...]]] = set()
         """Images without these packages."""
 
@@ -53,11 +55,31 @@ class Probes:
                 "in it"
             )
 
+        await self._check_user(container, plan)
         if plan.wanted.workdir:
             make = ("/bin/mkdir", "-p", "--", plan.wanted.workdir)
             done = await run_small(self._host, container, make)
             if done.exit_code != 0:
                 raise EnvBug(f"workdir {plan.wanted.workdir}: {done.output.strip()[-300:]}")
+
+    async def _check_user(self, container: str, plan: ContainerPlan) -> None:
+        """Refuse users that the image does not have: engines refuse each of their commands."""
+        key = (plan.spec.image, plan.user)
+        if plan.uid is not None or plan.wanted.user is None or key in self._users:
+            return
+        try:
+            done = await run_small(self._host, container, ("/bin/true",), user=plan.user)
+            why = "" if done.exit_code == 0 else done.output
+        except SlotLost:
+            raise
+        except SandboxError as error:
+            why = str(error)
+        if why:
+            raise SandboxRejected(
+                f"image {plan.name} has no user {plan.user!r}, whom the task names: "
+                f"{why.strip()[-200:]}"
+            )
+        self._users.add(key)
 
     async def _look(self, container: str, plan: ContainerPlan) -> ImageAbilities:
         try:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hermes_queue.cancellation import end_tasks, unbroken
-from hermes_queue.errors import SandboxError, SlotLost
+from hermes_queue.errors import SandboxError, SandboxRejected, SlotLost
 from hermes_queue.sandbox.base import TIMEOUT_EXIT_CODE, ExecutionResult
 from hermes_queue.sandbox.commands.marked import MarkedStream
 from hermes_queue.sandbox.containers.host import STDOUT, ContainerHost, ExecStream
@@ -24,7 +25,9 @@ START_S = 60.0
 BACKSTOP_S = 15.0
 """Margin of the limit inside the container over the command's own."""
 STDIN_CHUNK_BYTES = 256 << 10
-KILLED = 137
+KILLED, NOT_STARTED = 137, (126, 127)
+UNKNOWN_USER = re.compile(r"unable to find (user|group)|no matching entries in (passwd|group)")
+"""What engines say of a user that the image does not have."""
 KILL_ROUNDS = 10
 KILL_PAUSE_S = 0.5
 ENDING_ROUNDS, ENDING_PAUSE_S = 20, 0.1
@@ -159,6 +162,7 @@ async def run_command(
             await end_tasks(run.reading, run.feeding)
         if command.mark and not is_marked:
             await _check_alive(host, container)
+            _check_user(run, code)
         if code is None and not (is_marked and command.mark):
             if not timed_out:
                 raise SandboxError("the connection to a command was lost")
@@ -188,6 +192,13 @@ def _note(note: bytes, code: int | None) -> tuple[int, bool, float | None]:
         return int(exit_code) & 0xFF, kills == "1", cpu_s
     except ValueError as error:
         raise SandboxError(f"a command's wrapper reported {note[:100]!r}") from error
+
+
+def _check_user(run: _Run, code: int | None) -> None:
+    """Raise SandboxRejected if the host could not start the wrapper for want of its user."""
+    text = (run.out.kept.content() + run.err.kept.content()).decode("utf-8", "replace")
+    if code in NOT_STARTED and UNKNOWN_USER.search(text):
+        raise SandboxRejected(f"a command could not be started: {text.strip()[:300]}")
 
 
 async def _check_alive(host: ContainerHost, container: str) -> None:

@@ -82,8 +82,8 @@ memory_kills
 if [ "$drain" = 1 ]; then
   # Else SIGPIPE would end what the command left in the background. The engine reads first. It is a
   # program of its own: the arguments of this one look like the command's.
-  env -i "PATH=$PATH" /bin/bash -c 'sleep 3; cat <&5 & exec cat <&4' \
-    4</proc/$$/fd/1 5</proc/$$/fd/3 0</dev/null >/dev/null 3>&- &
+  exec 4</proc/$$/fd/1 5</proc/$$/fd/3
+  env -i "PATH=$PATH" /bin/bash -c 'sleep 3; cat <&5 & exec cat <&4' 0</dev/null >/dev/null 3>&- &
 fi
 printf '\0%s\0' "$seal" >&3
 printf '\0%s\0%s\0' "$seal" "$code $kills ${cpu:--}"

@@ -130,7 +130,7 @@ class Engine:
             "Image": spec.image,
             "Entrypoint": list(spec.command),
             "Cmd": [],
-            "User": "0:0",
+            "User": spec.user,
             "Env": [f"{name}={value}" for name, value in spec.env],
             "Labels": {LABEL + name: value for name, value in spec.labels.items()},
             "Healthcheck": {"Test": ["NONE"]},
