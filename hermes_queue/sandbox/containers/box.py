@@ -17,6 +17,7 @@ from hermes_queue.sandbox.base import (
     SLOT_ENVIRONMENT,
     ExecutionResult,
 )
+from hermes_queue.sandbox.commands.arguments import is_no_argument
 from hermes_queue.sandbox.containers.host import ContainerHost
 from hermes_queue.sandbox.containers.plan import ContainerPlan
 from hermes_queue.sandbox.containers.process import (
@@ -101,7 +102,7 @@ class SlotBox:
         words, first = list(argv), b""
         if script is not None:
             encoded = script.encode("utf-8", "surrogatepass")
-            if len(encoded) > MAX_ARGUMENT_BYTES or _odd(script):
+            if len(encoded) > MAX_ARGUMENT_BYTES or is_no_argument(script):
                 first = encoded
             else:
                 words += ["-c", script]
@@ -197,13 +198,8 @@ def _check_arguments(words: Sequence[str]) -> None:
     """Refuse what does not fit a command line. Raises SandboxError."""
     sizes = [len(word.encode("utf-8", "surrogatepass")) + 1 for word in words]
     if (
-        any(map(_odd, words))
+        any(map(is_no_argument, words))
         or max(sizes) > MAX_ARGUMENT_BYTES + 100
         or sum(sizes) > MAX_ARGUMENTS_BYTES
     ):
         raise SandboxError("the command's environment or arguments do not fit a command line")
-
-
-def _odd(text: str) -> bool:
-    """Whether the text cannot be passed as an argument: it has a NUL or invalid Unicode."""
-    return "\0" in text or (not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text))

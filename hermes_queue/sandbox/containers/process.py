@@ -13,10 +13,12 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
-from hermes_queue.cancellation import end_tasks, unbroken
+from hermes_queue.cancellation import end_tasks
 from hermes_queue.errors import SandboxError, SandboxRejected, SlotLost
 from hermes_queue.sandbox.base import TIMEOUT_EXIT_CODE, ExecutionResult
+from hermes_queue.sandbox.commands.deadline import ran_out_of_time
 from hermes_queue.sandbox.commands.marked import MarkedStream
 from hermes_queue.sandbox.containers.host import STDOUT, ContainerHost, ExecStream
 
@@ -96,19 +98,8 @@ class _Run:
 
     async def wait(self, timeout_s: float, kill: KillProgram | None) -> bool:
         """Wait for its end; returns whether time ran out."""
-        try:
-            await asyncio.wait({self.reading}, timeout=timeout_s)
-        except asyncio.CancelledError:
-            if kill is not None:
-                with contextlib.suppress(SandboxError):  # the end of the slot ends it, too
-                    await unbroken(self._end(kill))
-            raise
-        if self.reading.done():
-            return False
-        if kill is None:
-            raise SandboxError(f"the container did not answer within {timeout_s:g} s")
-        await unbroken(self._end(kill))
-        return True
+        end = None if kill is None else partial(self._end, kill)
+        return await ran_out_of_time(self.reading, timeout_s, end, who="container")
 
     async def _end(self, kill: KillProgram) -> None:
         """Kill until the command has ended: the first try may come before it has begun."""

@@ -10,6 +10,7 @@ paths.py            directories that slots use
 pip.py              pip for asset builds
 processes.py        processes in /proc
 seccomp.py          the system-call filter
+spawned.py          a bubblewrap whose commands a spawner starts
 spawner.py          commands of slots, started by processes of their own
 spawner_process.py  the program of these processes
 user_namespaces.py  ranges of user ids

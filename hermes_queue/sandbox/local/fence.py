@@ -12,13 +12,11 @@ import asyncio
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from hermes_queue.sandbox.base import SLOT_ENVIRONMENT, WORKSPACE
 from hermes_queue.sandbox.host.bubblewrap import (
     ETC_SHARED,
     INIT_PLACE,
-    Bubblewrap,
     place_init,
 )
 from hermes_queue.sandbox.host.cgroups import ControlGroups, ProcessLimit
@@ -26,7 +24,8 @@ from hermes_queue.sandbox.host.interpreter import MOUNT as PYTHON_MOUNT
 from hermes_queue.sandbox.host.interpreter import Interpreter
 from hermes_queue.sandbox.host.isolation import FencePrograms, host_python, top_level
 from hermes_queue.sandbox.host.paths import SLOT_UID, shared_directory, slot_directory
-from hermes_queue.sandbox.host.spawner import Confinement, SlotAccount, Spawner, Spawners
+from hermes_queue.sandbox.host.spawned import SpawnedBubblewrap
+from hermes_queue.sandbox.host.spawner import Confinement, SlotAccount, Spawners
 from hermes_queue.sandbox.host.user_namespaces import drop_prefix
 
 HOME = "/home/agent"
@@ -80,7 +79,7 @@ class FenceOptions:
     """Host uid of the slot if the worker is root."""
 
 
-class BubblewrapFence(Bubblewrap):
+class BubblewrapFence(SpawnedBubblewrap):
     """Holds one slot's commands together. `PlainFence` does the same without isolation."""
 
     def __init__(
@@ -98,7 +97,6 @@ class BubblewrapFence(Bubblewrap):
         self.directories = directories
         self.options = options
         self._spawners = spawners
-        self._spawner: Spawner | None = None
 
     async def begin(self) -> None:
         """Start it. Raises SandboxError or OSError."""
@@ -114,45 +112,13 @@ class BubblewrapFence(Bubblewrap):
             )
             self._spawner = await self._spawners.make(confinement)
 
-    @property
-    def spawner(self) -> Spawner:
-        """What starts commands in it, once it has begun. It has no capabilities, nor have they."""
-        assert self._spawner is not None  # noqa: S101 - begun
-        return self._spawner
-
     account: SlotAccount | None = None
     """Whom commands run as, in slots with users of their own."""
-
-    @property
-    def has_own_network(self) -> bool:
-        """Whether the slot has a loopback interface of its own."""
-        return self.has_own("net")
 
     @property
     def uid(self) -> int:
         """Host uid of its commands."""
         return self.options.uid if self._drop else os.geteuid()
-
-    def ends(self) -> list[asyncio.Future[Any]]:
-        """Futures of which one is done when it has died."""
-        return [self.ended, self.spawner.ended]
-
-    def is_alive(self) -> bool:
-        """See `Bubblewrap`."""
-        return super().is_alive() and not self.spawner.is_lost
-
-    async def ended_from_inside(self) -> bool:
-        """See `Bubblewrap`. Nothing inside reaches the spawner."""
-        return not super().is_alive() and await super().ended_from_inside()
-
-    async def kill(self) -> None:
-        """See `Bubblewrap`."""
-        try:
-            # The spawner must reap its commands before their namespace can end.
-            await super().kill()
-        finally:
-            if self._spawner is not None:
-                self._spawner.close()
 
     def _layout(self) -> list[str]:
         places, options = self.directories, self.options

@@ -21,6 +21,7 @@ from hermes_queue.sandbox.base import (
     ExecutionResult,
 )
 from hermes_queue.sandbox.commands import shell
+from hermes_queue.sandbox.commands.arguments import is_no_argument
 from hermes_queue.sandbox.listening.relayed import RelayedListening
 from hermes_queue.sandbox.modal.abilities import Abilities, cannot_hold_slots
 from hermes_queue.sandbox.modal.failures import explained
@@ -326,7 +327,9 @@ class ModalSandbox:
         variables = [f"{name}={value}" for name, value in merged.items()]
         if script is not None:
             size = len(script) + sum(map(len, variables))
-            if (size * 4 > ARGUMENT_BYTES and _too_long([script, *variables])) or _odd(script):
+            if (size * 4 > ARGUMENT_BYTES and _too_long([script, *variables])) or is_no_argument(
+                script
+            ):
                 data = script.encode("utf-8", "surrogatepass")
                 await self.script("spill", lease.name, str(lease.uid), command_id, stdin=data)
                 words.append(f"{ROOT}/slots/{lease.name}/spill-{command_id}")
@@ -335,7 +338,7 @@ class ModalSandbox:
         limit_s = math.ceil(timeout_s + BACKSTOP_S)
         prefix = [lease.name, str(lease.uid), str(limit_s), command_id, cwd]
         prefix += [str(int(bool(stdin))), str(len(variables)), *variables]
-        if _odd("".join(variables) + cwd) or _too_long([*prefix, *words]):
+        if is_no_argument("".join(variables) + cwd) or _too_long([*prefix, *words]):
             raise SandboxError("the command's environment or arguments do not fit a command line")
         self.touched = time.monotonic()
         done = await run_process(
@@ -379,11 +382,6 @@ class ModalSandbox:
 
 def _too_long(words: Sequence[str]) -> bool:
     return sum(len(word.encode("utf-8", "surrogatepass")) + 1 for word in words) > ARGUMENT_BYTES
-
-
-def _odd(text: str) -> bool:
-    """Whether the text cannot be passed as an argument: it has a NUL or invalid Unicode."""
-    return "\0" in text or (not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text))
 
 
 def _tail(done: ExecutionResult) -> str:

@@ -11,11 +11,13 @@ import contextlib
 import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any
 
-from hermes_queue.cancellation import end_tasks, unbroken
+from hermes_queue.cancellation import end_tasks
 from hermes_queue.errors import SandboxError
 from hermes_queue.sandbox.base import TIMEOUT_EXIT_CODE, ExecutionResult
+from hermes_queue.sandbox.commands.deadline import ran_out_of_time
 from hermes_queue.sandbox.commands.marked import MarkedStream
 from hermes_queue.sandbox.modal.failures import explained, translated
 
@@ -93,7 +95,8 @@ async def run_process(
     waiting = asyncio.create_task(process.wait.aio())
     feeding = [asyncio.create_task(_feed(process.stdin, stdin))] if stdin else []
     try:
-        timed_out = await _wait(waiting, timeout_s, kill)
+        ending = None if kill is None else partial(_end, waiting, kill)
+        timed_out = await ran_out_of_time(waiting, timeout_s, ending, who="sandbox")
         with explained("running a command", gone=True):
             code = waiting.result()
         # A killed wrapper writes no mark.
@@ -121,23 +124,6 @@ async def start_process(sandbox: Any, argv: Sequence[str], limit_s: int) -> Any:
     with explained("starting a command", gone=True):
         async with asyncio.timeout(START_S):
             return await sandbox.exec.aio(*argv, timeout=limit_s, text=False)
-
-
-async def _wait(waiting: asyncio.Future[int], timeout_s: float, kill: Kill | None) -> bool:
-    """Wait for `waiting`; returns whether time ran out."""
-    try:
-        await asyncio.wait({waiting}, timeout=timeout_s)
-    except asyncio.CancelledError:
-        if kill is not None:
-            with contextlib.suppress(SandboxError):  # the slot's reset tries again
-                await unbroken(_end(waiting, kill))
-        raise
-    if waiting.done():
-        return False
-    if kill is None:
-        raise SandboxError(f"the sandbox did not answer within {timeout_s:g} s")
-    await unbroken(_end(waiting, kill))
-    return True
 
 
 async def _end(waiting: asyncio.Future[int], kill: Kill) -> None:

@@ -17,11 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hermes_queue.sandbox.host.bubblewrap import INIT_PLACE, Bubblewrap
+from hermes_queue.sandbox.host.bubblewrap import INIT_PLACE
 from hermes_queue.sandbox.host.cgroups import ControlGroups, ProcessLimit
 from hermes_queue.sandbox.host.execution import memory_file
 from hermes_queue.sandbox.host.isolation import FencePrograms
-from hermes_queue.sandbox.host.spawner import Confinement, SlotAccount, Spawner, Spawners
+from hermes_queue.sandbox.host.spawned import SpawnedBubblewrap
+from hermes_queue.sandbox.host.spawner import Confinement, SlotAccount, Spawners
 from hermes_queue.sandbox.host.user_namespaces import IdMap, UserNamespaces
 from hermes_queue.sandbox.rootfs import boot_process
 from hermes_queue.sandbox.rootfs.place import SlotPlace
@@ -65,8 +66,8 @@ class RootfsOptions:
         return self.ids.host_id
 
 
-class RootfsFence(Bubblewrap):
-    """Holds one slot's commands together; see `BubblewrapFence` for what it has in common."""
+class RootfsFence(SpawnedBubblewrap):
+    """Holds the commands of one slot with an image together."""
 
     def __init__(
         self,
@@ -83,7 +84,6 @@ class RootfsFence(Bubblewrap):
         self.account: SlotAccount | None = SlotAccount(0, 0, (), "/root", options.uid)
         """Whom commands run as, unless they say otherwise."""
         self._spawners = spawners
-        self._spawner: Spawner | None = None
         self._users: UserNamespaces | None = None
         self._request = -1
 
@@ -151,32 +151,9 @@ class RootfsFence(Bubblewrap):
         return self.options.workdir
 
     @property
-    def spawner(self) -> Spawner:
-        """What starts commands in it, once it has begun, with the capabilities of root inside."""
-        assert self._spawner is not None  # noqa: S101 - begun
-        return self._spawner
-
-    @property
-    def has_own_network(self) -> bool:
-        """Whether the slot has a loopback interface of its own."""
-        return self.has_own("net")
-
-    @property
     def uid(self) -> int:
         """Host uid of its commands."""
         return self.account.host_uid if self.account else self.options.uid
-
-    def ends(self) -> list[asyncio.Future[Any]]:
-        """Futures of which one is done when it has died."""
-        return [self.ended, self.spawner.ended]
-
-    def is_alive(self) -> bool:
-        """See `Bubblewrap`."""
-        return super().is_alive() and not self.spawner.is_lost
-
-    async def ended_from_inside(self) -> bool:
-        """See `Bubblewrap`. Nothing inside reaches the spawner."""
-        return not super().is_alive() and await super().ended_from_inside()
 
     def environment(self) -> dict[str, str]:
         """The clean environment that commands start with; HOME is the account's."""
@@ -185,14 +162,6 @@ class RootfsFence(Bubblewrap):
     async def _sweep(self) -> None:
         # Not with a program of the slot, which may be an agent's.
         self.spawner.kill_all()
-
-    async def kill(self) -> None:
-        """See `Bubblewrap`."""
-        try:
-            await super().kill()
-        finally:
-            if self._spawner is not None:
-                self._spawner.close()
 
 
 def boot_request(ids: IdMap, users: UserNamespaces, place: Path) -> dict[str, Any]:
