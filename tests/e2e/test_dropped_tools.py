@@ -6,14 +6,13 @@ import json
 import os
 import shutil
 import subprocess
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
+from json_server import json_server
 from redis_server import RedisServer
 from worker_process import closing_workers
 from zygote import run_forked
@@ -35,39 +34,20 @@ def reply(body: dict[str, Any]) -> str:
     return f"It is \\boxed{{{number}}}"
 
 
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        status, answer = 404, dict[str, Any]()
-        if self.path == "/v1/chat/completions":
-            tokens = len(json.dumps(body["messages"])) // 4  # tools are no part of the prompt
-            message = {"role": "assistant", "content": reply(body)}
-            usage = {"prompt_tokens": tokens, "completion_tokens": 5}
-            choices = [{"message": message, "finish_reason": "stop"}]
-            status, answer = 200, {"choices": choices, "usage": usage}
-        data = json.dumps(answer).encode()
-        self.send_response(status)
-        self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
+def respond(path: str, body: dict[str, Any], _: str) -> tuple[int, dict[str, Any]]:
+    if path != "/v1/chat/completions" or not body:
+        return 404, {}
+    tokens = len(json.dumps(body["messages"])) // 4  # tools are no part of the prompt
+    message = {"role": "assistant", "content": reply(body)}
+    usage = {"prompt_tokens": tokens, "completion_tokens": 5}
+    choices = [{"message": message, "finish_reason": "stop"}]
+    return 200, {"choices": choices, "usage": usage}
 
 
 @pytest.fixture
 def url() -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_address[1]}/v1"
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with json_server(respond) as address:
+        yield f"{address}/v1"
 
 
 def run(url: str, out: Path, *flags: str, redis_url: str = "") -> Done:
