@@ -56,16 +56,24 @@ async def import_root(
 
 
 async def _with_root(archive: Path) -> AsyncIterator[bytes]:
-    """The archive behind an entry for its root.
+    """The archive, behind an entry for its root if it has none.
 
     Podman gives "/" a mode without write permission where the archive has no entry for it, and
     root without DAC_OVERRIDE could then make no directory there.
     """
-    root = tarfile.TarInfo("./")
-    root.type, root.mode = tarfile.DIRTYPE, 0o755
-    yield root.tobuf(tarfile.GNU_FORMAT)
+    if not await asyncio.to_thread(
+        _has_root, archive
+    ):  # Docker refuses an entry that is there twice
+        root = tarfile.TarInfo("./")
+        root.type, root.mode = tarfile.DIRTYPE, 0o755
+        yield root.tobuf(tarfile.GNU_FORMAT)
     async for chunk in _chunks(archive):
         yield chunk
+
+
+def _has_root(archive: Path) -> bool:
+    with tarfile.open(archive, "r:") as tar:
+        return any(not entry.name.strip("./") for entry in tar)
 
 
 async def _chunks(archive: Path) -> AsyncIterator[bytes]:
