@@ -9,6 +9,8 @@ import redis.asyncio
 from hermes_queue.keyspace.connection import explained
 
 _PAGE = 16
+_GIVEN_BACK_S = 365 * 86400.0
+"""Idle time recorded for a delivery that was given back: stale by any `stale_s`."""
 
 Entries = list[tuple[bytes, dict[bytes, bytes]]]
 """Stream entries: id and fields."""
@@ -62,10 +64,10 @@ class Deliveries:
         ids = [entry["message_id"] for entry in page]
         return ids, f"({ids[-1].decode()}" if len(ids) == _PAGE else ""
 
-    async def ours(self, at_most: int) -> list[bytes]:
-        """Ids of the pending deliveries of this consumer."""
+    async def ours(self, at_most: int, after: str = "-") -> list[bytes]:
+        """Ids of the pending deliveries of this consumer from the cursor `after` on, see `page`."""
         pending = await self._client.xpending_range(
-            self._stream, self._group, "-", "+", at_most, self._consumer
+            self._stream, self._group, after, "+", at_most, self._consumer
         )
         return [entry["message_id"] for entry in pending]
 
@@ -78,19 +80,38 @@ class Deliveries:
         )
         return [entry for entry in entries if entry[0] is not None]
 
-    async def hold(
-        self, entry_id: bytes, idle_s: float = 0.0, deliveries: int | None = None
-    ) -> None:
-        """Hold a delivery as if it had been made `idle_s` ago, without counting another delivery.
-
-        Args:
-            entry_id: the delivery.
-            idle_s: idle time that Redis records for it.
-            deliveries: delivery count that Redis records for it; None leaves it unchanged.
+    async def hold(self, entry_id: bytes) -> None:
+        """Hold a delivery as if it had been made now, without counting another delivery.
 
         Raises:
             RedisUnavailable, RedisFull: the delivery is unchanged.
         """
+        await self._hold(entry_id)
+
+    async def give_back(self, entry_id: bytes, *, counted: bool) -> None:
+        """Make a delivery of ours stale, so that it is made again soon. Safe to repeat.
+
+        What was given back already, or what another consumer has taken over, is left alone.
+
+        Args:
+            entry_id: the delivery.
+            counted: False to record one delivery less.
+
+        Raises:
+            RedisUnavailable, RedisFull: the delivery is unchanged.
+        """
+        with explained(self._url):
+            found = await self._client.xpending_range(
+                self._stream, self._group, entry_id, entry_id, 1, self._consumer
+            )
+        given_back_ms = int(1000 * _GIVEN_BACK_S)
+        if not found or found[0]["time_since_delivered"] >= given_back_ms:
+            return
+        before = None if counted else max(0, int(found[0]["times_delivered"]) - 1)
+        await self._hold(entry_id, given_back_ms, before)
+
+    async def _hold(self, entry_id: bytes, idle_ms: int = 0, deliveries: int | None = None) -> None:
+        """Record an idle time and a delivery count; None leaves the count unchanged."""
         with explained(self._url):
             await self._client.xclaim(
                 self._stream,
@@ -98,7 +119,7 @@ class Deliveries:
                 self._consumer,
                 min_idle_time=0,
                 message_ids=[entry_id],
-                idle=int(idle_s * 1000),
+                idle=idle_ms,
                 retrycount=deliveries,
                 justid=True,
             )

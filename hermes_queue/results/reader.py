@@ -33,8 +33,6 @@ from hermes_queue.results.filters import GroupFilter
 from hermes_queue.results.stored import group_fields
 
 STREAM = "results"
-_GIVEN_BACK_S = 365 * 86400.0
-"""Idle time recorded for a delivery that was given back: stale by any `stale_s`."""
 _OUTAGE = (redis.ConnectionError, redis.TimeoutError, OSError)
 
 logger = logging.getLogger(__name__)
@@ -114,10 +112,14 @@ class StreamReader:
         self._claimed = 0.0
         self._stale_cursor = "-"
         self._missed_cursor = "-"
-        """Cursor for pending deliveries of ours that never reached us, because they were made to an
-        earlier process of this name or because the reply was lost; "" = there are none."""
+        """Cursor for deliveries of ours that were made to an earlier process of this name, or of
+        which the reply was lost; "" = there are none."""
         self._broken_off = False
         """Whether the last read may have delivered entries in a reply that we did not receive."""
+        self._read_to = "-"
+        """Cursor behind the last entry that a read delivered."""
+        self._claiming: bytes | None = None
+        """A delivery that may be ours by a claim whose reply we have not received."""
         self._unanswered: set[bytes] = set()
         """Entries yielded and not acknowledged yet."""
         self._waiting: list[bytes] = []
@@ -215,10 +217,12 @@ class StreamReader:
         self._broken_off = True
         entries = await self._pending.read(self._prefetch, block_ms)
         self._broken_off = False
+        if entries:
+            self._read_to = f"({entries[-1][0].decode()}"
         return entries, False
 
     async def _claim_stale(self, stale_s: float) -> Entries:
-        """Take over one stale delivery of a silent consumer, and renew our own stale ones."""
+        """Take over one stale delivery of a silent consumer; renew our own stale ones."""
         idle_ms = int(stale_s * 1000)
         page, after = await self._pending.page(self._stale_cursor, idle_ms=idle_ms)
         # Ours go stale too while the application works on them. Without a renewal here, another
@@ -230,10 +234,7 @@ class StreamReader:
         return taken
 
     async def _claim_missed(self) -> Entries:
-        """Claim one delivery of ours that never reached us.
-
-        Deliveries in hand are left alone, so that they do not count twice.
-        """
+        """Claim one delivery of ours that never reached us; those in hand must not count twice."""
         page, after = await self._pending.page(self._missed_cursor, ours=True)
         taken, self._missed_cursor = await self._take_first(page, after, 0)
         return taken
@@ -246,7 +247,10 @@ class StreamReader:
         """
         for entry_id in page:
             if entry_id not in self._unanswered:
-                return await self._pending.take(entry_id, idle_ms), f"({entry_id.decode()}"
+                self._claiming = entry_id
+                taken = await self._pending.take(entry_id, idle_ms)
+                self._claiming = None
+                return taken, f"({entry_id.decode()}"
         return [], after
 
     async def _deliver_patiently(
@@ -290,22 +294,22 @@ class StreamReader:
         return delivered
 
     async def give_back(self) -> None:
-        """Release deliveries that were read but never yielded. Best effort, called on shutdown."""
+        """Release deliveries that were never yielded. Best effort, called on shutdown."""
         try:
             for entry_id in [*self._waiting, *await self._never_seen()]:
-                await self._pending.hold(entry_id, idle_s=_GIVEN_BACK_S, deliveries=0)
+                await self._pending.give_back(entry_id, counted=False)
         except HermesQueueError as error:
             logger.debug("cannot give back deliveries, they become stale: %s", error)
         self._waiting.clear()
 
     async def _never_seen(self) -> list[bytes]:
         """Deliveries in a reply that we did not receive."""
-        if not self._broken_off:
-            return []
+        unseen = [self._claiming] if self._claiming else []
         held = self._unanswered | set(self._waiting)
-        with explained(self._url):
-            ours = await self._pending.ours(len(held) + self._prefetch)
-        return [entry_id for entry_id in ours if entry_id not in held]
+        if self._broken_off:
+            with explained(self._url):
+                unseen += await self._pending.ours(len(held) + self._prefetch, self._read_to)
+        return [entry_id for entry_id in unseen if entry_id not in held]
 
     async def keep(self, every_s: float) -> None:
         """Renew our unacknowledged deliveries every `every_s` seconds, until cancelled."""
@@ -334,8 +338,7 @@ class StreamReader:
 
     async def _nack(self, entry_id: bytes, counted: bool) -> None:
         with self._answering(entry_id):
-            before = None if counted else max(0, await self._pending.times(entry_id) - 1)
-            await self._pending.hold(entry_id, idle_s=_GIVEN_BACK_S, deliveries=before)
+            await self._pending.give_back(entry_id, counted=counted)
 
     @contextmanager
     def _answering(self, entry_id: bytes) -> Iterator[None]:

@@ -140,28 +140,102 @@ async def test_what_was_handed_out_in_an_answer_that_never_came_is_delivered(led
     await groups.aclose()
 
 
-async def test_an_answer_that_came_as_the_consumer_was_told_to_end_uses_up_no_delivery(
-    ledger, monkeypatch
-):
-    answered, given = asyncio.Event(), Deliveries.read
+def counts(ledger: Ledger) -> list[int]:
+    """How often each pending entry was delivered."""
+    pending = ledger.client.xpending_range("hq:results", "trainer", "-", "+", 100)
+    return [entry["times_delivered"] for entry in pending]
 
-    async def read_too_late(self, *args):
+
+async def ended_before_the_answer(method: str, monkeypatch, reading) -> None:
+    """Cancel `reading` once Redis has handed out entries by `method`, before it has the answer."""
+    answered, given = asyncio.Event(), getattr(Deliveries, method)
+
+    async def answer_too_late(self, *args):
         entries = await given(self, *args)
         if answered.is_set() or not entries:
             return entries
         answered.set()
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(Deliveries, "read", read_too_late)
+    with monkeypatch.context() as patch:
+        patch.setattr(Deliveries, method, answer_too_late)
+        task = asyncio.ensure_future(reading)
+        await answered.wait()
+        task.cancel()
+        await asyncio.wait({task})
+    assert task.cancelled()
+
+
+async def test_an_answer_that_came_as_the_consumer_was_told_to_end_uses_up_no_delivery(
+    ledger, monkeypatch
+):
     publish(ledger, "one", "two")
-    reading = asyncio.create_task(read(ledger.url))
-    await answered.wait()
-    reading.cancel()
-    await asyncio.wait({reading})
-    assert reading.cancelled()
-    pending = ledger.client.xpending_range("hq:results", "trainer", "-", "+", 10)
-    assert [entry["times_delivered"] for entry in pending] == [0, 0]
+    await ended_before_the_answer("read", monkeypatch, read(ledger.url))
+    assert counts(ledger) == [0, 0]
     assert await read(ledger.url, consumer="c2") == ["one", "two"]
+
+
+@pytest.mark.parametrize("consumer", ["c1", "another"])
+async def test_a_claim_that_was_answered_as_the_consumer_was_told_to_end_uses_up_no_delivery(
+    ledger, monkeypatch, consumer
+):
+    publish(ledger, "one", "two")
+    assert await read(ledger.url, ack=False) == ["one", "two"]
+    again = read(ledger.url, consumer, stale_s=3600 if consumer == "c1" else 0.0)
+    await ended_before_the_answer("take", monkeypatch, again)
+    assert counts(ledger) == [1, 1]
+    assert await read(ledger.url, consumer="c3", stale_s=0.0) == ["one", "two"]
+
+
+async def test_what_was_taken_over_and_never_seen_keeps_its_earlier_deliveries(ledger, monkeypatch):
+    publish(ledger, "one")
+    for _ in range(3):
+        assert await read(ledger.url, ack=False) == ["one"]
+    await ended_before_the_answer("times", monkeypatch, read(ledger.url))
+    assert counts(ledger) == [3]
+
+
+async def test_deliveries_that_were_refused_count_although_the_consumer_ends_while_it_reads(
+    ledger, monkeypatch
+):
+    publish(ledger, "one", "two")
+
+    async def refuse_then_read() -> None:
+        options = {"consumer": "c1", "prefetch": 1}
+        async for group in hermes_queue.consume("trainer", url=ledger.url, **options):
+            await group.nack()
+            if group.instance_id == "two":
+                publish(ledger, "three")
+                refused.set()
+
+    refused = asyncio.Event()
+    given = Deliveries.read
+
+    async def lost_once_refused(self, *args):
+        entries = await given(self, *args)
+        if refused.is_set() and entries:
+            lost.set()
+            await asyncio.Event().wait()
+        return entries
+
+    lost = asyncio.Event()
+    monkeypatch.setattr(Deliveries, "read", lost_once_refused)
+    task = asyncio.ensure_future(refuse_then_read())
+    await lost.wait()
+    task.cancel()
+    await asyncio.wait({task})
+    assert counts(ledger) == [1, 1, 0]
+
+
+async def test_giving_back_late_takes_nothing_from_the_consumer_that_has_taken_over(ledger):
+    publish(ledger, "one")
+    groups = hermes_queue.consume("trainer", url=ledger.url, consumer="slow")
+    late = await anext(groups)
+    assert await read(ledger.url, "quick", stale_s=0.0, ack=False) == ["one"]
+    await late.nack()
+    await groups.aclose()
+    [held] = ledger.client.xpending_range("hq:results", "trainer", "-", "+", 1)
+    assert (held["consumer"], held["times_delivered"]) == (b"quick", 2)
 
 
 @pytest.mark.parametrize("answer", ["ack", "nack"])
