@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from records import make_job, make_record
+from small_files import small_files
 
 from hermes_queue.errors import ConfigurationError, HermesQueueError
 from hermes_queue.models import (
@@ -44,16 +42,6 @@ def rows(folder: Path) -> list[dict]:
     return [
         row for path in sorted(folder.glob("*.parquet")) for row in pq.read_table(path).to_pylist()
     ]
-
-
-@contextmanager
-def no_room_beyond(size_bytes: int) -> Iterator[None]:
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_token_sequences_come_back_bit_for_bit(tmp_path: Path) -> None:
@@ -171,7 +159,7 @@ def test_a_full_disk_refuses_what_it_has_no_room_for_and_keeps_the_rest(tmp_path
         sink.write(made[:4])
         size = (tmp_path / ".journal").stat().st_size
         with (
-            no_room_beyond(size + 50),
+            small_files(size + 50),
             pytest.raises(HermesQueueError, match="cannot write results"),
         ):
             sink.write(made[4:8])
@@ -183,7 +171,7 @@ def test_a_shard_without_room_waits_in_the_journal(tmp_path: Path) -> None:
     made = records(6)
     sink = ParquetSink(tmp_path, ShardOptions(shard_rows=100))
     sink.write(made)
-    with no_room_beyond(100), pytest.raises(HermesQueueError, match="cannot be written"):
+    with small_files(100), pytest.raises(HermesQueueError, match="cannot be written"):
         sink.close()
     assert [path.name for path in tmp_path.iterdir()] == [".journal"]
     with ParquetSink(tmp_path) as again:

@@ -15,6 +15,7 @@ from ports import free_port
 from records import make_job, make_record
 from scrape import scrape, value
 from sink_process import SinkProcess, run_sink
+from small_files import ONLY_SMALL_FILES
 from worker_process import wait_until
 
 from hermes_queue.cli import cli
@@ -186,15 +187,12 @@ def test_a_sink_that_stands_still_keeps_nothing_from_another(ledger, tmp_path):
         assert sorted(ids("jsonl", out)) == sorted(published)
 
 
-SMALL_FILES = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({0}, {0}))"
-
-
 @pytest.mark.parametrize("kind", ["parquet", "sharegpt"])
 def test_a_sink_whose_disk_was_full_has_every_row_once_there_is_room(kind, ledger, tmp_path):
     published = publish(ledger, range(40))
     out = tmp_path / OUT[kind]
     flags = ["sink", kind, "--out", out, "--run", "run", "--until-done"]
-    full = run_sink(ledger, *flags, before=SMALL_FILES.format(9000))
+    full = run_sink(ledger, *flags, before=ONLY_SMALL_FILES.format(9000))
     assert full.returncode == 1, full.stderr
     assert "error:" in full.stderr
     assert "cannot" in full.stderr

@@ -11,6 +11,7 @@ from ledger_steps import begin, enqueue
 from ledger_steps import publish as publish_record
 from records import make_job, make_record
 from sink_process import run_sink
+from small_files import ONLY_SMALL_FILES
 
 from hermes_queue.ledger import Ledger
 
@@ -37,15 +38,12 @@ def pending(ledger: Ledger) -> list[dict]:
     return ledger.client.xpending_range("hq:results", group["name"], "-", "+", 100)
 
 
-SMALL_FILES = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (900, 900))"
-
-
 def test_a_full_disk_uses_up_no_delivery(ledger, tmp_path):
     published = publish(ledger, *(f"i{n}" for n in range(20)))
     out = tmp_path / "s.jsonl"
     flags = ["sink", "sharegpt", "--out", out, "--run", "run", "--until-done", "--quiet"]
     for _ in range(2):
-        full = run_sink(ledger, *flags, before=SMALL_FILES)
+        full = run_sink(ledger, *flags, before=ONLY_SMALL_FILES.format(900))
         assert full.returncode == 1, full.stderr
         assert {entry["times_delivered"] for entry in pending(ledger)} == {0}
     done = run_sink(ledger, *flags)

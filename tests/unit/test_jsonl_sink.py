@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
-import resource
 from pathlib import Path
 
 import pytest
+from small_files import small_files
 
 from hermes_queue.errors import ConfigurationError, HermesQueueError
 from hermes_queue.models import AgentSpec, Message, ScoredTrajectory, make_ids
@@ -116,16 +116,14 @@ def test_records_with_reordered_fields_are_recognised(path: Path) -> None:
 
 
 def test_a_full_disk_keeps_what_was_there_and_says_so(path: Path) -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     with JsonlSink(path) as sink:
         sink.write([trajectory(0)])
         before = path.read_bytes()
-        resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 100, hard))
-        try:
-            with pytest.raises(HermesQueueError, match="cannot write results"):
-                sink.write([trajectory(1)])
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        with (
+            small_files(len(before) + 100),
+            pytest.raises(HermesQueueError, match="cannot write results"),
+        ):
+            sink.write([trajectory(1)])
         assert path.read_bytes() == before
         assert sink.write([trajectory(1)]) == 1
     assert len(read(path)) == 2
