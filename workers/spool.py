@@ -150,11 +150,11 @@ class Spool:
         """Number of this process's records that wait for Redis."""
         return sum(len(file.left) for file in list(self._own.values()))
 
-    def leftovers(self, on_dead: Callable[[str], None] | None = None) -> Iterator[SpooledRecord]:
+    def leftovers(self, on_dead: Callable[[str], bool] | None = None) -> Iterator[SpooledRecord]:
         """Yield the records of dead workers of this host, oldest directory first.
 
         `on_dead` is called with each of these workers after its last record. Their empty
-        directories are removed.
+        directories are removed unless it returns False, and are found again then.
         """
         for directory in sorted(self._base.iterdir(), key=_changed):
             if directory == self._directory or not directory.is_dir():
@@ -164,9 +164,8 @@ class Spool:
                 continue
             try:
                 yield from self._found(directory)
-                if on_dead:
-                    on_dead(directory.name)
-                self._remove_if_empty(directory)
+                if on_dead is None or on_dead(directory.name):
+                    self._remove_if_empty(directory)
             finally:
                 os.close(lock)
 

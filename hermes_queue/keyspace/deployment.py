@@ -25,6 +25,8 @@ T = TypeVar("T")
 
 LIFE_TTL_S = 86400
 """Seconds after a worker's last beat in which its death can be examined."""
+LEFT_TO_PARENT = -2
+"""Answer of `worker_ended`: the worker's parent lives and reports the death."""
 
 
 class Deployment:
@@ -136,11 +138,13 @@ class Deployment:
         ttl_s: float,
         boot_id: str = "",
         shutting_down: bool = False,
+        parent: str = "",
     ) -> None:
         """Report that this worker lives, with facts about it.
 
         After `ttl_s` seconds it counts as silent. `boot_id` identifies the current boot of its
         host, "" = unknown. While it is `shutting_down`, its death is not held against its jobs.
+        `parent` is the worker that started it for the quarantine, "" = none.
         """
         self.call(
             "beat",
@@ -149,6 +153,7 @@ class Deployment:
             ttl_s=ttl_s,
             boot_id=boot_id,
             shutting_down=shutting_down,
+            parent=parent,
             life_ttl_s=LIFE_TTL_S,
         )
 
@@ -158,7 +163,8 @@ class Deployment:
         `witnessed`: this process is its parent.
 
         Returns:
-            The number of expired leases; -1 if the worker is unknown or ran under another boot.
+            The number of expired leases; -1 if the worker is unknown or ran under another boot;
+            `LEFT_TO_PARENT` if its parent lives, which will report it.
         """
         ttl_s = LIFE_TTL_S
         ended = self.call(

@@ -25,6 +25,10 @@ def test_a_poison_job_is_quarantined_and_buried_and_its_neighbours_are_measured(
         "PYTHONPATH": os.pathsep.join(filter(None, [SUPPORT, os.environ.get("PYTHONPATH")])),
         "HERMES_QUEUE_RETRY_QUARANTINE_DEATHS": "2",
         "HERMES_QUEUE_RETRY_MAX_DEATHS": "2",
+        # The search for dead neighbours finds a child dead before its parent looks after it.
+        "HERMES_QUEUE_LEASE_RENEW_S": "0.5",
+        "HERMES_QUEUE_LEASE_SWEEP_S": "0.5",
+        "HERMES_QUEUE_LEASE_MOVER_S": "3",
     }
     over = threading.Event()
     # Its supervisor starts it again: who waited for it to be ready might find it dead already.

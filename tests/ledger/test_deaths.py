@@ -7,6 +7,7 @@ import time
 from ledger_steps import SWEEP, age_lease, begin, enqueue, swept
 from records import make_job
 
+from hermes_queue.keyspace.deployment import LEFT_TO_PARENT
 from hermes_queue.queues import queue_name
 
 BOOT = "0b1c"
@@ -72,6 +73,26 @@ def test_a_death_alone_counts_in_full_when_a_living_parent_saw_it_and_else_a_thi
         kill(ledger, f"both{n}", [job])
     assert held(ledger, job)[2:] == (1, 3)
     assert begin(ledger, job).deaths == 2
+
+
+def test_the_death_of_a_child_is_left_to_its_parent_while_that_lives(ledger):
+    [job] = enqueue(ledger, make_job())
+    swept(ledger)
+    for n in range(2):
+        kill(ledger, f"w{n}", [job])
+    live(ledger, "parent")
+    for n in range(2):
+        live(ledger, f"child{n}", parent="parent")
+        assert begin(ledger, job, owner=f"child{n}").verdict == "run"
+        assert ledger.worker_ended(f"child{n}", boot_id=BOOT) == LEFT_TO_PARENT
+        assert ledger.sweep(**SWEEP) == []
+        if n == 0:
+            assert ledger.worker_ended("child0", boot_id=BOOT, witnessed=True) == 1
+        else:
+            assert ledger.worker_ended("parent", boot_id=BOOT) == 0
+            assert ledger.worker_ended("child1", boot_id=BOOT) == 1
+        assert ledger.sweep(**SWEEP) == [job.trajectory_id]
+        assert held(ledger, job)[2:] == (1, n)
 
 
 def test_neither_a_reboot_nor_a_worker_that_was_shutting_down_is_held_against_anybody(ledger):

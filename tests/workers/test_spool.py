@@ -175,6 +175,27 @@ def test_a_shared_file_that_cannot_be_read_stays_for_a_person(tmp_path, redis_se
     assert path.read_bytes() == b"junk"
 
 
+def test_a_dead_child_is_found_again_until_its_parent_has_reported_it(
+    tmp_path, redis_server: RedisServer
+):
+    with redis_server.client(decode_responses=False) as client:
+        ledger = Ledger(client, prefix="hq:", url=redis_server.url)
+        ledger.beat("parent", {}, ttl_s=60, boot_id=boot_id())
+        ledger.beat("child", {}, ttl_s=60, boot_id=boot_id(), parent="parent")
+        os.close(Spool(tmp_path, "d", "child")._lock)
+        [lock] = tmp_path.rglob("child/lock")
+        runtime = Runtime(
+            owner="alive", ledger=ledger, backend=None, spool=Spool(tmp_path, "d", "alive")
+        )  # type: ignore[arg-type]
+        assert publish_leftovers(runtime) == 0
+        assert lock.exists()
+        assert len(ledger.client.zrange("hq:workers", 0, -1)) == 2
+        ledger.worker_ended("child", boot_id=boot_id(), witnessed=True)
+        assert publish_leftovers(runtime) == 0
+        assert not lock.exists()
+        runtime.executor.shutdown()
+
+
 def test_the_next_worker_publishes_what_a_dead_one_had_finished_and_takes_back_the_rest(
     tmp_path, redis_server: RedisServer
 ):

@@ -28,7 +28,7 @@ from workers.upkeep.blocked_loop import BlockedLoop
 from workers.upkeep.duties import Duties, Duty
 from workers.upkeep.inventory import Inventory
 from workers.upkeep.janitor import Janitor
-from workers.upkeep.quarantine import QuarantineWorkers, boot_id
+from workers.upkeep.quarantine import QuarantineWorkers, boot_id, parent_worker
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +66,9 @@ class Keeper:
         self._blocked = BlockedLoop(runtime, ledger, loop)
         self._busy_at = time.monotonic()
         slots = TaskPool.instance().limit
-        self._quarantine = QuarantineWorkers(ledger, lambda: INTAKE.lanes, slots=slots)
+        self._quarantine = QuarantineWorkers(
+            ledger, runtime.owner, lambda: INTAKE.lanes, slots=slots
+        )
         self._leaving_reported = False
         """Whether the ledger knows that this worker was ordered to end."""
         self._breakers, letters = Breakers(ledger), DeadLetters(ledger)
@@ -158,6 +160,7 @@ class Keeper:
             ttl_s=self._runtime.lease.duration_s,
             boot_id=boot_id(),
             shutting_down=leaving,
+            parent=parent_worker(),
         )
         self._leaving_reported = leaving
 

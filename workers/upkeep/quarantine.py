@@ -8,6 +8,7 @@ empty. Draining a worker instead would leave the slots of its other jobs empty a
 longest one runs.
 
 A worker notices its child's death at once and reports it, so nobody waits for leases to expire.
+Others that find the child dead leave the report to it as long as it lives.
 The death of a job that ran alone counts against it if the parent survives to report it; if
 parent and child die together, their host may be the cause (`keyspace/lua/include/deaths.lua`).
 """
@@ -41,6 +42,9 @@ _STOP_S = 10.0
 _IDLE_S = 10.0
 _AGAIN_S = 10.0
 """Seconds before the next child is started after one that failed to start."""
+_PARENT = "HERMES_QUARANTINE_PARENT"
+"""Variable that names the parent to its child, by its owner id in the ledger. Not a setting, hence
+without their prefix."""
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -50,6 +54,11 @@ def boot_id() -> str:
         return _BOOT_ID.read_text().strip()
     except OSError:
         return ""
+
+
+def parent_worker() -> str:
+    """Return the owner id of the worker that started this one for its quarantine, or ""."""
+    return os.environ.get(_PARENT, "")
 
 
 class PoisonJob(SandboxError):
@@ -87,12 +96,16 @@ class _Child:
 class QuarantineWorkers:
     """The children of a worker: at most one per size of batch, for all of its normal lanes."""
 
-    def __init__(self, ledger: Ledger, lanes: Callable[[], Sequence[str]], *, slots: int) -> None:
+    def __init__(
+        self, ledger: Ledger, owner: str, lanes: Callable[[], Sequence[str]], *, slots: int
+    ) -> None:
         """Prepare; nothing is started.
 
-        `lanes` returns those that the worker serves now. A child has half of its `slots` at most.
+        `owner` is the worker, and `lanes` returns those that it serves now. A child has half of
+        its `slots` at most.
         """
         self._ledger = ledger
+        self._owner = owner
         self._served = lanes
         self._most = max(1, slots // 2)
         self._children: dict[int, _Child] = {}
@@ -163,6 +176,7 @@ class QuarantineWorkers:
             f"{PREFIX}WORKER_LANES": ",".join(lanes),
             f"{PREFIX}WORKER_EXIT_WHEN_IDLE_S": str(_IDLE_S),
             f"{PREFIX}WORKER_SOFT_SHUTDOWN_S": "0",
+            _PARENT: self._owner,
         }
         if os.environ.get(f"{PREFIX}METRICS_WORKER_PORT"):  # ours is taken, by us
             environment[f"{PREFIX}METRICS_WORKER_PORT"] = "0"

@@ -9,6 +9,7 @@ from functools import partial
 
 from hermes_queue.bodies import codec
 from hermes_queue.errors import HermesQueueError, RedisFull, RedisUnavailable, StoreUnavailable
+from hermes_queue.keyspace.deployment import LEFT_TO_PARENT
 from hermes_queue.ledger import ACCEPTED, Ledger, PublishVerdict
 from hermes_queue.models import ScoredTrajectory
 from workers.runtime import Runtime
@@ -80,13 +81,15 @@ def put_away(spooled: SpooledRecord, record: ScoredTrajectory, verdict: PublishV
     )
 
 
-def _report_death(ledger: Ledger, owner: str) -> None:
+def _report_death(ledger: Ledger, owner: str) -> bool:
+    """Report that `owner` is dead; False if its parent does, and this is to be asked again."""
     try:
         count = ledger.worker_ended(owner, boot_id=boot_id())
     except HermesQueueError as error:  # its leases then expire by themselves
         extra = {"action": "death_unsaid"}
         logger.warning("the death of worker %s cannot be reported: %s", owner, error, extra=extra)
-        return
+        return True
     if count > 0:
         extra = {"action": "death_found"}
         logger.warning("worker %s is dead: %d jobs are taken back", owner, count, extra=extra)
+    return count != LEFT_TO_PARENT
