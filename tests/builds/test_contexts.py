@@ -28,8 +28,8 @@ pytestmark = [
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def store(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ImageStore]:
-    async with own_store(tmp_path_factory.mktemp("images")) as store:
+async def store() -> AsyncIterator[ImageStore]:
+    async with own_store() as store:
         yield store
 
 

@@ -8,6 +8,7 @@ import json
 import os
 import stat
 import tarfile
+import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from hermes_queue.images.fetch.documents import MalformedImage
 from hermes_queue.images.fetch.registry import Registry, check_public, place_of, trusted_hosts
 from hermes_queue.images.spec import ImageSpec
 from hermes_queue.images.store import ImageStore
+from hermes_queue.sandbox.host.paths import remove_tree
 from hermes_queue.sandbox.host.user_namespaces import find_id_map
 from hermes_queue.sandbox.rootfs.steps import RootfsSteps
 from hermes_queue.settings.images import ImageSettings
@@ -33,18 +35,18 @@ here = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def store(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ImageStore]:
+async def store() -> AsyncIterator[ImageStore]:
     """One store for all tests, because a program is copied for it."""
     ids = await asyncio.to_thread(find_id_map, "setpriv")
     if not ids.is_range:
         pytest.skip(f"layers need a range of ids: {ids.reason}")
-    directory = tmp_path_factory.mktemp("images")
-    for place in (directory, *directory.parents):
-        if place.stat().st_uid == os.geteuid():
-            place.chmod(place.stat().st_mode | 0o011)
+    # Not below pytest's directory, which a second run of the same user closes to everybody else.
+    directory = Path(tempfile.mkdtemp(prefix="hermes-queue-test-"))
+    directory.chmod(0o755)
     steps = RootfsSteps.of(directory)
     yield ImageStore(directory / "images", ImageSettings(), steps)
     await steps.close()
+    await asyncio.to_thread(remove_tree, directory)
 
 
 HOSTILE = archive(

@@ -16,6 +16,7 @@ from hermes_queue.images.fetch.archives import import_archive
 from hermes_queue.images.spec import Rootfs
 from hermes_queue.images.steps import LayerStack
 from hermes_queue.images.store import ImageStore
+from hermes_queue.sandbox.host.paths import remove_tree
 from hermes_queue.sandbox.rootfs.steps import RootfsSteps
 from hermes_queue.settings import PathSettings
 from hermes_queue.settings.images import ImageSettings
@@ -83,10 +84,11 @@ def differences(one: Tree, other: Tree) -> list[str]:
 
 
 @asynccontextmanager
-async def own_store(directory: Path) -> AsyncIterator[ImageStore]:
-    """A store of images in `directory` with the base image, emptied at the end."""
-    for place in (directory, *directory.parents):
-        place.chmod(place.stat().st_mode | 0o011)
+async def own_store() -> AsyncIterator[ImageStore]:
+    """A store of images with the base image, in a directory of its own that goes at the end."""
+    # Not below pytest's directory, which a second run of the same user closes to everybody else.
+    directory = Path(tempfile.mkdtemp(prefix="hermes-queue-test-"))
+    directory.chmod(0o755)
     archive = await asyncio.to_thread(base_tarball, PathSettings().cache)
     steps = RootfsSteps.of(directory)
     settings = ImageSettings(base_images=dict.fromkeys(STANDS_FOR, BASE))
@@ -97,6 +99,7 @@ async def own_store(directory: Path) -> AsyncIterator[ImageStore]:
     yield store
     await store.prune(lambda _: True, kept=False)
     await steps.close()
+    await asyncio.to_thread(remove_tree, directory)
 
 
 async def own_tree(store: ImageStore, rootfs: Rootfs) -> Tree:
