@@ -95,6 +95,7 @@ async def make_box(context: SlotContext, task: TaskFolder, mode: GradingMode) ->
     if mode == "restart":
         context.need_outside_changes()
     try:
+        await services.check_not_killed(context)
         await box.kill_all(context)
         notes = await _collect(context, task)
         made = await makers[mode](context, task)

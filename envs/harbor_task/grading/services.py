@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 
 from envs.harbor_task.config import MAIN, CollectHook
 from envs.harbor_task.grading.places import Decisive
@@ -43,6 +44,20 @@ async def place_of(context: SlotContext, service: str | None) -> SlotContext | N
         return await context.service(service or MAIN)
     except ServiceEnded:
         return None
+
+
+async def check_not_killed(context: SlotContext) -> None:
+    """Raise SlotLost if a service was killed from outside: by the host, or by somebody on it.
+
+    What the agent or the tests made of that was not measured. One that has ended by itself, or
+    because of its own limit of memory, is for the tests to see.
+
+    Raises:
+        SandboxError: the sandbox failed.
+    """
+    for service in context.slot.spec.services:
+        with suppress(ServiceEnded):
+            await context.service(service.name)
 
 
 def asked(task: TaskFolder) -> set[str]:
