@@ -29,6 +29,7 @@ from typing import ClassVar
 from envs.base import Verdict
 from envs.harbor_task import box, boxes, cache, cheats, prompt
 from envs.harbor_task.evaluations import is_evaluation
+from envs.harbor_task.grading import services
 from envs.harbor_task.grading.grader import grade
 from envs.harbor_task.item import HarborItem
 from envs.harbor_task.steps import passage, rewards
@@ -87,8 +88,10 @@ class Harbor:
 
         Raises:
             EnvInfraError: it does not become healthy.
-            EnvBug: the task's own check of its initial state fails.
+            EnvBug: the task's own check of its initial state fails, or it has a volume where none
+                can be.
         """
+        services.refuse_hiding(context)
         await box.make_ready(context, item.folder)
         await box.check_initial_state(context, item.folder)
         await passage.begin_first(context, item.folder)
