@@ -23,27 +23,22 @@ agent's files cannot be taken), suspect (programs of the image were changed).
 from __future__ import annotations
 
 import asyncio
-import shlex
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from envs.base import Verdict
 from envs.harbor_task import box, boxes, cache, cheats, prompt
 from envs.harbor_task.evaluations import is_evaluation
+from envs.harbor_task.grading import services
 from envs.harbor_task.grading.grader import grade
 from envs.harbor_task.item import HarborItem
 from envs.harbor_task.steps import passage, rewards
 from envs.harbor_task.steps.folders import StepFolder, is_later, views
-from envs.harbor_task.task import TaskFolder
-from envs.harbor_task.templates import filled
 from hermes_queue.errors import EnvBug
 from hermes_queue.models import Message, ToolCall
 from hermes_queue.sandbox.base import SlotSpec
 from hermes_queue.sandbox.context import SlotContext
-from hermes_queue.settings import HarborSettings
 from hermes_queue.tools.base import make_call
-
-SOLUTION = "/solution"
 
 
 class Harbor:
@@ -93,8 +88,10 @@ class Harbor:
 
         Raises:
             EnvInfraError: it does not become healthy.
-            EnvBug: the task's own check of its initial state fails.
+            EnvBug: the task's own check of its initial state fails, or it has a volume where none
+                can be.
         """
+        services.refuse_hiding(context)
         await box.make_ready(context, item.folder)
         await box.check_initial_state(context, item.folder)
         await passage.begin_first(context, item.folder)
@@ -134,9 +131,9 @@ class Harbor:
         folder = item.folder.solution
         if folder is None:
             raise EnvBug("solution/solve.sh: there is none, so the oracle cannot solve the task")
-        await box.upload(context, folder, SOLUTION)
+        command = await box.put_solution(context, item.folder, folder)
         return [
-            make_call("oracle_0", "terminal", command=_solve(item.folder)),
+            make_call("oracle_0", "terminal", command=command),
             make_call("oracle_1", "submit"),
         ]
 
@@ -147,13 +144,6 @@ class Harbor:
     def tamper(self, item: HarborItem) -> Mapping[str, Sequence[ToolCall | str]]:
         """Ways to a reward without the work."""
         return cheats.cases()
-
-
-def _solve(task: TaskFolder) -> str:
-    """The command line that runs the solution."""
-    own = filled(task.config.solution.env, HarborSettings().env, place="solution.env")
-    words = [f"{name}={text}" for name, text in (("DEBIAN_FRONTEND", "noninteractive"), *own)]
-    return shlex.join(["env", *words, "bash", f"{SOLUTION}/solve.sh"])
 
 
 ENV = Harbor()

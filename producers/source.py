@@ -64,6 +64,10 @@ class Producer:
     open: Callable[[str], Dataset | None] = lambda _: None
     """Open a dataset of a kind that only this producer reads, by the value of `--dataset`; None if
     it is not of that kind. Raises InputError."""
+    evaluation: Callable[[str, str | None], bool] = lambda _, __: False
+    """Whether a dataset is one that models are measured with, by the value of `--dataset` and the
+    split (None for files): its rows then get `evaluation: true`, so nothing is trained on them. The
+    env's `Item` must have that field."""
     limits: Callable[[dict[str, Any], Any], Mapping[str, float]] = lambda _, __: {}
     """The fields of `Limits` that a prepared row has of its own, used where no flag is given. The
     second argument is the `producers.run.options.ProducerOptions` of the command."""

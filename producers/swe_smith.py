@@ -72,6 +72,10 @@ class SweSmithOptions(Options):
     no_images: bool = switch(
         "run rows that name an image outside of it, with --environments or their own environment"
     )
+    evaluation: bool = switch(
+        "mark all rows as an evaluation, whose trajectories no dataset takes; those of SWE-bench "
+        "and of other known benchmarks are marked anyway"
+    )
     check: bool = switch(
         "fetch sources and images, apply patches and build environments on this machine, and list "
         "all faults; runs no tests and enqueues nothing"
@@ -85,7 +89,9 @@ class SweSmithOptions(Options):
 
 
 def _prepare(row: dict[str, Any], options: SweSmithOptions) -> dict[str, Any]:
-    """Apply `--environments`; then `--repo-base-url` and `--python`, which override the row."""
+    """Apply the flags; `--repo-base-url` and `--python` override the row."""
+    if options.evaluation:
+        row = {**row, "evaluation": True}
     if options.environments is not None:
         row = with_environment(row, read_environments(options.environments))
     if options.python is not None and (own := own_environment(row)) is not None:
@@ -141,6 +147,12 @@ def _skip_reason(row: dict[str, Any], options: SweSmithOptions) -> str | None:
     return reason
 
 
+def _evaluation(dataset: str, split: str | None) -> bool:
+    from envs.swe.evaluations import is_benchmark
+
+    return is_benchmark(dataset, split)
+
+
 def _check(items: Sequence[SelectedItem], options: ProducerOptions) -> int | None:
     if not options.own.check:
         return None
@@ -166,6 +178,7 @@ PRODUCER = Producer(
     description="Repositories with a bug and the tests that show it, as trajectory jobs.",
     prepare=_prepare,
     skip_reason=_skip_reason,
+    evaluation=_evaluation,
     check=_check,
     examples=_EXAMPLES,
 )

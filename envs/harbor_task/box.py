@@ -11,12 +11,15 @@ from pathlib import Path
 from envs.harbor_task import tree
 from envs.harbor_task.config import Healthcheck
 from envs.harbor_task.task import StepFiles, TaskFolder
+from envs.harbor_task.templates import filled
 from hermes_queue.errors import EnvBug, EnvInfraError, SandboxError, SlotLost
 from hermes_queue.images.spec import ImageConfig
 from hermes_queue.sandbox.archives import ROOT, packed, write_archive
 from hermes_queue.sandbox.context import SlotContext
+from hermes_queue.settings import HarborSettings
 
 _CHECK = "/hermes-queue-initial"
+_SOLUTION = "/solution"
 SETUP = "setup.sh"
 SETUP_TIMEOUT_S = 600.0
 ENTRYPOINT_LOG = "/logs/agent/entrypoint.log"
@@ -102,6 +105,19 @@ async def try_stages(context: SlotContext, task: TaskFolder) -> None:
     for stage in task.stages:
         with suppress(StageFailed):
             await begin_stage(context, stage)
+
+
+async def put_solution(context: SlotContext, task: TaskFolder, folder: Path) -> str:
+    """Put a solution into the box; returns the command line that runs it.
+
+    Raises:
+        EnvBug: a variable of the task needs one of the worker's that it may not read.
+        SandboxError: the sandbox failed.
+    """
+    own = filled(task.config.solution.env, HarborSettings().env, place="solution.env")
+    await upload(context, folder, _SOLUTION)
+    words = [f"{name}={text}" for name, text in (("DEBIAN_FRONTEND", "noninteractive"), *own)]
+    return shlex.join(["env", *words, "bash", f"{_SOLUTION}/solve.sh"])
 
 
 async def make_log_folders(context: SlotContext) -> None:

@@ -1,6 +1,7 @@
 """Parts of the software-engineering env.
 
 calls.py       tool calls of scripted agents
+evaluations.py rows on which nothing may be trained
 item.py        one dataset row, validated
 patch.py       the agent's changes as a patch, sorted into kept and dropped
 paths.py       paths in rows and patches

@@ -25,6 +25,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from envs.swe.evaluations import is_evaluation
 from envs.swe.images.rows import with_image
 from envs.swe.images.source import ImageSource
 from envs.swe.package.project import EntryPoints, clean_entry_points, normalize
@@ -227,6 +228,9 @@ class Item(BaseModel):
     """May be JSON text."""
     test_secs: float | None = Field(default=None, gt=0)
     """Duration of the graded tests when the row was made."""
+    evaluation: bool = Field(default=False, exclude_if=lambda value: not value)
+    """Whether nothing may be trained on it: sinks refuse its trajectories. Rows of known
+    benchmarks are marked whatever they say; see `envs.swe.evaluations`."""
     full_report: bool = False
     """Whether all other tests also run for an attempt that fails FAIL_TO_PASS tests."""
 
@@ -240,6 +244,8 @@ class Item(BaseModel):
         for key in ("base_commit", "clean_commit", "patch"):
             if known.get(key) == "":
                 del known[key]
+        if is_evaluation(known):
+            known["evaluation"] = True
         source = known.get("source")
         if isinstance(source, Mapping) and "type" not in source:
             known["source"] = {"type": "git", **source}

@@ -97,7 +97,8 @@ class ServiceSlots(Protocol):
         Raises:
             SandboxRejected: there is no such service. Commands raise it if its image has no bash.
             ServiceEnded: it does not run any more.
-            SlotLost: the slot is not leased, or its container is gone.
+            SlotLost: the slot is not leased, its container is gone, or somebody outside has killed
+                the service.
             SandboxError: the sandbox could not answer.
         """
         ...

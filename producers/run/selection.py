@@ -77,6 +77,8 @@ class _Selector:
         settings = ProducerSettings()
         self._cap_bytes, self._inline_bytes = settings.item_max_bytes, settings.item_inline_bytes
         self._columns = _columns(env.Item)
+        name, split = dataset.name, getattr(dataset, "split", None)
+        self._is_evaluation = producer.call("evaluation", name, split, place=f"--dataset {name}")
         self._places: dict[str, SelectedItem] = {}
         self._selection = SelectedItems(dataset.name)
 
@@ -92,6 +94,8 @@ class _Selector:
                     f"{row.place}: prepare of producer {self._producer.name!r} returned "
                     f"{type(data).__name__}, not a dict; correct the hook"
                 )
+            if self._is_evaluation:
+                data = {**data, "evaluation": True}
             if self._requested_ids:
                 instance_id = self._id_of(data)
                 if instance_id not in missing:

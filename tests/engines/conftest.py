@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from hermes_queue.errors import HermesQueueError
 from hermes_queue.images.engine.archive import import_root
 from hermes_queue.images.engine.client import EngineClient, find_engine
 from hermes_queue.images.engine.hosted import EngineImages
+from hermes_queue.sandbox.base import Slot
 from hermes_queue.sandbox.containers.backend import ContainerBackend
 from hermes_queue.sandbox.docker.engine import Engine
 from hermes_queue.sandbox.docker.networks import EngineNetworks
@@ -105,6 +107,27 @@ def kind(request: pytest.FixtureRequest) -> str:
 def engine(kind: str, engines: Callable[[str], EngineProcess]) -> EngineProcess:
     """A running engine of this kind."""
     return engines(kind)
+
+
+@pytest.fixture
+def kill_service(engine: EngineProcess) -> Callable[[Slot, str], Awaitable[None]]:
+    """End a slot's service as an operator of the engine may, or the host without memory."""
+
+    async def kill(slot: Slot, name: str) -> None:
+        client = EngineClient(engine.address)
+        await client.open()
+        try:
+            box = await client.json(f"containers/{slot.sandbox_id}/json")
+            [network] = box["NetworkSettings"]["Networks"]
+            for each in (await client.json(f"networks/{network}"))["Containers"]:
+                found = await client.json(f"containers/{each}/json")
+                if found["Config"]["Hostname"] == name:
+                    os.kill(found["State"]["Pid"], signal.SIGKILL)
+                    await client.json(f"containers/{each}/wait", "POST")
+        finally:
+            await client.close()
+
+    return kill
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,7 @@ from harbor_tasks import write_task
 from envs.base import Verdict
 from envs.harbor import ENV
 from envs.harbor_task.item import HarborItem
+from hermes_queue.errors import SlotLost
 from hermes_queue.sandbox.context import SlotContext
 
 CONFIG = f"""\
@@ -78,11 +79,13 @@ def kind() -> str:
 
 
 @pytest.fixture
-def play(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
+def play(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kill_service: Any) -> Play:
     """Set a task up, let its agent run a command, and one in the service, and grade."""
     monkeypatch.setenv("HERMES_QUEUE_PATHS_CACHE", str(tmp_path / "cache"))
 
-    async def run(command: str, mode: Any = None, inside: str = "", **files: str) -> Verdict:
+    async def run(
+        command: str, mode: Any = None, inside: str = "", killed: bool = False, **files: str
+    ) -> Verdict:
         folder = write_task(tmp_path / "task", **files)
         for name, text in {
             "docker-compose.yaml": COMPOSE,
@@ -102,6 +105,8 @@ def play(bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
         if inside:
             done = await (await context.service("keeper")).run(inside)
             assert done.ok, done.output
+        if killed:
+            await kill_service(context.slot, "keeper")
         verdict = await ENV.verify(item, context, [])
         await bench.backend.release(context.slot)
         return verdict
@@ -136,3 +141,11 @@ async def test_a_service_that_its_client_has_ended_costs_the_answer(play: Play) 
     assert (verdict.score, verdict.report["reason"]) == (0, "graded")
     assert verdict.report["missing_artifacts"] == ["keeper:/srv/answer"]
     assert "service keeper ended with 1" in verdict.report["notes"][0]
+
+
+@pytest.mark.parametrize("mode", ["restart", "transplant"])
+async def test_nothing_is_measured_when_a_service_was_killed_from_outside(
+    play: Play, mode: str
+) -> None:
+    with pytest.raises(SlotLost, match="killed from outside"):
+        await play(PUT.format(42), mode, killed=True, config=CONFIG, test=ASK)

@@ -117,6 +117,31 @@ async def test_services_have_limits_and_no_rights_on_the_host(bench):
     assert (await bench.sh(service, eats)).exit_code == 137
 
 
+async def test_a_service_that_is_killed_from_outside_is_a_lost_slot(bench, kill_service):
+    for look in ("service", "restart"):
+        slot = await bench.slot(SPEC)
+        await kill_service(slot, "web")
+        with pytest.raises(SlotLost, match="killed from outside"):
+            await (
+                bench.backend.service(slot, "web")
+                if look == "service"
+                else bench.backend.restart(slot)
+            )
+
+
+async def test_a_service_that_reaches_its_own_limit_of_memory_has_ended_itself(bench):
+    eats = "sleep 2; exec python3 -c 'x = b\"a\" * (200 << 20)'"
+    eater = ServiceSpec("eater", IMAGE, command=("sh", "-c", eats), memory_mb=64)
+    slot = await bench.slot(dataclasses.replace(SPEC, services=(eater,)))
+
+    async def ends() -> None:
+        while True:
+            await bench.backend.service(slot, "eater")
+
+    with pytest.raises(ServiceEnded, match="ended with 137, out of memory"):
+        await ends()
+
+
 async def test_dependencies_are_waited_for_and_volumes_are_shared(bench):
     data = ServiceVolume("data", "/data")
     seed = ServiceSpec(

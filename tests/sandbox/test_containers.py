@@ -15,6 +15,7 @@ from hermes_queue.errors import ConfigurationError, IsolationUnavailable, Sandbo
 from hermes_queue.images.engine.client import find_engine
 from hermes_queue.sandbox.commands.marked import MAX_NOTE_BYTES, MarkedStream
 from hermes_queue.sandbox.commands.shell import script
+from hermes_queue.sandbox.containers.host import ContainerState
 from hermes_queue.sandbox.containers.leftovers import Leftovers
 from hermes_queue.sandbox.containers.scripts import WAIT
 from hermes_queue.sandbox.docker.changes import file_changes
@@ -160,3 +161,17 @@ def test_workers_that_start_at_the_same_time_know_each_others_containers(tmp_pat
     first.close()
     second.close()
     assert {path.name for path in (tmp_path / "containers").iterdir()} == {"id"}
+
+
+@pytest.mark.parametrize(
+    ("state", "was_killed"),
+    [
+        (ContainerState(running=False, exit_code=137), True),
+        (ContainerState(running=False, exit_code=137, out_of_memory=True), False),
+        (ContainerState(running=False, exit_code=139), False),
+        (ContainerState(running=False, exit_code=0), False),
+        (ContainerState(running=True), False),
+    ],
+)
+def test_only_sigkill_without_a_limit_of_memory_comes_from_outside(state, was_killed):
+    assert state.was_killed is was_killed

@@ -146,6 +146,47 @@ def test_programs_that_the_agent_put_first_do_not_grade(play: Play) -> None:
     assert (restart.score, restart.report["reason"]) == (0, "suspect")
 
 
+def test_settings_in_homes_are_undone_where_the_agents_box_grades(play: Play) -> None:
+    work = """\
+mkdir -p .config /root/.config/pip /srv/u /opt/cfg/pip /home/v/.config/app
+echo "u:x:7:7::/opt/link:/bin/sh" >/etc/passwd; ln -s /srv/u /opt/link
+touch /root/.config/pip/pip.conf /srv/u/.curlrc /home/v/.config/app/a /home/v/.netrc /root/.kept
+ln -s /opt/cfg /home/v/.local; touch /pytest.ini; echo changed >/root/.image
+echo 42 >answer
+"""
+    test = """\
+for name in /root/.config/p* /srv/u/.cur* /home/v/.net* /home/v/.loc* /pytest.ini /root/.im*
+do [ ! -e $name ] && [ ! -L $name ] || exit 0; done
+[ -e ~/.kept ] && [ -e /home/v/.config/app/a ] && [ -e /app/.config ] && [ "$(cat answer)" = 42 ] &&
+echo 1 >/logs/verifier/reward.txt
+"""
+    verdict = play(work, "restart", image={"/root/.image": "of the image"}, test=test)
+    assert verdict.score == 1, verdict.report
+    assert {"/home/v/.local", "/home/v/.netrc", "/srv/u/.curlrc"} <= {*verdict.report["undone"]}
+
+
+def test_an_agents_pytest_and_its_plugins_do_not_grade_where_tests_install_pytest(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HERMES_QUEUE_IMAGES_NETWORK", "open")
+    place = "/opt/venv/lib/python3.11/site-packages"
+    plugin = "'[pytest11]\\nevil = evil\\n'"
+    work = f"""\
+mkdir -p {place}/pytest {place}/evil-1.dist-info {place}/mine /opt/venv/bin
+echo "import os; os._exit(0)" | tee {place}/pytest/__init__.py >{place}/pluggy.py
+printf {plugin} >{place}/evil-1.dist-info/entry_points.txt
+touch {place}/mine/__init__.py; echo exit >/opt/venv/bin/pytest; chmod 755 /opt/venv/bin/pytest
+"""
+    test = f"""\
+pip install pytest || true
+if [ -e {place}/mine/__init__.py ] && [ ! -e {place}/pytest ] && [ ! -e {place}/pluggy.py ] &&
+  [ ! -e /opt/venv/bin/pytest ] && [ ! -e {place}/evil-1.dist-info/entry_points.txt ]
+then echo 1 >/logs/verifier/reward.txt; else echo 0 >/logs/verifier/reward.txt; fi
+"""
+    config = '[environment]\ndocker_image = "debian:bookworm"\n'
+    assert play(work, "restart", config=config, test=test).score == 1
+
+
 def test_a_mode_that_moves_files_leaves_programs_behind(play: Play) -> None:
     config = ImageConfig(env={"PATH": "/opt/venv/bin:/usr/bin:/bin"}, workdir="/app")
     forger = "mkdir -p /opt/venv/bin; printf '#!/bin/sh\\necho 42' >/opt/venv/bin/cat; "

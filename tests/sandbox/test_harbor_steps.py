@@ -113,6 +113,26 @@ def test_a_setup_that_fails_for_everybody_is_a_failure_of_ours(play: Play, step:
         play(["true", "true"], **{f"steps/{step}/workdir/setup.sh": "exit 3"})
 
 
+def test_a_setup_that_needs_what_the_agent_did_not_make_counts_as_0(play: Play) -> None:
+    files = {
+        "steps/one/solution/solve.sh": "mkdir work; echo first >work/one",
+        "steps/two/workdir/setup.sh": "grep -qx first work/one",
+    }
+    verdicts = play(["true", "true"], **files)
+    assert (scores(verdicts), verdicts[1].report["reason"]) == ([0, 0], "setup_failed")
+
+
+def test_a_setup_that_fails_after_the_earlier_solutions_too_is_a_failure_of_ours(
+    play: Play,
+) -> None:
+    files = {
+        "steps/one/solution/solve.sh": "mkdir work; echo first >work/one",
+        "steps/two/workdir/setup.sh": "grep -qx second work/one",
+    }
+    with pytest.raises(EnvInfraError, match="nor where the solutions"):
+        play(["true", "true"], **files)
+
+
 def test_a_backend_that_cannot_keep_a_box_is_refused_before_the_agent_begins(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,12 @@ from envs.harbor_task import box, boxes
 from envs.harbor_task.compose.document import read_document
 from envs.harbor_task.compose.reader import ComposeTask, read_compose
 from envs.harbor_task.config import EnvironmentTable
+from envs.harbor_task.grading.services import refuse_hiding
 from envs.harbor_task.task import TaskFolder
 from hermes_queue.errors import EnvBug, SandboxRejected
-from hermes_queue.images.spec import ImageSpec
-from hermes_queue.sandbox.base import Capabilities, SlotSpec
+from hermes_queue.images.spec import ImageConfig, ImageSpec
+from hermes_queue.sandbox.base import Capabilities, Slot, SlotSpec
+from hermes_queue.sandbox.context import SlotContext
 from hermes_queue.sandbox.services import (
     ServiceDependency,
     ServiceHealthcheck,
@@ -25,6 +28,12 @@ from hermes_queue.sandbox.services import (
 )
 
 MAIN = EnvironmentTable(cpus=2, memory_mb=512, env={"A": "1"})
+
+
+class Alone:
+    """A backend without services."""
+
+    capabilities = Capabilities(isolation=True, images=True)
 
 
 @pytest.fixture
@@ -111,7 +120,7 @@ def test_main_completes_the_tasks_own_table(tmp_path: Path) -> None:
             image: ${MAIN_IMAGE_NAME}
             user: "1000:1000"
             working_dir: /work
-            environment: {TESTS: "${TEST_DIR} ${CPUS} ${MEMORY} $$HOME"}
+            environment: {TESTS: "${TEST_DIR} ${CPUS} ${MEMORY} $$HOME ${CONTEXT_DIR}/a"}
             entrypoint: /start
             command: ["run", "all"]
             volumes: ["${HOST_VERIFIER_LOGS_PATH}:${ENV_VERIFIER_LOGS_PATH}"]
@@ -124,7 +133,7 @@ def test_main_completes_the_tasks_own_table(tmp_path: Path) -> None:
     spec = boxes.agent_spec(task, "default")
     assert (spec.image, spec.workdir) == (ImageSpec("debian:bookworm"), "/work")
     assert (spec.user, task.verifier.user) == ("alice", "1000")
-    assert dict(spec.env) == {"TESTS": "/tests 1 2048M $HOME"}
+    assert dict(spec.env) == {"TESTS": "/tests 1 2048M $HOME /hermes-queue-context/a"}
     assert [(each.name, each.image) for each in spec.services] == [("twin", spec.image)]
     assert boxes.grading_spec(task, "default").services == spec.services
     assert box.program(None, task) == ("/start", "run", "all")
@@ -171,6 +180,10 @@ def test_a_file_that_cannot_be_used_is_a_task_that_is_skipped(tmp_path: Path) ->
         ("volumes: ['./x:/x:ro']", "services.s.volumes.0: .* COPY"),
         ("volumes: ['/var/run/docker.sock:/s']", "services.s.volumes.0"),
         ("volumes: ['other:/x']", "volumes.other: is used, and not declared"),
+        ("volumes: ['x:/']", "services.s.volumes.0: nothing can be mounted at /:"),
+        ("tmpfs: /", "services.s.tmpfs: nothing can be mounted at /:"),
+        ("tmpfs: ['//:size=1m']", "services.s.tmpfs: nothing can be mounted at /:"),
+        ("tmpfs: /proc/sys", "services.s.tmpfs: nothing can be mounted at /proc/sys"),
         ("build: ..", "services.s.build.context: '..' is outside"),
         ("build: {context: ., dockerfile_inline: FROM x}", "services.s.build.dockerfile_inline"),
         ("build: /etc", "services.s.build.context"),
@@ -256,10 +269,44 @@ def test_hostile_files_are_refused_at_little_cost(text: str) -> None:
         read_document(text.encode(), {}, "file")
 
 
-def test_a_backend_without_services_is_refused_before_it_has_a_slot() -> None:
-    class Alone:
-        capabilities = Capabilities(isolation=True, images=True)
+@pytest.mark.parametrize("name", ["${CONTEXT_DIR}", "${CONTEXT_DIR}/db", "${CONTEXT_DIR}/./db/"])
+def test_the_folder_of_the_file_has_a_name_of_its_own(read: Any, tmp_path: Path, name: str) -> None:
+    [found] = read(f"services: {{s: {{build: {{context: '{name}'}}}}}}").services
+    assert found.image.context == str(tmp_path / "db" if "db" in name else tmp_path)
 
+
+def test_the_folder_of_the_file_cannot_be_left_by_its_name(read: Any) -> None:
+    with pytest.raises(EnvBug, match="is outside of"):
+        read("services: {s: {build: '${CONTEXT_DIR}/../x'}}")
+
+
+@pytest.mark.parametrize(
+    ("target", "hides"),
+    [
+        ("/opt", True),
+        ("/opt/venv", True),
+        ("/opt/venv/bin", True),
+        ("/app", True),
+        ("/srv/lib", True),
+        ("/root", True),
+        ("/root/.config/pip", True),
+        ("/home/u", True),
+        ("/home/u/data", False),
+        ("/app/data", False),
+        ("/data", False),
+    ],
+)
+def test_a_volume_over_what_decides_what_runs_is_refused(target: str, hides: bool) -> None:
+    variables = {"PATH": "/opt/venv/bin:/usr/bin", "PYTHONPATH": "/srv/lib"}
+    spec = SlotSpec(image=ImageSpec("x"), volumes=(ServiceVolume("data", target),))
+    config = ImageConfig(env=variables, workdir="/app")
+    slot = Slot("s", "t", "b", "/app", spec, image_config=config)
+    context = SlotContext(Alone(), slot, deadline=0.0)  # type: ignore[arg-type]
+    with pytest.raises(EnvBug, match="data:") if hides else nullcontext():
+        refuse_hiding(context)
+
+
+def test_a_backend_without_services_is_refused_before_it_has_a_slot() -> None:
     spec = SlotSpec(services=(ServiceSpec("db", ImageSpec("x")),))
     with pytest.raises(SandboxRejected, match="HERMES_QUEUE_SANDBOX_BACKEND=docker"):
         possible_on(Alone(), spec)  # type: ignore[arg-type]

@@ -7,12 +7,20 @@ from typing import Any
 
 import pytest
 from records import make_job, make_record
+from sample_package import fix_patch, make_row
 
 from envs.prompts import PromptItem, Prompts
+from envs.swe.evaluations import is_benchmark
+from envs.swe.item import Item
+from envs.swe_smith import ENV as SWE
 from hermes_queue.bodies import codec
 from hermes_queue.errors import EnvInfraError
 from hermes_queue.models import ScoredTrajectory, TrajectoryGroup
 from hermes_queue.sinks.selection import Filters, Selection
+from producers.run.dataset import Row
+from producers.run.options import parse
+from producers.run.selection import select
+from producers.swe_smith import PRODUCER as SWE_SMITH
 from workers.draft import Draft
 from workers.record import record_of
 from workers.rollout import _load
@@ -62,3 +70,86 @@ async def test_a_trajectory_whose_item_cannot_be_loaded_is_marked_by_its_row() -
         await _load(draft, Broken(), row)
     failed = record_of(draft, owner="w", host="h", failure=EnvInfraError("it cannot be fetched"))
     assert failed.evaluation
+
+
+@pytest.mark.parametrize(
+    ("dataset", "split", "marked"),
+    [
+        ("SWE-bench/SWE-bench_Verified", "test", True),
+        ("princeton-nlp/SWE-bench_Lite", "dev", True),
+        ("SWE-bench/SWE-bench", "test", True),
+        ("SWE-bench/SWE-bench", "train", False),
+        ("ScaleAI/SWE-bench_Pro", "test", True),
+        ("ByteDance-Seed/Multi-SWE-bench", "test", True),
+        ("nebius/SWE-rebench-leaderboard", "test", True),
+        ("SWE-bench/SWE-smith", "train", False),
+        ("SWE-Gym/SWE-Gym", "train", False),
+        ("nebius/SWE-rebench", "test", False),
+        ("nebius/SWE-bench-extra", "train", False),
+        ("/data/swe-bench_verified.jsonl", None, True),
+        ("/data/SWE-bench_Lite/test-00000-of-00001.parquet", None, True),
+        ("/data/SWE-bench/SWE-smith/train-00000.parquet", None, False),
+        ("/data/SWE-bench/train-00000.parquet", None, False),
+    ],
+)
+def test_a_benchmark_of_software_engineering_is_known_by_dataset_and_split(
+    dataset: str, split: str | None, marked: bool
+) -> None:
+    assert is_benchmark(dataset, split) is marked
+
+
+@pytest.mark.parametrize(
+    ("columns", "marked"),
+    [
+        ({"instance_id": "astropy__astropy-7166"}, True),
+        ({"instance_id": "django__django-11099"}, True),
+        ({"instance_id": "pandas-dev__pandas-11099"}, False),
+        ({"instance_id": "astropy__astropy.b16c7d12.func_pm__1"}, False),
+        ({"image": "swebench/sweb.eval.x86_64.a_1776_b-1:latest"}, True),
+        ({"image": "docker.io/swebench/sweb.eval.x86_64.a_1776_b-1:latest"}, True),
+        ({"image": "xingyaoww/sweb.eval.x86_64.a_s_b-1:latest"}, False),
+        ({"evaluation": True}, True),
+        ({"evaluation": False}, False),
+        ({"evaluation": None}, False),
+    ],
+)
+def test_a_worker_marks_rows_of_such_benchmarks_whoever_sent_them(
+    columns: dict[str, Any], marked: bool
+) -> None:
+    row = make_row(patch=fix_patch(), environment=None) | columns
+    item = Item.model_validate(row)
+    assert item.evaluation is marked
+    assert ("evaluation" in item.model_dump(mode="json")) is marked
+
+
+async def test_a_row_of_such_a_benchmark_makes_its_trajectory_an_evaluation() -> None:
+    row = make_row(patch=fix_patch(), environment=None) | {"instance_id": "sympy__sympy-11400"}
+    draft = Draft(job=make_job(item=row), attempt=1, epoch=1)
+    await _load(draft, SWE, row)
+    assert draft.evaluation
+
+
+class Split:
+    """A dataset of one row."""
+
+    def __init__(self, name: str, split: str) -> None:
+        self.name, self.split = name, split
+
+    def rows(self, seed: int | None = None) -> Any:
+        del seed
+        yield Row("row 1", make_row(patch=fix_patch(), environment=None))
+
+
+@pytest.mark.parametrize(
+    ("name", "flags", "marked"),
+    [
+        ("SWE-bench/SWE-bench_Verified", [], True),
+        ("SWE-bench/SWE-smith", [], False),
+        ("SWE-bench/SWE-smith", ["--evaluation"], True),
+    ],
+)
+def test_a_producer_marks_the_rows_of_such_a_dataset(
+    name: str, flags: list[str], marked: bool
+) -> None:
+    [selected] = select(SWE_SMITH, SWE, Split(name, "test"), parse(SWE_SMITH, flags)).items
+    assert selected.item().get("evaluation", False) is marked

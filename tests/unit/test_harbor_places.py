@@ -9,6 +9,7 @@ from envs.harbor_task.grading.needs import Needs, needs_of
 from envs.harbor_task.grading.places import Decisive, plan
 from envs.harbor_task.grading.reward import NoReward, Reward, parse
 from envs.harbor_task.grading.suspects import changed_programs, compiled, keys
+from envs.harbor_task.grading.undone import steering
 from hermes_queue.images.spec import ImageConfig
 from hermes_queue.sandbox.image_slots import FileChange
 
@@ -242,3 +243,70 @@ def test_the_kit_of_equal_packages_is_made_once() -> None:
     older = BoxPython("3.11", "x86_64", "glibc 2.17")
     assert kit_asset(needs, python).key != kit_asset(needs, older).key
     assert "manylinux_2_36" not in kit_asset(needs, older).script
+
+
+BOX = Decisive.of(ImageConfig(env={"PATH": "/usr/bin:/bin"}), "/app")
+HOMES = ("/root", "/home/u", "/srv/moved")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/root/.curlrc",
+        "/root/.netrc",
+        "/home/u/.npmrc",
+        "/home/u/.config/pip/pip.conf",
+        "/root/.config/uv",
+        "/root/.cache/uv/archive-v0/x/pytest/__init__.py",
+        "/root/.local/bin/uv",
+        "/root/.local/bin/env",
+        "/srv/moved/.wgetrc",
+        "/root/.anything/else",
+        "/etc/pip.conf",
+        "/etc/apt/apt.conf.d/99hook",
+        "/pytest.ini",
+    ],
+)
+def test_settings_of_tools_are_undone_where_an_agents_own_box_grades(path: str) -> None:
+    text = "curl -LsSf https://astral.sh/uv/install.sh | sh; . $HOME/.local/bin/env; uvx pytest"
+    assert steering([path], HOMES, text, BOX) == {path}
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/root/answer",
+        "/root/.config",
+        "/root/.ssh/id_ed25519",
+        "/root/.config/app/settings.json",
+        "/root/.local/bin/tool",
+        "/root/.local/lib/python3.11/site-packages/x.py",
+        "/home/u/.git/HEAD",
+        "/home/u/project/.npmrc",
+        "/srv/.curlrc",
+        "/usr/share/.x",
+        "/etc/app.conf",
+        "/app/pytest.ini",
+    ],
+)
+def test_what_the_tests_name_and_what_is_no_setting_stays(path: str) -> None:
+    text = 'Path.home() / ".ssh"; "~/.config/app/"; run("/root/.local/bin/tool")'
+    assert steering([path], HOMES, text, BOX) == set()
+
+
+def test_a_home_in_which_the_work_is_loses_known_settings_alone() -> None:
+    box = Decisive.of(None, "/home/u")
+    paths = ["/home/u/.eslintrc", "/home/u/.npmrc", "/home/u/.bashrc"]
+    assert steering(paths, ["/home/u"], "", box) == {"/home/u/.npmrc", "/home/u/.bashrc"}
+
+
+def test_packages_that_tests_install_beside_the_agents_are_known() -> None:
+    found = needs_of("uvx -w pytest-json-ctrf pytest\npip install 'attrs>=1' pytest==8.4.1")
+    assert found.installed == ("attrs>=1", "pytest==8.4.1")
+    assert "pytest-json-ctrf" in found.packages
+
+
+def test_entry_points_of_the_image_are_programs_and_other_metadata_are_not() -> None:
+    place = "/usr/lib/python3/dist-packages/x-1.dist-info"
+    changes = [FileChange(f"{place}/{name}", "changed") for name in ("RECORD", "entry_points.txt")]
+    assert changed_programs(changes, BOX) == [f"{place}/entry_points.txt"]

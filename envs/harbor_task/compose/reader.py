@@ -42,6 +42,8 @@ from hermes_queue.settings import HarborSettings
 
 MAIN_IMAGE = "hermes-queue/main"
 """Stands for the image of the task's own box."""
+CONTEXT_MARK = "/hermes-queue-context"
+"""Stands for the folder of the file: where that is on the worker is nothing that boxes need."""
 MAX_SERVICES, MAX_NOTES, MAX_SHOWN_CHARS = 50, 50, 3000
 _LOGS = ("verifier", "agent")
 _READINESS: Mapping[str, Readiness] = {
@@ -96,10 +98,10 @@ def read_compose(path: Path, table: EnvironmentTable) -> ComposeTask:
     """
     with path.open("rb") as file:
         data = file.read(MAX_FILE_BYTES + 1)
-    return _Reader(path, table).read(read_document(data, _variables(path, table), path.name))
+    return _Reader(path, table).read(read_document(data, _variables(table), path.name))
 
 
-def _variables(path: Path, table: EnvironmentTable) -> dict[str, str]:
+def _variables(table: EnvironmentTable) -> dict[str, str]:
     """The format's variables, and those of the worker that tasks may read."""
     known = {name: os.environ[name] for name in HarborSettings().env if name in os.environ}
     for name in _LOGS:
@@ -108,7 +110,7 @@ def _variables(path: Path, table: EnvironmentTable) -> dict[str, str]:
     return known | {
         "HOST_ARTIFACTS_PATH": f"{LOGS_MARK}/artifacts",
         "ENV_ARTIFACTS_PATH": "/logs/artifacts",
-        "CONTEXT_DIR": str(path.parent),
+        "CONTEXT_DIR": CONTEXT_MARK,
         "MAIN_IMAGE_NAME": MAIN_IMAGE,
         "PREBUILT_IMAGE_NAME": table.docker_image or MAIN_IMAGE,
         "TEST_DIR": "/tests",
@@ -227,7 +229,10 @@ class _Reader:
         if (build := service.build) is None:
             return None
         place, root = f"services.{name}.build", self._path.parent
-        context = Path(os.path.normpath(root / build.context))
+        named = build.context
+        if named == CONTEXT_MARK or named.startswith(f"{CONTEXT_MARK}/"):
+            named = named.removeprefix(CONTEXT_MARK).lstrip("/") or "."
+        context = Path(os.path.normpath(root / named))
         if context != root and root not in context.parents:
             self._problems.append(f"{place}.context: {build.context!r} is outside of {root.name}/")
         elif not (context / "Dockerfile").is_file():

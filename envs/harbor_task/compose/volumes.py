@@ -6,6 +6,7 @@ there anyway; other services do not get them.
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,6 +17,8 @@ from hermes_queue.sandbox.services import ServiceVolume
 
 LOGS_MARK = "/hermes-queue-logs"
 """Where the format's variables for folders of logs lead on the host; there is no such folder."""
+_OF_ALL = re.compile(r"/|/(?:proc|sys|dev)(?:/.*)?")
+"""Places that no container can have something else at."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 _PROGRAMS = re.compile(r"/|/(?:usr|bin|sbin|lib\w*|etc|proc|sys|dev|logs|tests|solution)(?:/.*)?")
 """Places of a task's own box where volumes would hide what the agent has changed."""
@@ -76,7 +79,10 @@ def _target(value: Any, where: str) -> str:
     path = PurePosixPath(str(value or ""))
     if not path.is_absolute() or ".." in path.parts or "\0" in str(path):
         raise ValueError(f"{where}: {str(value)[:100]!r} is no absolute path in the container")
-    return str(path)
+    target = posixpath.normpath(f"/{str(path).strip('/')}")
+    if _OF_ALL.fullmatch(target):
+        raise ValueError(f"{where}: nothing can be mounted at {target[:100]}: move it to a folder")
+    return target
 
 
 def temporary(entries: tuple[str, ...], place: str) -> tuple[str, ...]:

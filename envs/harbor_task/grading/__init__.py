@@ -5,6 +5,7 @@ modes.py     the box in which tests run: separate, transplant, restart
 places.py    files that decide which programs run
 disk.py      a disk of the host that is full
 suspects.py  programs of the image that the agent has changed
+undone.py    settings of the agent that tools of the tests would read
 services.py  services of the agent's box
 testrun.py   the tests, run in a box
 reward.py    reward.json and reward.txt

@@ -6,6 +6,7 @@ from typing import Any
 
 from envs.base import Verdict
 from envs.harbor_task import boxes
+from envs.harbor_task.grading import services
 from envs.harbor_task.grading.disk import check_disk
 from envs.harbor_task.grading.modes import (
     GradingBox,
@@ -63,6 +64,7 @@ async def _run(context: SlotContext, task: TaskFolder, made: GradingBox) -> Test
     try:
         run = await run_tests(context, task, made)
         if run.reward is None or run.reward.score < 1:
+            await services.check_not_killed(context)
             await check_disk(context)
         return run
     except SlotLost:

@@ -12,6 +12,7 @@ from envs.harbor_task.grading import services
 from envs.harbor_task.grading.disk import check_disk
 from envs.harbor_task.grading.places import Decisive, TransplantPlan, parents, plan
 from envs.harbor_task.grading.suspects import changed_programs, compiled
+from envs.harbor_task.grading.undone import undo
 from envs.harbor_task.task import GradingMode, TaskFolder
 from hermes_queue.errors import SandboxError, SlotLost
 from hermes_queue.sandbox.archives import (
@@ -95,6 +96,7 @@ async def make_box(context: SlotContext, task: TaskFolder, mode: GradingMode) ->
     if mode == "restart":
         context.need_outside_changes()
     try:
+        await services.check_not_killed(context)
         await box.kill_all(context)
         notes = await _collect(context, task)
         made = await makers[mode](context, task)
@@ -257,6 +259,7 @@ async def _restart(context: SlotContext, task: TaskFolder) -> GradingBox:
     made = GradingBox("restart", changes=changes, decisive=decisive)
     kept = (each.path for each in changes if each.kind != "deleted")
     made.agents = [path for path in kept if not decisive.is_program(path)]
+    made.report |= reported("undone", await undo(context, task, changes, decisive))
     await _without_caches(context, changes)
     made.variables["PYTHONPYCACHEPREFIX"] = "/logs/verifier/.pycache"
     await box.start_services(context, task, task.environment.healthcheck)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,6 +33,8 @@ class Needs:
     uv: bool = False
     packages: tuple[str, ...] = ()
     """Requirements for pip."""
+    installed: tuple[str, ...] = ()
+    """Those that are installed where Python packages of the box may be, too."""
     other: tuple[str, ...] = ()
     """Anything else, as people would look for it in the scripts."""
 
@@ -46,15 +48,24 @@ def needs_of(scripts: str, tests: Sequence[Path] = ()) -> Needs:
     """What shell scripts fetch; their requirements files are in a folder of `tests`."""
     text = _COMMENT.sub("", _CONTINUED.sub(" ", scripts))
     packages: dict[str, None] = {}
+    installed: dict[str, None] = {}
     other: dict[str, None] = {}
     for line in _SPLIT.split(text):
         words = _words(line)
-        packages.update(dict.fromkeys(_packages(words, tests)))
+        own = dict.fromkeys(
+            each for at in _installs(words) for each in _installed(words[at:], tests)
+        )
+        installed.update(own)
+        packages.update({**dict.fromkeys(_tools(words)), **own})
         other.update(dict.fromkeys(_other(line, words)))
     uv = _UV.search(text) is not None
     if uv and not any(re.match(r"pytest\b(?!-)", each) for each in packages):
         packages["pytest"] = None
-    return Needs(uv, tuple(sorted(packages)[:MAX_REQUIREMENTS]), tuple(other))
+    return Needs(uv, _most(packages), _most(installed), tuple(other))
+
+
+def _most(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted(names)[:MAX_REQUIREMENTS])
 
 
 def _words(line: str) -> list[str]:
@@ -64,11 +75,10 @@ def _words(line: str) -> list[str]:
         return line.split()
 
 
-def _packages(words: list[str], tests: Sequence[Path]) -> Iterator[str]:
+def _tools(words: list[str]) -> Iterator[str]:
+    """Packages in an environment that uv makes for a command."""
     if "uvx" in words or ("uv" in words and {"run", "tool"} & set(words)):
         yield from _with(words)
-    for start in _installs(words):
-        yield from _installed(words[start:], tests)
 
 
 def _with(words: list[str]) -> Iterator[str]:

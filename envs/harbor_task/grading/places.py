@@ -31,14 +31,17 @@ _SETTINGS = re.compile(
 )
 _ABOVE_SETTINGS = frozenset("/etc /etc/ssl /etc/pki /etc/pki/tls".split())
 _HOMES = ("/root", "/home")
-_PERSONAL = frozenset(
+PERSONAL = frozenset(
     ".local .cache .pip .pyenv .cargo .rustup .nvm .bashrc .bash_profile .bash_login .bash_logout "
     ".bash_aliases .bash_env .profile .zshrc .zshenv .zprofile .inputrc .curlrc .wgetrc .netrc "
     ".pydistutils.cfg .pythonrc .pythonstartup".split()
 )
 """Names in home directories; left out wherever they are, as an agent can choose homes."""
-_PERSONAL_SETTINGS = re.compile(r"/\.config/(?:uv|pip|fish|systemd|environment\.d)(?:/|$)")
-_AT_ROOT = frozenset(
+PERSONAL_SETTINGS = re.compile(
+    r"/\.config/(?:uv|pip|fish|systemd|environment\.d|curlrc|wgetrc)(?:/|$)|"
+    r"/(?:root|home/[^/]+)/\.(?:npmrc|yarnrc[^/]*|gemrc|condarc|pypirc)$"
+)
+AT_ROOT = frozenset(
     "conftest.py pytest.ini .pytest.ini pyproject.toml tox.ini setup.cfg setup.py pytest.toml "
     ".pytest.toml uv.toml .python-version".split()
 )
@@ -109,9 +112,9 @@ class Decisive:
             or _below(path, _OURS)
             or _below(path, _PASSING)
             or _SETTINGS.fullmatch(path) is not None
-            or not _PERSONAL.isdisjoint(parts)
-            or _PERSONAL_SETTINGS.search(path) is not None
-            or (len(parts) == 2 and parts[1] in _AT_ROOT)
+            or not PERSONAL.isdisjoint(parts)
+            or PERSONAL_SETTINGS.search(path) is not None
+            or (len(parts) == 2 and parts[1] in AT_ROOT)
             or self.steers_tests(path)
         )
 

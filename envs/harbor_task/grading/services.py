@@ -9,16 +9,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 
 from envs.harbor_task.config import MAIN, CollectHook
 from envs.harbor_task.grading.places import Decisive
 from envs.harbor_task.grading.suspects import changed_programs
 from envs.harbor_task.task import TaskFolder
+from hermes_queue.errors import EnvBug
 from hermes_queue.sandbox.context import SlotContext
 from hermes_queue.sandbox.services import ServiceEnded
 
 _CODE = re.compile(r".*\.(?:py|pyc|pth|sh|so(?:\.[\d.]+)?|js|mjs|cjs|rb|pl|pm|php|lua|jar|class)")
 """Files of an image that a service may run, wherever they are."""
+
+_AT_HOME = re.compile(r"/home/[^/]+(?:/\..*)?|/root/\..*")
+"""Home folders, and what is hidden in them."""
 
 
 async def run_hook(context: SlotContext, hook: CollectHook) -> str:
@@ -43,6 +48,37 @@ async def place_of(context: SlotContext, service: str | None) -> SlotContext | N
         return await context.service(service or MAIN)
     except ServiceEnded:
         return None
+
+
+def refuse_hiding(context: SlotContext) -> None:
+    """Refuse volumes of the agent's box over what decides what runs: no list shows changes there.
+
+    Raises:
+        EnvBug: names the volume.
+    """
+    decisive = Decisive.of(context.slot.image_config, context.workspace)
+    for volume in context.slot.spec.volumes:
+        target = volume.target
+        if decisive.leads_away(target) or decisive.holds(target) or _AT_HOME.fullmatch(target):
+            raise EnvBug(
+                f"services.{MAIN}.volumes: {volume.name}:{target} would hide what the agent "
+                "changes among programs, their settings, or where the tests start: mount it at a "
+                "folder of its own"
+            )
+
+
+async def check_not_killed(context: SlotContext) -> None:
+    """Raise SlotLost if a service was killed from outside: by the host, or by somebody on it.
+
+    What the agent or the tests made of that was not measured. One that has ended by itself, or
+    because of its own limit of memory, is for the tests to see.
+
+    Raises:
+        SandboxError: the sandbox failed.
+    """
+    for service in context.slot.spec.services:
+        with suppress(ServiceEnded):
+            await context.service(service.name)
 
 
 def asked(task: TaskFolder) -> set[str]:

@@ -20,7 +20,7 @@ MAX_LISTING_BYTES = 64 << 20
 _WITHOUT_EFFECT = re.compile(
     r"/usr/(?:local/)?share/(?:doc|man|info|locale|icons|applications|mime|bash-completion|"
     r"lintian|bug|menu|pixmaps|fonts|dbconfig-common)(?:/.*)?|.*/__pycache__(?:/.*)?|"
-    r".*/python[\d.]*/(?:site|dist)-packages/[^/]+\.dist-info/.*"
+    r".*/python[\d.]*/(?:site|dist)-packages/[^/]+\.dist-info/(?!entry_points\.txt$).*"
 )
 _LOADER = re.compile(
     r"/etc/ld\.so\.(?:preload|conf(?:\.d)?)(?:/.*)?|/etc/ld-musl-[^/]*|/etc/nsswitch\.conf|"

@@ -7,12 +7,15 @@ brings along.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
+
 from envs.base import Verdict
 from envs.harbor_task import box, boxes
 from envs.harbor_task.grading.grader import grade
 from envs.harbor_task.item import HarborItem
 from envs.harbor_task.steps.folders import StepFolder
-from envs.harbor_task.task import TaskFolder
+from envs.harbor_task.task import StepFiles, TaskFolder
 from hermes_queue.errors import EnvInfraError, SandboxError, SlotLost
 from hermes_queue.sandbox.archives import FilesRefused
 from hermes_queue.sandbox.context import SlotContext
@@ -63,7 +66,7 @@ async def begin_step(item: HarborItem, context: SlotContext) -> Verdict | None:
     """Make the slot ready for a later step. A verdict: the agent has made that impossible.
 
     Raises:
-        EnvInfraError: the step cannot begin on an untouched box either.
+        EnvInfraError: the step cannot begin on an untouched box either, nor after solutions.
         SandboxError: the sandbox failed.
     """
     task = item.folder
@@ -82,18 +85,68 @@ async def begin_step(item: HarborItem, context: SlotContext) -> Verdict | None:
         why = error
     else:
         return None
-    await _control(context, task, why)
-    return Verdict(0.0, report={"reason": SETUP_FAILED, "detail": str(why)[:2000]})
+    detail = await _whose_doing(context, item, str(why)[:2000])
+    return Verdict(0.0, report={"reason": SETUP_FAILED, "detail": detail})
 
 
-async def _control(context: SlotContext, task: TaskFolder, why: Exception) -> None:
-    """Return if the step begins on an untouched box; raises EnvInfraError else."""
+async def _whose_doing(context: SlotContext, item: HarborItem, why: str) -> str:
+    """The verdict's detail, if the step begins where the agent was not: its files are at fault.
+
+    That is tried on an untouched box, and then on one where the known solutions of the earlier
+    steps ran: a step may need what those before it had to make.
+
+    Raises:
+        EnvInfraError: the step begins on neither.
+        SandboxError: the sandbox failed.
+    """
+    task = item.folder
+    earlier = item.steps[: task.number] if isinstance(task, StepFolder) else ()
     await context.renew(boxes.agent_spec(task, context.slot.spec.profile))
     await box.make_ready(context, task)
-    try:
-        for stage in task.stages:
-            await box.begin_stage(context, stage)
-    except box.StageFailed as error:
+    if not (untouched := await _problem(context, task.stages)):
+        return why
+    if not all(step.solution for step in earlier):
         raise EnvInfraError(
-            f"the step cannot begin, on an untouched box neither: {why}; {error}"
-        ) from error
+            f"the step cannot begin, on an untouched box neither: {why}; {untouched}; if it needs "
+            "what an earlier step has to make, give that step a min_reward or a solution"
+        )
+    if problem := await _problem_after_solutions(context, [*earlier, task]):
+        raise EnvInfraError(
+            f"the step cannot begin, on an untouched box neither: {why}; nor where the solutions "
+            f"of the earlier steps ran: {problem}"
+        )
+    return f"{why}; it begins where the solutions of the earlier steps ran"
+
+
+async def _problem(context: SlotContext, stages: Sequence[StepFiles]) -> str:
+    """Why stages do not begin one after the other; "" if they do."""
+    try:
+        for stage in stages:
+            await box.begin_stage(context, stage)
+    except (box.StageFailed, FilesRefused) as error:
+        return str(error)[:2000]
+    return ""
+
+
+async def _problem_after_solutions(context: SlotContext, steps: Sequence[TaskFolder]) -> str:
+    """Why the last of these steps does not begin where those before were solved; "" if it does.
+
+    The box goes from step to step as an agent's does.
+    """
+    first, profile = steps[0], context.slot.spec.profile
+    await context.renew(boxes.agent_spec(first, profile))
+    await box.make_ready(context, first)
+    problem = await _problem(context, first.stages)
+    for step, following in pairwise(steps):
+        if problem:
+            return problem
+        if step.solution is not None:
+            command = await box.put_solution(context, step, step.solution)
+            limit_s = step.config.agent.timeout_s or box.SETUP_TIMEOUT_S
+            await context.run(command, timeout_s=limit_s)
+        await context.keep()
+        await context.bring_back(boxes.agent_spec(following, profile))
+        await box.make_log_folders(context)
+        await box.start_services(context, following, following.environment.healthcheck)
+        problem = await _problem(context, following.stages[-1:])
+    return problem

@@ -19,6 +19,8 @@ from hermes_queue.sandbox.image_slots import FileChange
 from hermes_queue.sandbox.services import ServiceVolume
 from hermes_queue.settings import ImageSettings
 
+KILLED = 137
+"""The exit code of a program that SIGKILL has ended."""
 STDOUT, STDERR = 1, 2
 """Streams of an `ExecStream`."""
 
@@ -92,6 +94,20 @@ class ContainerState:
     written_bytes: int | None = None
     exit_code: int | None = None
     """Of the first process, if it has ended."""
+
+    @property
+    def was_killed(self) -> bool:
+        """Whether somebody outside has ended it: no process in it can kill the first one.
+
+        The kernel may have done so for lack of memory, but not because of the container's limit.
+        """
+        return not self.running and not self.out_of_memory and self.exit_code == KILLED
+
+    def how_it_ended(self) -> str:
+        """For messages: how a container that does not run has ended."""
+        memory = ", out of memory" if self.out_of_memory else ""
+        killed = ", killed from outside its container" if self.was_killed else ""
+        return f"ended with {self.exit_code}{memory}{killed}"
 
 
 @dataclass(frozen=True, slots=True)

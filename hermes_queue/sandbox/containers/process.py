@@ -20,14 +20,14 @@ from hermes_queue.errors import SandboxError, SandboxRejected, SlotLost
 from hermes_queue.sandbox.base import TIMEOUT_EXIT_CODE, ExecutionResult
 from hermes_queue.sandbox.commands.deadline import ran_out_of_time
 from hermes_queue.sandbox.commands.marked import MarkedStream
-from hermes_queue.sandbox.containers.host import STDOUT, ExecHost, ExecStream
+from hermes_queue.sandbox.containers.host import KILLED, STDOUT, ExecHost, ExecStream
 
 START_S = 60.0
 """For the start of a program."""
 BACKSTOP_S = 15.0
 """Margin of the limit inside the container over the command's own."""
 STDIN_CHUNK_BYTES = 256 << 10
-KILLED, NOT_STARTED = 137, (126, 127)
+NOT_STARTED = 126, 127
 UNKNOWN_USER = re.compile(r"unable to find (user|group)|no matching entries in (passwd|group)")
 """What engines say of a user that the image does not have."""
 KILL_ROUNDS = 10

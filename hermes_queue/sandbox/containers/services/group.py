@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from hermes_queue.cancellation import end_tasks
 from hermes_queue.errors import EnvInfraError, SandboxError, SlotLost
-from hermes_queue.sandbox.containers.host import ContainerHost, ContainerSpec
+from hermes_queue.sandbox.containers.host import ContainerHost, ContainerSpec, ContainerState
 from hermes_queue.sandbox.containers.plan import PlannedService
 from hermes_queue.sandbox.containers.process import run_small
 from hermes_queue.sandbox.containers.services.networks import ContainerNetworks
@@ -125,9 +125,12 @@ class ServiceGroup:
         """End a service; its name, unless it has ended by itself.
 
         Then it has done its work, and once more might undo that of others.
+
+        Raises SlotLost: it was killed from outside.
         """
         container = self.containers[name]
-        if not (await self.host.state(container)).running:
+        if not (state := await self.host.state(container)).running:
+            check_not_killed(name, state)
             return None
         await self.networks.halt(container, STOP_GRACE_S)
         return name
@@ -140,12 +143,12 @@ class ServiceGroup:
             await asyncio.sleep(LOOK_S)
             state = await self.host.state(container)
         if state.exit_code:
-            raise await self._failure(name, container, f"ended with {state.exit_code}")
+            raise await self._failure(name, container, state.how_it_ended())
 
     async def _check_alive(self, name: str, container: str) -> None:
         state = await self.host.state(container)
         if not state.running and state.exit_code:
-            raise await self._failure(name, container, f"ended with {state.exit_code}")
+            raise await self._failure(name, container, state.how_it_ended())
 
     async def _healthy(self, name: str, container: str, check: ServiceHealthcheck) -> None:
         """Check as an engine would, but more often at first: nothing else can go on meanwhile.
@@ -188,8 +191,7 @@ class ServiceGroup:
             return "" if result.ok else _shown(result.output)
         except SlotLost:
             state = await self.host.state(container)
-            memory = ", out of memory" if state.out_of_memory else ""
-            why = f"ended with {state.exit_code}{memory} before it was healthy"
+            why = f"{state.how_it_ended()} before it was healthy"
             raise await self._failure(name, container, why) from None
         except SandboxError as error:
             if not (await self.host.state(container)).running:
@@ -197,12 +199,20 @@ class ServiceGroup:
             raise
 
     async def _failure(self, name: str, container: str, why: str) -> EnvInfraError:
+        """What to raise. Raises SlotLost: the service was killed from outside."""
+        check_not_killed(name, await self.host.state(container))
         try:
             log = _shown(await self.networks.log_tail(container))
         except SandboxError:
             log = ""
         said = f"; its output ends with: {log}" if log else ""
         return EnvInfraError(f"service {name} {why}{said}")
+
+
+def check_not_killed(name: str, state: ContainerState) -> None:
+    """Raise SlotLost if somebody outside has ended a service: that is nobody's doing in it."""
+    if state.was_killed:
+        raise SlotLost(f"service {name} {state.how_it_ended()}")
 
 
 def _shown(text: str) -> str:

@@ -27,7 +27,7 @@ from hermes_queue.sandbox.containers.host import (
     NetworkLink,
 )
 from hermes_queue.sandbox.containers.plan import ContainerPlan, PlannedService
-from hermes_queue.sandbox.containers.services.group import ServiceGroup
+from hermes_queue.sandbox.containers.services.group import ServiceGroup, check_not_killed
 from hermes_queue.sandbox.containers.services.networks import (
     NETWORK_PREFIX,
     ContainerNetworks,
@@ -230,8 +230,8 @@ class ServiceGroups:
             raise SandboxRejected(f"the slot has no service {name!r}; it has: {known}")
         plan, state = planned[name].plan, await self._host.state(group.containers[name])
         if not state.running:
-            memory = ", out of memory" if state.out_of_memory else ""
-            raise ServiceEnded(f"service {name} ended with {state.exit_code}{memory}")
+            check_not_killed(name, state)
+            raise ServiceEnded(f"service {name} {state.how_it_ended()}")
         own = SlotBox(self._host, group.containers[name], plan)
         service = own.slot(slot.trajectory_id, plan.wanted)
         self._boxes[service.slot_id] = own

@@ -1,0 +1,230 @@
+"""Settings of the agent's, undone before the tests run in its own box (mode `restart`).
+
+A tool that a test starts reads the home folder of its user: an index in pip's settings, a proxy in
+curl's, a cache of uv's. No list of such files is complete, so all that is new or changed among the
+hidden files of home folders goes, except what the task names: its tests, or its artifacts. A
+changed file is removed, not brought back: the image's is not at hand in the agent's box.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import posixpath
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from envs.harbor_task.grading.needs import needs_of
+from envs.harbor_task.grading.places import AT_ROOT, PERSONAL, PERSONAL_SETTINGS, Decisive
+from envs.harbor_task.task import TaskFolder
+from hermes_queue.errors import SandboxError
+from hermes_queue.images.spec import ImageConfig
+from hermes_queue.sandbox.archives import ROOT, FilesRefused
+from hermes_queue.sandbox.context import SlotContext
+from hermes_queue.sandbox.image_slots import FileChange
+
+MAX_USERS_BYTES, MAX_PATHS_BYTES = 1 << 20, 64 << 20
+_MAX_FILES, _MAX_TEXT_BYTES = 200, 1 << 20
+_HOME = re.compile(r"/root|/home/[^/]+")
+_FOLDERS = frozenset(".config .cache .local .local/bin .local/share .local/lib".split())
+"""Of many programs: the tests name what is in them, not the folder."""
+_OF_PYTHON = re.compile(r"\.local/lib/python3[\d.]*(?:/.*)?")
+"""Packages of a user, which `suspects` looks at."""
+_USER_SITE = re.compile(r"\.local/lib/python3[\d.]*(?:/site-packages)?")
+_OF_A_PROJECT = frozenset(
+    ".git .gitignore .gitattributes .gitmodules .github .gitlab-ci.yml .hg .svn .venv .env "
+    ".dockerignore .editorconfig .htaccess .htpasswd .well-known".split()
+)
+"""What belongs to a project that is kept in a home folder, and is looked at by its own tools."""
+_NEVER = re.compile(r"\.local/(?:bin/(?:env(?:\.fish)?|uvx?)|share/uv)|\.cache/(?:uv|pip)")
+"""What tests make, or fill, themselves, and mean when they name it."""
+_OF_ALL = re.compile(
+    r"/etc/(?:pip\.conf|wgetrc|curlrc|npmrc|gitconfig|uv|xdg/(?:uv|pip)|"
+    r"apt/(?:apt\.conf|apt\.conf\.d|auth\.conf|auth\.conf\.d))(?:/.*)?"
+)
+_ENTRY_POINTS = re.compile(r".*\.(?:dist|egg)-info/entry_points\.txt")
+_IN_PACKAGES = re.compile(
+    r"(?:.*/)(?:site|dist)-packages/([^/]+?)(?:-[^/]*\.(?:dist|egg)-info|\.py)?(?:/.*)?"
+)
+_PYTEST = frozenset("pytest _pytest py pluggy iniconfig".split())
+_PROGRAMS = {"pytest": ("pytest", "py.test")}
+
+_RESOLVE = """\
+while IFS= read -r -d '' path; do
+  printf '%s\\0' "$path"
+  readlink -mz -- "$path" 2>/dev/null || readlink -f -- "$path" 2>/dev/null | tr '\\n' '\\0'
+done
+"""
+_DELETE_ADDED = "exec xargs -0 -r rm -rf --"
+_DELETE_CHANGED = """\
+while IFS= read -r -d '' path; do
+  [ -d "$path" ] && [ ! -L "$path" ] || rm -f -- "$path" || exit 1
+done
+"""
+"""Spares folders: what the agent has put into them is listed, too."""
+_DROP_LINKS = """\
+while IFS= read -r -d '' path; do
+  [ -L "$path" ] || continue
+  rm -f -- "$path" || exit 1
+  printf '%s\\0' "$path"
+done
+"""
+_DROP_PLUGINS = """\
+while IFS= read -r -d '' path; do
+  if grep -q pytest11 -- "$path" 2>/dev/null; then rm -f -- "$path"; printf '%s\\0' "$path"; fi
+done
+"""
+"""A package with such an entry point is loaded by each pytest beside it."""
+
+
+async def undo(
+    context: SlotContext, task: TaskFolder, changes: Sequence[FileChange], decisive: Decisive
+) -> list[str]:
+    """Remove the agent's settings, plugins of pytest, and its versions of what tests install.
+
+    Returns their paths, without what was in a folder that is gone.
+
+    Raises:
+        FilesRefused: the agent's files leave no list of users, or cannot be removed.
+        SandboxError: the sandbox failed.
+    """
+    text, fetched = await asyncio.gather(
+        asyncio.to_thread(tests_text, task), asyncio.to_thread(_fetched, task)
+    )
+    added = {each.path for each in changes if each.kind == "added"}
+    changed = {each.path for each in changes if each.kind == "changed"}
+    homes = await _homes(context, added | changed)
+    gone = await asyncio.to_thread(steering, added | changed, homes, text, decisive)
+    gone |= {path for path in added if _is_fetched(path, fetched)}
+    gone -= {path for path in gone if posixpath.dirname(path) in gone & added}
+    await _filtered(context, _DELETE_ADDED, sorted(gone & added))
+    await _filtered(context, _DELETE_CHANGED, sorted(gone & changed))
+    links = may_lead_away(added | changed, homes)
+    gone.update(await _filtered(context, _DROP_LINKS, links))
+    entries = [path for path in sorted(added) if _ENTRY_POINTS.fullmatch(path)]
+    return sorted({*gone, *await _filtered(context, _DROP_PLUGINS, entries)})
+
+
+def steering(paths: Iterable[str], homes: Iterable[str], text: str, decisive: Decisive) -> set[str]:
+    """Which of these paths hold settings that the task does not name in `text`."""
+    known = frozenset(homes)
+    words = frozenset(word.rstrip(".") for word in re.findall(r"[\w.-]+", text))
+
+    def in_a_home(path: str) -> bool:
+        homes = (each for each in _above(path) if each in known)
+        return any(_is_setting(path, home, words, decisive) for home in homes)
+
+    found = set()
+    for path in paths:
+        if path.count("/") == 1 and path[1:] in AT_ROOT:
+            found.add(path)
+        elif (_OF_ALL.fullmatch(path) and path not in text) or in_a_home(path):
+            found.add(path)
+    return found
+
+
+def may_lead_away(paths: Iterable[str], homes: Iterable[str]) -> list[str]:
+    """Which of these paths are folders of many programs in a home, unless they are links."""
+    known = frozenset(homes)
+    found = set()
+    for path in paths:
+        for home in _above(path):
+            inside = path[len(home.rstrip("/")) + 1 :]
+            if home in known and (not _key(inside) or _USER_SITE.fullmatch(inside)):
+                found.add(path)
+    return sorted(found)
+
+
+def _above(path: str) -> Iterator[str]:
+    """The folders in which a path is hidden."""
+    at = path.find("/.")
+    while at >= 0:
+        yield path[:at] or "/"
+        at = path.find("/.", at + 1)
+
+
+def _is_setting(path: str, home: str, words: frozenset[str], decisive: Decisive) -> bool:
+    inside = path[len(home.rstrip("/")) + 1 :]
+    if not (key := _key(inside)):
+        return False
+    if _NEVER.fullmatch(key):
+        return True
+    if decisive.is_program(path) or _OF_PYTHON.fullmatch(inside):
+        return False  # changed programs are looked at
+    if home == decisive.workdir:
+        personal = not PERSONAL.isdisjoint(inside.split("/"))
+        return personal or PERSONAL_SETTINGS.search(path) is not None
+    return key not in _OF_A_PROJECT and not words.issuperset(key.split("/"))
+
+
+def _key(inside: str) -> str:
+    """What the tests name of a hidden path in a home folder; "" if it is a folder of many."""
+    parts = inside.split("/")
+    key = parts[0]
+    for part in parts[1:]:
+        if key not in _FOLDERS:
+            break
+        key = f"{key}/{part}"
+    return "" if key in _FOLDERS else key
+
+
+def tests_text(task: TaskFolder) -> str:
+    """The text of the tests, and the paths of artifacts: what the task names. Blocking."""
+    files = [path for folder in task.test_folders for path in sorted(folder.rglob("*"))]
+    texts = [_head(path) for path in files[:_MAX_FILES] if path.is_file()]
+    return "\n".join([*texts, *(artifact.source for artifact in task.artifacts)])
+
+
+def _head(path: Path) -> str:
+    with path.open("rb") as file:
+        return file.read(_MAX_TEXT_BYTES).decode(errors="replace")
+
+
+def _fetched(task: TaskFolder) -> frozenset[str]:
+    """Names of modules and programs that tests install into an environment that is there."""
+    needs = needs_of(task.scripts, task.test_folders)
+    names = {re.split(r"[\[<>=~!]", each)[0] for each in needs.installed}
+    names = {re.sub(r"[-_.]+", "_", name).lower() for name in names}
+    if any(name.startswith("pytest") for name in names):
+        names |= _PYTEST
+    return frozenset(names)
+
+
+def _is_fetched(path: str, names: frozenset[str]) -> bool:
+    """Whether it is an agent's version of a package that tests install, or its program."""
+    if not names:
+        return False
+    if match := _IN_PACKAGES.fullmatch(path):
+        return re.sub(r"[-_.]+", "_", match[1]).lower() in names
+    folder, _, name = path.rpartition("/")
+    programs = {each for known in names for each in _PROGRAMS.get(known, (known,))}
+    return posixpath.basename(folder) == "bin" and name in programs
+
+
+async def _homes(context: SlotContext, changed: Iterable[str]) -> list[str]:
+    """Home folders of all users of the box, also where links lead to them."""
+    command = f"head -c {MAX_USERS_BYTES} /etc/passwd 2>/dev/null; true"
+    result = await context.run(command, cwd="/", user=ROOT, max_output_bytes=MAX_USERS_BYTES)
+    if not result.ok or len(result.stdout) >= MAX_USERS_BYTES:
+        raise FilesRefused("the box has no list of users of a usual size")
+    fields = [line.split(":") for line in result.stdout.decode(errors="replace").splitlines()]
+    listed = {posixpath.normpath(each[5]) for each in fields if len(each) > 5}
+    listed |= {match[0] for path in changed if (match := _HOME.match(path))}
+    listed |= {"/root", (context.slot.image_config or ImageConfig()).env.get("HOME", "")}
+    listed = {each for each in listed if each.startswith("/")}
+    return await _filtered(context, _RESOLVE, sorted(listed))
+
+
+async def _filtered(context: SlotContext, script: str, paths: Sequence[str]) -> list[str]:
+    """The paths that a script prints of these. Raises FilesRefused: it fails; SandboxError."""
+    if not paths:
+        return []
+    listed = "\0".join([*paths, ""]).encode("utf-8", "surrogateescape")
+    result = await context.run(
+        script, stdin=listed, cwd="/", user=ROOT, timeout_s=300.0, max_output_bytes=MAX_PATHS_BYTES
+    )
+    if not result.ok:
+        failure = SandboxError if result.timed_out else FilesRefused
+        raise failure(f"settings of the agent's cannot be removed: {result.output[-300:]}")
+    found = result.stdout.decode("utf-8", "surrogateescape").split("\0")
+    return [path for path in dict.fromkeys(found) if path]
