@@ -24,11 +24,11 @@ QUICK = {
 }
 
 
-def produce(cwd, *flags, **environment):
-    """Run the producer of the main job to its end."""
+def produce(cwd, *flags, tasks="swe_smith", **environment):
+    """Run a producer, by default that of the main job, to its end."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith("HERMES_QUEUE_")}
     done = run_forked(
-        *("producers.swe_smith", "--items", "1", *flags),
+        *(f"producers.{tasks}", "--items", "1", *flags),
         environment={**clean, **environment},
         directory=cwd,
         timeout_s=300,
@@ -42,17 +42,21 @@ def snapshots(tmp_path_factory):
     return str(tmp_path_factory.mktemp("cache"))
 
 
-@pytest.mark.slow("an image and the dependencies of a row, built in sandboxes")
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(
-    ("agent", "score"),
-    [("oracle", 1.0), pytest.param("nop", 0.0, marks=pytest.mark.exhaustive)],
+    ("tasks", "agent", "score"),
+    [
+        ("gsm8k", "oracle", 1.0),
+        # An image and the dependencies of a row are built in sandboxes, for half a minute.
+        pytest.param("swe_smith", "oracle", 1.0, marks=pytest.mark.exhaustive),
+        pytest.param("swe_smith", "nop", 0.0, marks=pytest.mark.exhaustive),
+    ],
 )
-def test_the_main_job_is_scored_and_leaves_no_sandbox(
-    localmodal, snapshots, tmp_path, agent, score
+def test_a_whole_job_is_scored_and_leaves_no_sandbox(
+    localmodal, snapshots, tmp_path, tasks, agent, score
 ):
     flags = ("--sandbox", "modal", "--agent", agent, "--out", "out.jsonl")
-    produce(tmp_path, *flags, HERMES_QUEUE_PATHS_CACHE=snapshots)
+    produce(tmp_path, *flags, tasks=tasks, HERMES_QUEUE_PATHS_CACHE=snapshots)
     [record] = map(json.loads, (tmp_path / "out.jsonl").read_text().splitlines())
     assert record["score"] == score
     assert record["provenance"]["sandbox_id"]

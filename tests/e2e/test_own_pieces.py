@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from pages import ROOT, blocks, commands
+from zygote import run_forked
 
 PAGE = ROOT / "docs" / "extensions.md"
 COMMANDS = [words for block in blocks(PAGE, "sh") for words in commands(block)]
@@ -58,12 +59,25 @@ def run(words: list[str], directory: Path, modules: Path) -> subprocess.Complete
     )
 
 
+def run_in_a_fork(words: list[str], directory: Path) -> subprocess.CompletedProcess[str]:
+    """The same in a fork that has imported our packages; `python file.py` as the module `file`."""
+    module, *flags = words[2:] if words[1] == "-m" else [words[1].removesuffix(".py"), *words[2:]]
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("HERMES_QUEUE_")}
+    path = os.pathsep.join([str(directory), str(ROOT)])
+    return run_forked(
+        *(module, *flags, "--quiet"),
+        environment={**clean, "PYTHONPATH": path},
+        directory=directory,
+        timeout_s=170,
+    )
+
+
 @pytest.mark.slow("a Redis and a worker of its own")
 @pytest.mark.parametrize("words", [w for w in RUNS if "producers" not in w], ids=" ".join)
 def test_a_command_of_the_page_does_what_it_says(words: list[str], directory: Path) -> None:
     """Each command has --expect-score: it exits with 0 only if every trajectory has that score."""
     assert "--expect-score" in words
-    done = run(words, directory, directory)
+    done = run_in_a_fork(words, directory)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

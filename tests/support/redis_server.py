@@ -90,8 +90,8 @@ class RedisServer:
         self.start()
 
     def close(self) -> None:
-        """Stop it for good and remove its socket."""
-        self.stop()
+        """End it for good, by SIGKILL since nobody needs its data, and remove its socket."""
+        self.kill9()
         shutil.rmtree(self._socket_directory, ignore_errors=True)
 
     def _reap(self) -> None:

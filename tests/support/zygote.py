@@ -36,6 +36,21 @@ MAX_REQUEST_BYTES = 1 << 20
 OURS = (
     # With the REPL and the plugins of other packages, which Celery's command loads.
     "celery.bin.celery",
+    # What a worker loads by name, as it starts.
+    "billiard.pool",
+    "celery.app.amqp",
+    "celery.app.control",
+    "celery.app.events",
+    "celery.app.log",
+    "celery.app.routes",
+    "celery.apps.worker",
+    "celery.loaders.app",
+    "celery.worker.autoscale",
+    "celery.worker.components",
+    "celery.worker.consumer",
+    "celery.worker.consumer.delayed_delivery",
+    "celery.worker.strategy",
+    "importlib.resources.readers",
     "hermes_queue.cli",
     "hermes_queue.sandbox.local.backend",
     "openai",
