@@ -145,7 +145,8 @@ PRODUCER = Producer(
     name="harbor",
     env="harbor",
     options=HarborOptions,
-    description="Tasks in the Harbor format (terminal-bench 2 and others), as trajectory jobs.",
+    description="Tasks in the Harbor format (terminal-bench 2 and others), as trajectory jobs. "
+    "--dataset also takes a folder of tasks, and registry.json#NAME.",
     prepare=_prepare,
     skip_reason=_skip_reason,
     open=_open,

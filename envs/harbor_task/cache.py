@@ -192,7 +192,8 @@ def _untar(data: bytes, target: Path, below: str) -> Path:
     if not is_task(folder) and len(inside) == 1 and inside[0].is_dir():
         folder = inside[0]
     if folder.is_symlink() or not is_task(folder):
-        raise EnvBug(f"task: there is no {CONFIG} in the folder {below or 'of the archive'!r}")
+        place = f"the folder {below!r}" if below else "the archive's folder, of which it has one"
+        raise EnvBug(f"task: there is no {CONFIG} in {place}")
     return folder
 
 

@@ -32,6 +32,9 @@ MAX_MB = 1 << 24
 MAIN = "main"
 """The service of a task's own box."""
 
+SCHEMA_MINOR = 4
+"""Of the newest schema that is known here, 1.4."""
+_VERSION = re.compile(r"1(?:\.([0-9]{1,3}))?(?:\.[0-9]{1,3})?")
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([KMG])i?B?\s*", re.IGNORECASE)
 _IN_MB = {"K": 1 / 1024, "M": 1.0, "G": 1024.0}
 _KEY_PART = r"(?:[\w-]+|\"[^\"\n]*\"|'[^'\n]*')"
@@ -263,6 +266,13 @@ def parse_config(text: str, place: str) -> TaskConfig:
         first = error.errors(include_url=False, include_input=False)[0]
         key = ".".join(map(str, first["loc"])) or "the file"
         raise EnvBug(f"{place}: {key}: {first['msg']}; correct the task") from error
+
+
+def newer_schema(version: str) -> Iterator[str]:
+    """Yield a note if a task says that it has another schema than those that are read here."""
+    if not (match := _VERSION.fullmatch(version)) or int(match[1] or 0) > SCHEMA_MINOR:
+        shown = version[:40]
+        yield f"schema_version {shown!r} is read as 1.{SCHEMA_MINOR}: what it adds has no effect"
 
 
 def unknown_keys(table: BaseModel, prefix: str = "") -> Iterator[str]:

@@ -18,6 +18,7 @@ from envs.harbor_task.config import (
     Healthcheck,
     TaskConfig,
     VerifierTable,
+    newer_schema,
     parse_config,
     unknown_keys,
 )
@@ -59,7 +60,7 @@ class TaskFolder:
     instruction: str
     """Of a task with steps: that of the first one."""
     notes: tuple[str, ...] = ()
-    """Keys that nobody knows."""
+    """Keys that nobody knows, and a schema that is newer than ours."""
     context_digests: Mapping[str, str] = field(default_factory=dict, compare=False)
     """Digest of each build context, by its path; see `ImageSpec.digest`. A missing one is computed
     whenever a slot is leased."""
@@ -79,6 +80,7 @@ class TaskFolder:
         """
         config = parse_config(_text(path / CONFIG, MAX_CONFIG_BYTES), str(path / CONFIG))
         notes = tuple(f"unknown key {key} in {CONFIG}" for key in unknown_keys(config))
+        notes += tuple(newer_schema(config.schema_version))
         compose, config, problem = _with_compose(path / "environment", config)
         notes += compose.notes if compose else ()
         for note in notes:
@@ -188,7 +190,8 @@ class TaskFolder:
         """The text of the shell scripts that grade, to see what they need."""
         found = (path for folder in self.test_folders for path in sorted(folder.rglob("*.sh")))
         files = [path for path in found if path.is_file()][:50]
-        return "\n".join(_text(path, MAX_CONFIG_BYTES) for path in files)
+        texts = (_bytes(path, MAX_CONFIG_BYTES) for path in files)
+        return "\n".join(text.decode("utf-8-sig", errors="replace") for text in texts)
 
     def missing(self) -> list[str]:
         """What a task has and this one has not; empty if it is whole."""
@@ -263,7 +266,7 @@ def _beyond(table: EnvironmentTable, name: str) -> Iterator[str]:
         yield f"{name}.mcp_servers: MCP servers are not provided to agents"
 
 
-def _text(path: Path, max_bytes: int) -> str:
+def _bytes(path: Path, max_bytes: int) -> bytes:
     try:
         with path.open("rb") as file:
             data = file.read(max_bytes + 1)
@@ -273,4 +276,15 @@ def _text(path: Path, max_bytes: int) -> str:
         raise EnvBug(f"{path}: cannot be read: {error.strerror}") from error
     if len(data) > max_bytes:
         raise EnvBug(f"{path}: has more than {max_bytes} bytes")
-    return data.decode("utf-8-sig", errors="replace")
+    return data
+
+
+def _text(path: Path, max_bytes: int) -> str:
+    """A file for people. Raises EnvBug: as `_bytes`, or it is not UTF-8."""
+    data = _bytes(path, max_bytes)
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        what = f"line {line} is not UTF-8, byte {data[error.start]:#x}"
+        raise EnvBug(f"{path}: {what}; save it as UTF-8") from error

@@ -30,7 +30,12 @@ from importlib import import_module
 
 import click
 
-from hermes_queue.errors import EXIT_ISOLATION, HermesQueueError, IsolationUnavailable
+from hermes_queue.errors import (
+    EXIT_INTERRUPTED,
+    EXIT_ISOLATION,
+    HermesQueueError,
+    IsolationUnavailable,
+)
 
 COMMANDS = {
     "dead": ("dead", "List, retry and drop jobs and groups that need a person."),
@@ -85,6 +90,9 @@ class _Commands(click.Group):
         except (IsolationUnavailable, HermesQueueError) as error:
             click.echo(f"error: {error}", err=True)
             ctx.exit(getattr(error, "exit_code", EXIT_ISOLATION))
+        except KeyboardInterrupt:
+            click.echo("interrupted", err=True)
+            ctx.exit(EXIT_INTERRUPTED)
 
 
 @click.group(name="hermes", cls=_Commands)

@@ -164,7 +164,9 @@ class BuildContext:
         try:
             return buffer.getvalue().decode()
         except UnicodeDecodeError as error:
-            raise EnvBug(f"{self.root}/{entry.path} is not UTF-8: {error}") from error
+            line = error.object.count(b"\n", 0, error.start) + 1
+            what = f"line {line} is not UTF-8, byte {error.object[error.start]:#x}"
+            raise EnvBug(f"{self.root}/{entry.path}: {what}; save it as UTF-8") from error
 
 
 def digest_of(entries: Iterable[ContextEntry]) -> str:

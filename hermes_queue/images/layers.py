@@ -3,7 +3,7 @@
     <cache>/images/layers/<key>       finished, appears by rename
                    info/<key>.json    its parent, size and origin; written before
                    info/<key>.synced  it survives a power loss
-                   drafts/            being made
+                   drafts/            being made, or deleted: locked by who does it
                    locks/<key>.lock   held while it is made, across processes; see `build_turn`
                    pins/<key>         shared lock: a process uses it; its time: last use
 
@@ -34,7 +34,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from hermes_queue.cancellation import unbroken
 from hermes_queue.disk.durable import replaced
-from hermes_queue.disk.locks import hold, try_hold
+from hermes_queue.disk.locks import hold, lock, try_hold
 from hermes_queue.disk.turn import build_turn
 from hermes_queue.errors import EnvInfraError, SandboxError
 from hermes_queue.images.inside import program
@@ -47,8 +47,8 @@ KEY_CHARS = 24
 MAX_LAYERS = 120
 """Of one image: the option `lowerdir` of a mount is limited to one page."""
 TAIL_CHARS = 3000
-ABANDONED_S = 6 * 3600.0
-"""Age at which nobody can still be at work on a draft."""
+YOUNG_S = 60.0
+"""A draft of this age may not be locked yet."""
 
 PinLayer = Callable[[str], Awaitable[None]]
 """Keeps a layer, which need not exist yet, until all of an image's layers are let go."""
@@ -200,7 +200,12 @@ class LayerStore:
     async def _clear_torn(self, key: str) -> None:
         """Delete what a crash of the host has left of a layer: it would pass for the new one."""
         if self.info(key) is None and self.path(key).is_dir():
-            gone = self._root / "drafts" / f"{key}.{secrets.token_hex(4)}"
+            await self._discard(key)
+
+    async def _discard(self, key: str) -> None:
+        """Delete a layer's directory, which nobody uses."""
+        gone = self._root / "drafts" / f"{key}.{secrets.token_hex(4)}"
+        with _locked(self.path(key)):
             self.path(key).rename(gone)
             await unbroken(self._remove(gone))
 
@@ -213,10 +218,11 @@ class LayerStore:
         path.chmod(0o755)
         if os.geteuid() == 0:
             os.chown(path, self.runner.host_id, self.runner.host_id)
-        try:
-            yield path
-        finally:
-            await unbroken(self._remove(path))
+        with _locked(path):
+            try:
+                yield path
+            finally:
+                await unbroken(self._remove(path))
 
     @contextmanager
     def scratch(self) -> Iterator[IO[bytes]]:
@@ -262,19 +268,17 @@ class LayerStore:
         self.prepare()
         if any(each.parent == key for each in (await asyncio.to_thread(self.all)).values()):
             return False
-        lock = try_hold(self._root / "pins" / key)
-        if lock is None:
+        pin = try_hold(self._root / "pins" / key)
+        if pin is None:
             return False
         try:
             info = self._root / "info" / f"{key}.json"
             info.unlink(missing_ok=True)
             info.with_suffix(".synced").unlink(missing_ok=True)
-            gone = self._root / "drafts" / f"{key}.{secrets.token_hex(4)}"
             if self.path(key).is_dir():
-                self.path(key).rename(gone)
-                await unbroken(self._remove(gone))
+                await self._discard(key)
         finally:
-            os.close(lock)
+            os.close(pin)
         return True
 
     def write_out(self) -> None:
@@ -299,12 +303,15 @@ class LayerStore:
                 note.touch()
 
     async def sweep(self) -> None:
-        """Delete drafts of processes that died."""
+        """Delete what processes that died were making or deleting."""
         self.prepare()
         for each in list((self._root / "drafts").iterdir()):
-            with suppress(OSError):
-                if time.time() - each.stat().st_mtime > ABANDONED_S:
-                    await self._remove(each)
+            with suppress(OSError, EnvInfraError, SandboxError):
+                if time.time() - each.stat().st_mtime < YOUNG_S:
+                    continue
+                with _locked(each) as is_abandoned:
+                    if is_abandoned:
+                        await unbroken(self._remove(each))
 
     def prepare(self) -> None:
         """Make the directories. Raises OSError, IsolationUnavailable: no ids for slots here."""
@@ -319,3 +326,13 @@ class LayerStore:
             if mode == 0o700 and os.geteuid() == 0:
                 os.chown(place, host_id, host_id)
         (self._root / "pins").mkdir(exist_ok=True)
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[bool]:
+    """Lock a directory, wherever it is moved to; False: another process has locked it."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        yield lock(descriptor)
+    finally:
+        os.close(descriptor)

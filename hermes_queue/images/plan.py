@@ -50,6 +50,17 @@ class BuildPlan:
         names.pop(SCRATCH, None)
         return tuple(names)
 
+    def line_of(self, image: str) -> int:
+        """The first line that names one of `images`."""
+        for stage in self.stages:
+            lines = self.dockerfile.stages[stage.number]
+            if stage.base == image:
+                return lines.start.line
+            for each in lines.instructions:
+                if each.word == "COPY" and each.flags.get("from") == image:
+                    return each.line
+        raise ValueError(image)
+
     def origin(self, name: str, before: int) -> int | str:
         """What `COPY --from=name` means in stage `before`: an earlier stage, or an image."""
         return int(name) if name.isdecimal() else _earlier(self.dockerfile, name, before)

@@ -14,12 +14,24 @@ from pathlib import Path
 from typing import Protocol
 
 from hermes_queue.disk.turn import build_turn
-from hermes_queue.errors import EnvBug, EnvInfraError, SandboxError, SandboxRejected
+from hermes_queue.errors import (
+    EnvBug,
+    EnvInfraError,
+    SandboxError,
+    SandboxRejected,
+    TrajectoryFailure,
+)
 from hermes_queue.images.build import Builder, ReportLine, StageImage
 from hermes_queue.images.context import BuildContext
 from hermes_queue.images.layers import LayerStore
 from hermes_queue.images.names import ImageNames, ImageRecord
-from hermes_queue.images.permission import check_name, full_name, short_name, substitute
+from hermes_queue.images.permission import (
+    DOCKER_HUB,
+    check_name,
+    full_name,
+    short_name,
+    substitute,
+)
 from hermes_queue.images.plan import BuildPlan, plan
 from hermes_queue.images.spec import ImageSpec, Rootfs
 from hermes_queue.images.steps import StepRunner
@@ -91,6 +103,8 @@ class ImageStore:
         self._puller, self._report = puller, report
         self._builds = asyncio.Semaphore(BUILDS_AT_ONCE)
         self._next_look = 0.0
+        self._has_grown = True
+        """Since the last look at its size; what died before this process began counts, too."""
 
     async def pin(self, spec: ImageSpec) -> PinnedImage:
         """The image of `spec`, pulled or built now unless it is here; `release` it in the end.
@@ -105,19 +119,29 @@ class ImageStore:
             raise EnvBug("image: neither reference nor context is set")
         pinned = PinnedImage(self.layers)
         try:
-            if spec.reference is not None:
-                try:
-                    pinned.rootfs = await self._by_name(spec.reference, pinned)
-                except (SandboxRejected, EnvInfraError):
-                    if spec.context is None:
-                        raise
-                else:
-                    return pinned
-            pinned.rootfs = await self._by_context(spec, pinned)
+            try:
+                pinned.rootfs = await self._found(spec, pinned)
+            except TrajectoryFailure:
+                await self._watch_size()  # what a build that failed has made stays, too
+                raise
+            await self._watch_size()
         except BaseException:
             pinned.release()
             raise
         return pinned
+
+    async def _watch_size(self) -> None:
+        if self._has_grown:
+            await self.make_room()
+
+    async def _found(self, spec: ImageSpec, pinned: PinnedImage) -> Rootfs:
+        if spec.reference is not None:
+            try:
+                return await self._by_name(spec.reference, pinned)
+            except (SandboxRejected, EnvInfraError):
+                if spec.context is None:
+                    raise
+        return await self._by_context(spec, pinned)
 
     async def named(self, reference: str, pinned: PinnedImage) -> ImageRecord:
         """The image behind a name of a task, with substitution; its layers pinned.
@@ -155,6 +179,7 @@ class ImageStore:
 
         async with build_turn(lock, is_finished=is_finished) as number, self._builds:
             if number is not None:
+                self._has_grown = True
                 record = await puller(self, name)
                 self.names.put(record)
                 return record
@@ -191,7 +216,7 @@ class ImageStore:
                 return self._rootfs(record, self._built_description(record, bases))
         context = await asyncio.to_thread(BuildContext.open, spec)
         found = await asyncio.to_thread(lambda: plan(context.dockerfile()))
-        bases = {name: await self.named(name, pinned) for name in found.images}
+        bases = {name: await self._base(name, found, pinned) for name in found.images}
         async with self._builds:
             image = await self._build(spec, context, found, bases, pinned)
         assert image.top is not None  # noqa: S101 - checked by the builder
@@ -206,8 +231,13 @@ class ImageStore:
             {name: base.digest for name, base in bases.items()},
         )
         self.names.put(record)
-        await self.make_room()
         return self._rootfs(record, self._built_description(record, bases))
+
+    async def _base(self, name: str, found: BuildPlan, pinned: PinnedImage) -> ImageRecord:
+        try:
+            return await self.named(name, pinned)
+        except (SandboxRejected, EnvInfraError) as error:
+            raise type(error)(f"Dockerfile line {found.line_of(name)}: {error}") from error
 
     async def _build(
         self,
@@ -217,6 +247,7 @@ class ImageStore:
         bases: dict[str, ImageRecord],
         pinned: PinnedImage,
     ) -> StageImage:
+        self._has_grown = True
         builder = Builder(
             self.layers,
             context,
@@ -237,11 +268,14 @@ class ImageStore:
     async def make_room(self) -> int:
         """Delete the least recently used layers until `store_mb` is kept; returns freed bytes.
 
-        Looks once a minute at most: a store of many tasks has tens of thousands of layers.
+        What killed processes were making is deleted as well. Looks once a minute at most: a store
+        of many tasks has tens of thousands of layers.
         """
         if time.monotonic() < self._next_look:
             return 0
         self._next_look = time.monotonic() + LOOK_S
+        self._has_grown = False
+        await self.layers.sweep()
         return await self.prune(lambda used: used > self.settings.store_mb << 20)
 
     async def prune(
@@ -308,13 +342,15 @@ class ImageStore:
 
 
 def cannot_be_had(name: str, why: str) -> str:
-    """The message for an image that is not here and cannot be pulled."""
+    """The message for an image that cannot be pulled."""
     short = short_name(name)
+    mirror = ""
+    if name.startswith(f"{DOCKER_HUB}/"):
+        mirror = "HERMES_QUEUE_IMAGES_MIRROR=HOST names another registry, and "
     # What helps comes first: tables cut long messages.
     return (
-        f"the image {short} is not on this host: `hermes-queue images base {short}` makes one from "
+        f"the image {short} cannot be pulled: `hermes-queue images base {short}` makes one from "
         f"Debian's packages (Debian, as root), `hermes-queue images import {short} FILE` brings "
-        "one, HERMES_QUEUE_IMAGES_MIRROR=HOST names another registry, and "
-        f'HERMES_QUEUE_IMAGES_BASE_IMAGES=\'{{"{short}": "OTHER"}}\' another image. It cannot be '
-        f"pulled: {why}"
+        f'one, {mirror}HERMES_QUEUE_IMAGES_BASE_IMAGES=\'{{"{short}": "OTHER"}}\' puts another '
+        f"image in its place. The registry: {why}"
     )

@@ -22,8 +22,8 @@ class ChosenTasks:
     """What a command line selects."""
 
     tasks: Sequence[TaskToValidate]
-    skipped: Mapping[str, int]
-    """Number of tasks that cannot be run, by reason."""
+    skipped: Sequence[str]
+    """Lines for people: which tasks cannot be run, and why."""
     settings: Mapping[str, str]
     """Environment variables that the flags set."""
 
@@ -51,7 +51,7 @@ def chosen_tasks(words: Sequence[str]) -> ChosenTasks:
         _task(job, selected.item(), list(env.tamper(env.Item.model_validate(selected.item()))))
         for job, selected in zip(jobs, selection.items, strict=True)
     ]
-    return ChosenTasks(tasks, selection.skipped, settings)
+    return ChosenTasks(tasks, selection.skip_lines(), settings)
 
 
 def _task(job: TrajectoryJob, row: dict[str, object], ways: Sequence[str]) -> TaskToValidate:

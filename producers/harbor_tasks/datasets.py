@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,10 +62,13 @@ class RegistryDataset:
             raise InputError(f"{self.path}: is no readable JSON: {error}") from error
         datasets = content if isinstance(content, list) else [content]
         named = {_name_of(each): each for each in datasets if isinstance(each, dict)}
+        named = {name: each for name, each in named.items() if isinstance(each.get("tasks"), list)}
+        if not named:
+            raise InputError(f"{self.path}: is no registry: a list of objects with name and tasks")
         if not self._dataset and len(named) == 1:
             [self._dataset] = named
-        chosen = named.get(self._dataset) or _only(datasets, self._dataset.partition("@")[0])
-        if chosen is None or not isinstance(chosen.get("tasks"), list):
+        chosen = named.get(self._dataset) or _only(named.values(), self._dataset)
+        if chosen is None:
             raise InputError(
                 f"{self.path}: has no dataset {self._dataset!r}; name one of "
                 f"{', '.join(sorted(named)[:20])} with --dataset {self.path}#NAME"
@@ -86,9 +89,9 @@ def open_tasks(name: str) -> Dataset | None:
     return None
 
 
-def _only(datasets: list[Any], name: str) -> dict[str, Any] | None:
+def _only(datasets: Iterable[dict[str, Any]], name: str) -> dict[str, Any] | None:
     """The only dataset of that name, whatever its version."""
-    found = [each for each in datasets if isinstance(each, dict) and each.get("name") == name]
+    found = [each for each in datasets if each.get("name") == name]
     return found[0] if len(found) == 1 else None
 
 

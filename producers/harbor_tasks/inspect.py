@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,8 @@ def _of(item: HarborItem, path: Path, *, embed: bool) -> Inspected:
     row["evaluation"] = is_evaluation(task, item)
     if embed:
         row["task"] = {"archive": archive_of(path)}
+    if task.compose_problem and find_spec("yaml") is None:
+        raise InputError(f"{item.instance_id}: {task.compose_problem}")  # no fault of the task's
     unsupported = [each for step in steps for each in step.unsupported()]
     limits = [step.config.agent.timeout_s for step in steps]
     known = [each for each in limits if each is not None]

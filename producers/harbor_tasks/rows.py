@@ -20,6 +20,10 @@ from hermes_queue.errors import EnvBug, InputError
 from hermes_queue.sandbox.archives import packed
 
 MAX_UNPACKED_BYTES = 512 << 20
+ROW_SHAPES = (
+    "`instance_id` and `task`, or `path` and `task_binary`, or `task_name`, `instruction`, "
+    "`docker_image`, `environment_tar`, `tests_tar` and `test_sh`"
+)
 
 
 def as_item(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -32,6 +36,10 @@ def as_item(row: Mapping[str, Any]) -> dict[str, Any]:
         return _binary(row)
     if "docker_image" in row and "instruction" in row:
         return _columns(row)
+    if "task" not in row:
+        raise InputError(
+            f"has no task in it: rows have {ROW_SHAPES}; this one has {', '.join(list(row)[:12])}"
+        )
     return dict(row)
 
 

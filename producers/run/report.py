@@ -86,8 +86,8 @@ class Report:
         report = cls(summary, groups, plan.options.output)
         for note in selection.notes:
             report.progress.say(f"note: {note}")
-        for reason, count in selection.skipped.items():
-            report.progress.say(f"skipped {count} rows: {reason}")
+        for line in selection.skip_lines():
+            report.progress.say(line)
         report.progress.say(
             f"run {plan.run_id}: {summary.jobs} trajectories of {summary.items} items from "
             f"{selection.dataset}, env {plan.options.run.env}, agent {plan.agent.kind}"

@@ -21,7 +21,8 @@ from producers.run.flags import Options, at_least
 _BACKEND = Flag(
     "--sandbox",
     f"{PREFIX}SANDBOX_BACKEND",
-    "sandbox backend: local (default), modal, a plugin's name, or package.module:BACKEND",
+    "sandbox backend: local (default), docker, nomad, modal, a plugin's name, or "
+    "package.module:BACKEND",
     metavar="NAME",
 )
 

@@ -15,7 +15,7 @@ from hermes_queue.bodies import codec
 from hermes_queue.errors import ConfigurationError, InputError, PayloadTooLarge
 from hermes_queue.settings import ProducerSettings
 from hermes_queue.wire.names import group_key
-from producers.run.dataset import Dataset
+from producers.run.dataset import Dataset, Row
 from producers.run.options import DEFAULT_ITEMS, ProducerOptions, RowOptions
 from producers.run.programs import Misfit
 from producers.source import Producer, SelectedItem
@@ -29,7 +29,21 @@ class SelectedItems:
     items: list[SelectedItem] = field(default_factory=list)
     skipped: Counter[str] = field(default_factory=Counter)
     """Number of rows that are not tasks, by reason."""
+    first_skipped: dict[str, str] = field(default_factory=dict)
+    """Place of the first of them, by reason."""
     notes: list[str] = field(default_factory=list)
+
+    def skip(self, reason: str, place: str) -> None:
+        """Count a row that is no task."""
+        self.skipped[reason] += 1
+        self.first_skipped.setdefault(reason, place)
+
+    def skip_lines(self) -> list[str]:
+        """What was skipped, for people: one line for each reason."""
+        return [
+            f"skipped {count} rows ({self.first_skipped[reason]}{', ...' * (count > 1)}): {reason}"
+            for reason, count in self.skipped.items()
+        ]
 
 
 def select(
@@ -85,10 +99,17 @@ class _Selector:
     def run(self) -> SelectedItems:
         missing, items = set(self._requested_ids), self._selection.items
         seed = self._options.seed if self._options.shuffle else None
+        unread: InputError | None = None
         for row in islice(self._dataset.rows(seed), self._options.offset, None):
             if len(items) == self._limit or (self._requested_ids and not missing):
                 break
-            data = self._producer.call("prepare", row.data, self._own, place=row.place)
+            try:
+                data = self._prepared(row)
+            except InputError as error:
+                if not self._requested_ids:
+                    raise
+                unread = unread or error  # it may be one that nobody asked for
+                continue
             if not isinstance(data, dict):
                 raise ConfigurationError(
                     f"{row.place}: prepare of producer {self._producer.name!r} returned "
@@ -105,11 +126,20 @@ class _Selector:
         if missing:
             raise InputError(
                 f"--instance-id {', '.join(sorted(missing))}: not in {self._dataset.name}"
+                + (f", where a row cannot be read: {unread}" if unread else "")
             )
         if not items:
             raise InputError(self._why_empty())
         self._repeat()
         return self._selection
+
+    def _prepared(self, row: Row) -> Any:
+        try:
+            return self._producer.call("prepare", row.data, self._own, place=row.place)
+        except InputError as error:
+            if row.place in str(error):
+                raise
+            raise InputError(f"{row.place}: {error}") from error
 
     def _id_of(self, data: dict[str, Any]) -> str | None:
         """The instance id of a row; None if the row is invalid."""
@@ -129,11 +159,11 @@ class _Selector:
             )
         reason = self._producer.call("skip_reason", data, self._own, place=place)
         if reason is not None:
-            self._selection.skipped[reason] += 1
+            self._selection.skip(reason, place)
             return
         item = self._validate(place, data)
         if self._misfit and (reason := self._misfit(item)):
-            self._selection.skipped[reason] += 1
+            self._selection.skip(reason, place)
             return
         instance_id = str(item.instance_id)
         encoded = self._encoded(place, item)
@@ -187,14 +217,14 @@ class _Selector:
                 f"{selected.place}: instance_id {selected.instance_id!r} is also the id of "
                 f"another row at {first.place}; ids must be unique: rename one of the two"
             )
-        self._selection.skipped["repeats an earlier row"] += 1
+        self._selection.skip("repeats an earlier row", selected.place)
         return True
 
     def _why_empty(self) -> str:
         skipped = self._selection.skipped
         name = self._dataset.name
         if skipped:
-            reasons = ", ".join(f"{count} x {reason}" for reason, count in skipped.items())
+            reasons = "; ".join(self._selection.skip_lines())
             return f"{name}: no row is a task for the {self._env.name} env: {reasons}"
         if self._options.offset:
             return f"{name}: has no rows after --offset {self._options.offset}"

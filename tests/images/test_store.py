@@ -11,6 +11,7 @@ import tarfile
 import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -18,6 +19,7 @@ from aiohttp.test_utils import TestServer
 from image_files import MANIFEST, RegistryServer, ServedImage, archive, member, sha256
 
 from hermes_queue.errors import EnvInfraError, InputError, SandboxRejected
+from hermes_queue.images import layers
 from hermes_queue.images.fetch.archives import import_archive
 from hermes_queue.images.fetch.blobs import decompress
 from hermes_queue.images.fetch.documents import MalformedImage
@@ -80,6 +82,22 @@ async def test_a_layer_that_a_crash_of_the_host_tore_is_made_anew(store: ImageSt
     await layers.ensure(key, None, "RUN x", whole)
     layers.unpin(key)
     assert [path.name for path in layers.path(key).iterdir()] == ["file"]
+
+
+@here
+async def test_what_a_killed_process_was_making_is_deleted_and_nothing_of_a_live_one(
+    store: ImageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layers, "YOUNG_S", 0.0)
+    async with store.layers.draft("alive") as alive:
+        left = alive.with_name("left.12345678")
+        (left / "etc").mkdir(parents=True)
+        (left / "etc" / "file").write_text("half")
+        for path in (left, left / "etc", left / "etc" / "file"):
+            if os.geteuid() == 0:
+                os.chown(path, store.layers.runner.host_id, store.layers.runner.host_id)
+        await another(store).make_room()
+        assert [path.name for path in alive.parent.iterdir()] == [alive.name]
 
 
 @here
@@ -161,6 +179,13 @@ async def registry() -> AsyncIterator[RegistryServer]:
         yield server
 
 
+def another(store: ImageStore, **settings: Any) -> ImageStore:
+    """A store of another process."""
+    return ImageStore(
+        store.root, ImageSettings(**settings), store.layers.runner, puller=store._puller
+    )
+
+
 def mirrored(store: ImageStore, registry: RegistryServer) -> ImageStore:
     settings = ImageSettings(mirror=registry.url)
     puller = Registry(pause_s=0)
@@ -187,6 +212,21 @@ async def test_an_image_is_pulled_once_with_whiteouts_and_configuration(
     asked = len(registry.requests)
     (await images.pin(ImageSpec(reference="docker.io/some/tool:1"))).release()
     assert len(registry.requests) == asked
+    pinned.release()
+
+
+@here
+async def test_pulled_images_beyond_the_stores_size_give_way_to_the_next(
+    store: ImageStore, registry: RegistryServer
+) -> None:
+    images = mirrored(store, registry)
+    (await images.pin(ImageSpec(reference="some/old:1"))).release()
+    registry.image = ServedImage([archive(("other", b"3"))], PROGRAMS)
+    small = another(images, store_mb=0, mirror=registry.url)
+    pinned = await small.pin(ImageSpec(reference="some/new:1"))
+    left = {record.name for record in small.names.all() if record.origin == "pulled"}
+    assert left == {"docker.io/some/new:1"}
+    assert all(path.is_dir() for path in pinned.rootfs.layers)
     pinned.release()
 
 

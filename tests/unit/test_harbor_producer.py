@@ -7,6 +7,7 @@ import base64
 import io
 import json
 import shutil
+import sys
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,47 @@ def test_a_registry_names_folders_at_commits(tmp_path: Path) -> None:
         list(PRODUCER.dataset_of(f"{path}#x").rows())
 
 
+@pytest.mark.parametrize(
+    ("content", "name", "said"),
+    [
+        ([{"name": "tb", "version": "2.0", "tasks": []}], "tb@7", "no dataset 'tb@7'.* tb@2"),
+        ({"a": 1}, "tb", "is no registry"),
+        ([{"name": "tb", "tasks": None}, 5], "tb", "is no registry"),
+    ],
+)
+def test_a_registry_without_the_named_version_is_refused(
+    tmp_path: Path, content: object, name: str, said: str
+) -> None:
+    (tmp_path / "registry.json").write_text(json.dumps(content))
+    with pytest.raises(InputError, match=said):
+        list(PRODUCER.dataset_of(f"{tmp_path / 'registry.json'}#{name}").rows())
+
+
+def test_a_row_without_a_task_is_named_with_what_rows_have(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"r\.jsonl:1: has no task.*`task_binary`.*has path, x"):
+        chosen(rows(tmp_path / "r.jsonl", {"path": "a", "x": 1}))
+
+
+def test_a_broken_task_does_not_keep_another_one_from_being_chosen_by_name(tmp_path: Path) -> None:
+    write_task(tmp_path / "tasks" / "broken", config="[agent")
+    write_task(tmp_path / "tasks" / "good")
+    [item] = chosen(tmp_path / "tasks", "--instance-id", "good").items
+    assert item.instance_id == "good"
+    with pytest.raises(InputError, match=r"broken: not in .*is not TOML"):
+        chosen(tmp_path / "tasks", "--instance-id", "broken")
+
+
+def test_a_compose_file_is_no_reason_to_leave_a_task_out_where_yaml_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_task(tmp_path / "tasks" / "good")
+    files = {"environment/docker-compose.yaml": "services: {db: {image: x}}"}
+    write_task(tmp_path / "tasks" / "two", **files)
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    with pytest.raises(InputError, match=r"two: docker-compose.yaml: needs PyYAML"):
+        chosen(tmp_path / "tasks")
+
+
 def test_rows_may_hold_a_task_as_an_archive(tmp_path: Path) -> None:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
@@ -143,7 +185,9 @@ def test_tasks_that_nothing_here_can_run_are_skipped_and_counted(tmp_path: Path)
     write_task(tmp_path / "tasks" / "gpu", config=IMAGE + "gpus = 1")
     selection = chosen(tmp_path / "tasks")
     assert [item.instance_id for item in selection.items] == ["good"]
-    assert [reason for reason in selection.skipped if "GPU" in reason]
+    [line] = selection.skip_lines()
+    assert line.startswith(f"skipped 1 rows ({tmp_path}/tasks/gpu): ")
+    assert "GPU" in line
 
 
 def test_only_valid_tasks_of_a_validation_are_run_in_their_mode(tmp_path: Path) -> None:

@@ -88,6 +88,32 @@ def test_a_wrong_value_is_named(text: str, named: str) -> None:
         parse_config(text, "task.toml")
 
 
+@pytest.mark.parametrize(
+    ("version", "is_noted"),
+    [("1.0", False), ("1.4", False), ("1", False), ("1.5", True), ("2.0", True), ("new", True)],
+)
+def test_a_schema_that_is_not_known_is_noted(tmp_path: Path, version: str, is_noted: bool) -> None:
+    write_task(tmp_path / "t", config=f'schema_version = "{version}"\n{IMAGE}')
+    notes = TaskFolder.read(tmp_path / "t").notes
+    assert [f"{version!r} is read as 1.4" in note for note in notes] == [True] * is_noted
+
+
+@pytest.mark.parametrize("name", ["task.toml", "instruction.md"])
+def test_a_text_that_is_not_utf_8_is_refused_with_its_line(tmp_path: Path, name: str) -> None:
+    folder = write_task(tmp_path / "t")
+    with (folder / name).open("ab") as file:
+        file.write(b"\n# caf\xe9\n")
+    line = (folder / name).read_bytes().count(b"\n")
+    with pytest.raises(EnvBug, match=f"{name}: line {line} is not UTF-8, byte 0xe9; save it"):
+        TaskFolder.read(folder)
+
+
+def test_tests_may_be_in_any_encoding(tmp_path: Path) -> None:
+    folder = write_task(tmp_path / "t")
+    (folder / "tests" / "test.sh").write_bytes(b"echo caf\xe9\n")
+    assert "caf" in TaskFolder.read(folder).scripts
+
+
 # --- the folder ---------------------------------------------------------------------------
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hermes_queue.cli.images.kept import list_images, prune
-from hermes_queue.cli.images.store import with_store
+from hermes_queue.cli.images.store import WrongInput, with_store
 
 if TYPE_CHECKING:
     from hermes_queue.images.spec import ImageSpec
@@ -30,6 +30,9 @@ hermes-queue images import my/base:1 base.tar
 hermes-queue images base debian:bookworm-local --include python3,python3-pip
 hermes-queue images list
 hermes-queue images prune --unused-days 7
+
+Exits with 1 if an image cannot be had or a build fails, with 2 if a name, a file or a Dockerfile is
+wrong, and with 130 after Ctrl-C.
 """
 
 
@@ -55,11 +58,18 @@ def pull(names: tuple[str, ...]) -> None:
     Docker Hub is replaced by HERMES_QUEUE_IMAGES_MIRROR if that is set. Credentials are those that
     `docker login` left in ~/.docker/config.json.
     """
+    from hermes_queue.errors import EnvInfraError, SandboxRejected
     from hermes_queue.images.permission import full_name, short_name
 
     async def use(store: ImageStore) -> None:
         for name in names:
-            record = await store.pull(full_name(name))
+            full = full_name(name)
+            try:
+                record = await store.pull(full)
+            except (EnvInfraError, SandboxRejected) as error:
+                if store.names.get(full) is None:
+                    raise
+                raise type(error)(f"{error}. The image of that name here stays in use") from error
             click.echo(f"{short_name(record.name)} sha256:{record.digest}")
 
     with_store(use)
@@ -133,7 +143,7 @@ def base(name: str, suite: str | None, include: str, mirror: str | None, out: Pa
     try:
         wanted = BaseImage.named(name, suite=suite, packages=packages, mirror=mirror)
     except SandboxRejected as error:
-        raise click.ClickException(str(error)) from error
+        raise WrongInput(str(error)) from error
 
     async def use(store: ImageStore) -> str:
         archive = await make_base_image(

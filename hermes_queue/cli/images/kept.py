@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hermes_queue.cli.images.store import with_store
+from hermes_queue.cli.images.store import WrongInput, with_store
 from hermes_queue.cli.watch.table import age, print_table
 
 if TYPE_CHECKING:
@@ -106,4 +106,4 @@ async def _forgotten(store: ImageStore, name: str) -> int:
     try:
         return await store.forget(name if name.startswith(CONTEXT) else full_name(name))
     except KeyError as error:
-        raise click.ClickException(f"there is no image {name} on this host") from error
+        raise WrongInput(f"there is no image {name} on this host") from error

@@ -8,12 +8,18 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from hermes_queue.errors import TrajectoryFailure
+from hermes_queue.errors import EXIT_USAGE, EnvBug, TrajectoryFailure
 
 if TYPE_CHECKING:
     from hermes_queue.images.store import ImageStore
 
 T = TypeVar("T")
+
+
+class WrongInput(click.ClickException):
+    """A name, file or Dockerfile that the command was given is wrong."""
+
+    exit_code = EXIT_USAGE
 
 
 def with_store(use: Callable[[ImageStore], Awaitable[T]]) -> T:
@@ -39,5 +45,7 @@ def with_store(use: Callable[[ImageStore], Awaitable[T]]) -> T:
 
     try:
         return asyncio.run(work())
+    except EnvBug as error:
+        raise WrongInput(str(error)) from error
     except TrajectoryFailure as error:
         raise click.ClickException(str(error)) from error

@@ -106,8 +106,8 @@ def validate(
     try:
         # By name, because they stand above this package: who imports us does not need them.
         chosen = import_module("producers.harbor_tasks.chosen").chosen_tasks(words)
-        for reason, count in chosen.skipped.items():
-            click.echo(f"skipped {count}: {reason}", err=True)
+        for line in chosen.skipped:
+            click.echo(line, err=True)
         os.environ.update(chosen.settings)
         session = import_module("workers.validation.session")
         code = session.validate(chosen.tasks, out, slots=slots, repeat=repeat, all_modes=all_modes)
