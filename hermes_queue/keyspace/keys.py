@@ -136,7 +136,7 @@ KEYS = (
     Key("workers", "zset", "ledger/fleet", "live workers, by expiry of their heartbeat",
         "seconds", "r r r -"),
     Key("life:{owner}", "hash", "ledger/fleet", "evidence about a worker's death: boot of its "
-        "host, last beat, whether it was shutting down, who found it dead", _DAY),
+        "host, last beat, parent, whether it was shutting down, who found it dead", _DAY),
     Key("boot:{boot id}", "string", "ledger/fleet", "last beat of any worker of that "
         "boot of a host", _DAY),
     Key("log:{owner}", "string", "ledger", "the end of a worker's log, for dead letters",

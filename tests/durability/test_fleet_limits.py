@@ -57,16 +57,17 @@ def ask_model(instance, *endpoints, **limits):
 def test_four_processes_learn_what_an_endpoint_serves_and_are_seldom_refused(
     redis_server, ledger, serve
 ):
-    endpoint = serve(20, (0.05, 0.15))
+    # On a busy machine, too, more than 20 calls must be open at once before it is settled.
+    endpoint = serve(20, (0.15, 0.45))
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1] / "support")}
     urls = redis_server.url, endpoint.url
     processes = [start_forked("limited_load", *urls, environment=environment) for _ in range(4)]
     try:
-        wait_until("it has settled", lambda: endpoint.served > 500, timeout_s=150)
+        settled = lambda: endpoint.served > 300 and endpoint.refused > 0  # noqa: E731
+        wait_until("it has settled", settled, timeout_s=150)
         served, refused = endpoint.served, endpoint.refused
         wait_until("more calls", lambda: endpoint.served > served + 500, timeout_s=150)
         assert endpoint.refused - refused <= 10
-        assert endpoint.refused > 0, "the limit of the endpoint was never met"
         state = EndpointLimits(ledger).state(limit_name(endpoint.url, "m"))
         assert 5 <= state.limit <= 24
     finally:

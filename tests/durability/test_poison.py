@@ -27,8 +27,8 @@ def test_a_poison_job_is_quarantined_and_buried_and_its_neighbours_are_measured(
         "HERMES_QUEUE_RETRY_MAX_DEATHS": "2",
         # The search for dead neighbours finds a child dead before its parent looks after it.
         "HERMES_QUEUE_LEASE_RENEW_S": "0.5",
-        "HERMES_QUEUE_LEASE_SWEEP_S": "0.5",
-        "HERMES_QUEUE_LEASE_MOVER_S": "3",
+        "HERMES_QUEUE_LEASE_SWEEP_S": "1",
+        "HERMES_QUEUE_LEASE_MOVER_S": "2",
     }
     over = threading.Event()
     # Its supervisor starts it again: who waited for it to be ready might find it dead already.

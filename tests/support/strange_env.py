@@ -12,6 +12,7 @@ from pathlib import Path
 from envs.base import Verdict
 from envs.gsm8k import Gsm8k
 from hermes_queue.errors import EnvInfraError
+from workers import runtime as runtimes
 
 
 class _Strange(Gsm8k):
@@ -92,9 +93,12 @@ class _AfterTheBlock(_Strange):
 
 
 class _Killer(_Strange):
-    """Kills the worker that runs it."""
+    """Kills the worker that runs it, once the ledger has some of its log for the dead letter."""
 
     async def setup(self, item, context):
+        worker = runtimes.get()
+        while not worker.ledger.client.exists(worker.ledger.key(f"log:{worker.owner}")):
+            await asyncio.sleep(0.05)
         os.kill(os.getpid(), signal.SIGKILL)
 
 
