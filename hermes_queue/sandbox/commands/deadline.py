@@ -15,11 +15,11 @@ KILL_ROUNDS = 10
 KILL_PAUSE_S = 0.5
 KILL_PATIENCE_S = 60.0
 """For a provider that does not take the program that kills; each try may take long."""
-KillTree = Callable[[], Awaitable[None]]
+KillAttempt = Callable[[], Awaitable[None]]
 """Kills a command's tree; may be called before the command begins and after it has ended."""
 
 
-async def kill_until_ended(waiting: asyncio.Future[Any], kill: KillTree) -> None:
+async def kill_until_ended(waiting: asyncio.Future[Any], kill: KillAttempt) -> None:
     """Kill a command until `waiting` is done: the first try may come before it has begun.
 
     Raises:

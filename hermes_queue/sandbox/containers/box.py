@@ -21,7 +21,7 @@ from hermes_queue.sandbox.base import (
     SlotSpec,
 )
 from hermes_queue.sandbox.commands.arguments import is_no_argument
-from hermes_queue.sandbox.commands.deadline import KillTree
+from hermes_queue.sandbox.commands.deadline import KillAttempt
 from hermes_queue.sandbox.containers.host import ExecHost, HostFacts
 from hermes_queue.sandbox.containers.plan import ContainerPlan
 from hermes_queue.sandbox.containers.process import (
@@ -148,7 +148,7 @@ class SlotBox:
         return dataclasses.replace(ended.result, notice=notice)
 
     async def _ended(
-        self, slot_id: str, command: ContainerCommand, kill_it: KillTree
+        self, slot_id: str, command: ContainerCommand, kill_it: KillAttempt
     ) -> EndedCommand:
         """Raises as `run`."""
         try:

@@ -18,7 +18,7 @@ from functools import partial
 from hermes_queue.cancellation import end_tasks
 from hermes_queue.errors import SandboxError, SandboxRejected, SlotLost
 from hermes_queue.sandbox.base import TIMEOUT_EXIT_CODE, ExecutionResult
-from hermes_queue.sandbox.commands.deadline import KillTree, kill_until_ended, ran_out_of_time
+from hermes_queue.sandbox.commands.deadline import KillAttempt, kill_until_ended, ran_out_of_time
 from hermes_queue.sandbox.commands.marked import MarkedStream
 from hermes_queue.sandbox.containers.host import KILLED, STDOUT, ExecHost, ExecStream
 
@@ -91,14 +91,14 @@ class _Run:
         if data:
             await self._stream.write_eof()
 
-    async def wait(self, timeout_s: float, kill: KillTree | None) -> bool:
+    async def wait(self, timeout_s: float, kill: KillAttempt | None) -> bool:
         """Wait for its end; returns whether time ran out."""
         end = None if kill is None else partial(kill_until_ended, self.reading, kill)
         return await ran_out_of_time(self.reading, timeout_s, end, who="container")
 
 
 async def run_command(
-    host: ExecHost, container: str, command: ContainerCommand, kill: KillTree | None = None
+    host: ExecHost, container: str, command: ContainerCommand, kill: KillAttempt | None = None
 ) -> EndedCommand:
     """Run a command to its end, or until its time is over.
 

@@ -17,7 +17,7 @@ from typing import Any
 from hermes_queue.cancellation import end_tasks
 from hermes_queue.errors import SandboxError
 from hermes_queue.sandbox.base import TIMEOUT_EXIT_CODE, ExecutionResult
-from hermes_queue.sandbox.commands.deadline import KillTree, kill_until_ended, ran_out_of_time
+from hermes_queue.sandbox.commands.deadline import KillAttempt, kill_until_ended, ran_out_of_time
 from hermes_queue.sandbox.commands.marked import MarkedStream
 from hermes_queue.sandbox.modal.failures import explained, translated
 
@@ -58,7 +58,7 @@ async def run_process(
     argv: Sequence[str],
     *,
     timeout_s: float,
-    kill: KillTree | None = None,
+    kill: KillAttempt | None = None,
     stdin: bytes = b"",
     max_output_bytes: int = 1 << 20,
     whole: bool = False,
