@@ -42,12 +42,11 @@ DIFFERENT = {
     ("docker", "users"): ("/home/sailor/work",),
     ("podman", "archives"): ("/owned", "/unpacked"),
     **{(kind, "ignored"): ("/all/Dockerfile", "/all/.dockerignore") for kind in ENGINES},
-    **{(kind, "programs"): ("/data",) for kind in ENGINES},
 }
 """Where the tree of an engine and ours differ. --chown of an archive is heeded by BuildKit 0.23
 and by us; a WORKDIR belongs to the user with BuildKit, Podman and us; an archive's own entry for
 its root changes the directory with Podman alone. An engine gets a Dockerfile that it can read, and
-no .dockerignore, which has been heeded; and it makes the directory of a volume in a container."""
+no .dockerignore, which has been heeded."""
 CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
 """Those of this machine are added to the engine's base image, ours come with each step."""
 OF_THIS_BUILD = ("/var/log/", "/var/cache/", "/var/lib/apt/", "/var/lib/dpkg/")

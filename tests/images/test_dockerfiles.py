@@ -178,6 +178,11 @@ def test_old_engines_get_the_same_dockerfile_without_heredocs_and_new_flags() ->
     assert found.copies == ((".hermes-queue/9", ("run.sh",), 0o755),)
 
 
+def test_old_engines_get_no_volume_below_which_they_would_discard_changes() -> None:
+    found = for_old_engines('FROM a\nVOLUME ["/d", \\\n "/e"]\nRUN echo x >/d/x\nVOLUME /f\n')
+    assert [line for line in found.text.split("\n") if line] == ["FROM a", "RUN echo x >/d/x"]
+
+
 def test_old_engines_build_no_stage_that_the_result_does_not_need() -> None:
     text = "FROM a AS one\nRUN exit \\\n  1\nFROM b\nRUN y\nFROM c\nCOPY --from=1 x y\n"
     needed = {stage.number for stage in plan(text).stages}

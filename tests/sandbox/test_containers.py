@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import resource
 import subprocess
@@ -13,6 +14,7 @@ from pydantic import ValidationError
 
 from hermes_queue.errors import ConfigurationError, IsolationUnavailable, SandboxError
 from hermes_queue.images.engine.client import find_engine
+from hermes_queue.sandbox.commands import deadline
 from hermes_queue.sandbox.commands.marked import MAX_NOTE_BYTES, MarkedStream
 from hermes_queue.sandbox.commands.shell import script
 from hermes_queue.sandbox.containers.host import ContainerState
@@ -175,3 +177,22 @@ def test_workers_that_start_at_the_same_time_know_each_others_containers(tmp_pat
 )
 def test_only_sigkill_without_a_limit_of_memory_comes_from_outside(state, was_killed):
     assert state.was_killed is was_killed
+
+
+async def test_a_kill_that_the_host_does_not_take_is_tried_again(monkeypatch):
+    monkeypatch.setattr(deadline, "KILL_PAUSE_S", 0)
+    ended = asyncio.get_running_loop().create_future()
+    tries = []
+
+    async def kill():
+        tries.append(1)
+        if len(tries) < 3:
+            raise SandboxError("not now")
+        ended.set_result(None)
+
+    await deadline.kill_until_ended(ended, kill)
+    never = asyncio.get_running_loop().create_future()
+    monkeypatch.setattr(deadline, "KILL_ROUNDS", 2)
+    tries.clear()
+    with pytest.raises(SandboxError, match="could not be killed: not now"):
+        await deadline.kill_until_ended(never, kill)

@@ -21,6 +21,7 @@ from hermes_queue.errors import (
     SlotLost,
 )
 from hermes_queue.sandbox.base import SlotSpec
+from hermes_queue.sandbox.commands import deadline
 from hermes_queue.sandbox.fleet import SandboxObserver
 from hermes_queue.sandbox.modal import box, factory, process
 
@@ -297,7 +298,7 @@ async def test_a_sandbox_that_is_gone_or_going_is_a_lost_slot(start, faults, sta
 
 
 async def test_a_command_that_cannot_be_killed_is_no_timeout(start, faults, monkeypatch):
-    monkeypatch.setattr(process, "KILL_ROUNDS", 2)
+    monkeypatch.setattr(deadline, "KILL_ROUNDS", 2)
     backend = await start()
     slot = await backend.acquire("t", SlotSpec())
     faults.inject("TaskExecWait", delay_s=100)

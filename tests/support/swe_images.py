@@ -3,7 +3,8 @@
     python tests/support/swe_images.py BASE.tar OUT      # *.tar and rows.jsonl
 
 Each has the repository in /testbed with its later history, an environment `testbed` in the place of
-conda's, and what such images leak: a build, compiled modules, a clone and a wheel with the fix.
+conda's, and what such images leak: a build, compiled modules, a clone, a newer release, and a wheel
+with the fix.
 """
 
 from __future__ import annotations
@@ -160,6 +161,10 @@ def _leak(root: Path, testbed: Path, sources: Sources) -> None:
     for place in (testbed / "build/lib" / edited, root / "opt/copy" / edited):
         place.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(fixed, place)
+    other = root / "opt/miniconda3/lib/python3.11/site-packages"
+    (other / "schedule-9.9.dist-info").mkdir(parents=True)
+    (other / edited).parent.mkdir(exist_ok=True)
+    (other / edited).write_text(f"{fixed.read_text()}\n# and more\n")
     cache = testbed / Path(edited).parent / "__pycache__"
     cache.mkdir(exist_ok=True)
     py_compile.compile(str(fixed), cfile=str(cache / f"{fixed.stem}.cpython-311.pyc"))

@@ -365,7 +365,7 @@ def test_copies_of_the_fix_are_found_by_name_and_content(tmp_path: Path) -> None
     for name in ("__pycache__/core.cpython-39.pyc", "core.pyc", "my_lib-1.0.whl", "my.whl"):
         (tmp_path / name).touch()
     blob = conceal.blob_id(str(tmp_path / "core.py"))
-    job = {"workdir": "/testbed", "copies": {"core.py": [blob]}, "package": "My.Lib"}
+    job = {"workdir": "/testbed", "copies": {"core.py": [blob]}, "package": "My.Lib", "edited": {}}
     search = conceal.Search(job)
     names = [path.name for path in tmp_path.iterdir()]
     found = {Path(path).relative_to(tmp_path) for path in search.folder(str(tmp_path), names)}
@@ -374,8 +374,41 @@ def test_copies_of_the_fix_are_found_by_name_and_content(tmp_path: Path) -> None
     assert not list(search.folder(str(tmp_path / "p"), ["core.py"]))
 
 
+def test_another_release_of_the_package_is_found_and_the_same_one_is_not(tmp_path: Path) -> None:
+    def installed(place: str, text: str, metadata: str = "My_Lib-2.0.dist-info") -> None:
+        package = tmp_path / place / "my_lib"
+        package.mkdir(parents=True)
+        (package / "core.py").write_text(text)
+        (tmp_path / place / metadata).mkdir()
+
+    installed("newer", "fixed otherwise\n")
+    installed("same", "old\n")
+    installed("of-another", "fixed otherwise\n", "my_lib_extra-2.0.dist-info")
+    installed("editable", "")
+    (tmp_path / "editable/my_lib/core.py").unlink()
+    installed("my_lib-2.0-py3.9.egg", "fixed otherwise\n", "EGG-INFO")
+    installed("testbed/build", "fixed otherwise\n")
+    (tmp_path / "linked/my_lib-1.dist-info").mkdir(parents=True)
+    (tmp_path / "linked/my_lib").symlink_to(tmp_path / "testbed/build/my_lib")
+    before = conceal.blob_id(str(tmp_path / "same/my_lib/core.py"))
+    job = {
+        "workdir": str(tmp_path / "testbed"),
+        "copies": {},
+        "package": "my-lib",
+        "edited": {"src/my_lib/core.py": before, "docs/x.rst": "0" * 40},
+    }
+    search = conceal.Search(job)
+    found = {
+        str(Path(path).relative_to(tmp_path))
+        for folder, folders, names in os.walk(tmp_path)
+        for path in search.installed(folder, [*folders, *names])
+    }
+    assert found == {"newer/my_lib", "newer/My_Lib-2.0.dist-info", "my_lib-2.0-py3.9.egg"}
+
+
 def test_a_git_directory_that_git_cannot_read_may_hold_copies(tmp_path: Path) -> None:
-    search = conceal.Search({"workdir": "/testbed", "copies": {"a.py": ["0" * 40]}, "package": ""})
+    job = {"workdir": "/testbed", "copies": {"a.py": ["0" * 40]}, "package": "", "edited": {}}
+    search = conceal.Search(job)
     repository = tmp_path / "x.git"
     subprocess.run(["git", "init", "-q", "--bare", str(repository)], check=True)
     assert not search.holds_copies(str(repository))

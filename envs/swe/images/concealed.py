@@ -1,7 +1,8 @@
 """What slots of a row's image must not hold: the fix, and hidden tests, wherever they have copies.
 
 An image has more than the commit on which work begins: builds of the package, compiled modules,
-clones, archives in the caches of pip and conda. Agents could read them, and their code could while
+clones, other releases that something else of the image needs, archives in the caches of pip and
+conda. Agents could read them, and their code could while
 it is graded; so they are gone from every slot of the row. Later commits go with the image's own
 .git.
 """
@@ -11,17 +12,18 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from importlib.resources import files
 
 from envs.swe.images.facts import ImageFacts
 from envs.swe.images.notes import ImageNote
 from envs.swe.images.source import ImageSource
 from envs.swe.repository import Repository
-from envs.swe.workspace import GIT_ENV
+from envs.swe.workspace import GIT_ENV, Pinned
 from hermes_queue.errors import SandboxError
 from hermes_queue.sandbox.context import SlotContext
 
-RULES = "1"
+RULES = "2"
 """Rises when more is concealed."""
 SEARCH_TIMEOUT_S = 600.0
 LEAST_BLOB_BYTES = 100
@@ -29,11 +31,31 @@ LEAST_BLOB_BYTES = 100
 MAX_PLACES = 10_000
 MAX_OUTPUT_BYTES = 8 << 20
 
-Copies = Mapping[str, tuple[str, ...]]
-"""File name -> ids of the blobs that must not be found."""
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is looked for."""
+
+    package: str
+    """The distribution under test."""
+    copies: Mapping[str, tuple[str, ...]]
+    """File name -> ids of the blobs that must not be found."""
+    edited: Mapping[str, str]
+    """Path of a file that the fix edits -> id of its blob before that; zeros: there is none."""
 
 
-async def copies_of(repository: Repository, start: str, *trees: str) -> Copies:
+async def wanted(pinned: Pinned, package: str) -> Wanted:
+    """What slots of a row must not hold."""
+    repository, start, solved = pinned.repository, pinned.start, await pinned.solved()
+    copies = await _copies(repository, start, pinned.graded, pinned.fixed, solved)
+    changes = [
+        each for tree in (pinned.fixed, solved) for each in await repository.changes(tree, start)
+    ]
+    edited = {each.path: each.oid for each in changes if each.path.isprintable()}
+    return Wanted(package, copies, dict(sorted(edited.items())))
+
+
+async def _copies(repository: Repository, start: str, *trees: str) -> Mapping[str, tuple[str, ...]]:
     """The files that `trees` have and that `start` lacks or has otherwise."""
     found: dict[str, set[str]] = {}
     for tree in trees:
@@ -50,20 +72,21 @@ async def copies_of(repository: Repository, start: str, *trees: str) -> Copies:
     return {name: blobs for name, blobs in kept.items() if blobs or name.endswith(".py")}
 
 
-def _note(facts: ImageFacts, source: ImageSource, package: str, copies: Copies) -> ImageNote:
+def _note(facts: ImageFacts, source: ImageSource, sought: Wanted) -> ImageNote:
     """The places that hold copies."""
-    return ImageNote(facts, "concealed", [RULES, source.workdir, package, copies])
+    decides = [RULES, source.workdir, sought.package, sought.copies, sought.edited]
+    return ImageNote(facts, "concealed", decides)
 
 
 async def known_places(
-    facts: ImageFacts, source: ImageSource, package: str, copies: Copies
+    facts: ImageFacts, source: ImageSource, sought: Wanted
 ) -> tuple[str, ...] | None:
     """The places that hold copies; None: nobody has searched this image for them on this host."""
-    return await _note(facts, source, package, copies).read()
+    return await _note(facts, source, sought).read()
 
 
 async def find_places(
-    facts: ImageFacts, source: ImageSource, package: str, copies: Copies, context: SlotContext
+    facts: ImageFacts, source: ImageSource, sought: Wanted, context: SlotContext
 ) -> tuple[str, ...]:
     """Search the slot, which must be fresh, for the copies.
 
@@ -71,7 +94,7 @@ async def find_places(
         SandboxError: it could not be searched.
     """
     script = files("envs.swe.images.slot").joinpath("conceal.py").read_text()
-    job = {"workdir": source.workdir, "copies": copies, "package": package}
+    job = {"workdir": source.workdir, **asdict(sought)}
     result = await context.run(
         f'exec "$PYTHON" -I -B -c {shlex.quote(script)}',
         stdin=json.dumps(job).encode(),
@@ -89,5 +112,5 @@ async def find_places(
         raise SandboxError(f"the image could not be searched for copies: {error}") from error
     if len(found) > MAX_PLACES or not all(path.startswith("/") and len(path) > 1 for path in found):
         raise SandboxError(f"the image has {len(found)} copies of what the row is about")
-    await _note(facts, source, package, copies).write(found)
+    await _note(facts, source, sought).write(found)
     return found

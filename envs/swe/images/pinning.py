@@ -28,10 +28,10 @@ async def pin_image(item: Item, source: ImageSource, context: SlotContext) -> Pi
         return pinned
     facts = await read_facts(source, context)
     bare = await _pin(item, source, facts)
-    copies = await _copies(bare)
-    places = await concealed.known_places(facts, source, item.package_name, copies)
+    sought = await concealed.wanted(bare, item.package_name)
+    places = await concealed.known_places(facts, source, sought)
     if places is None:
-        places = await concealed.find_places(facts, source, item.package_name, copies, context)
+        places = await concealed.find_places(facts, source, sought, context)
     return replace(bare, image=ImagePlace(source, facts, places))
 
 
@@ -44,14 +44,9 @@ async def known_pin(item: Item, source: ImageSource, image: str) -> Pinned | Non
     if facts is None:
         return None
     bare = await _pin(item, source, facts)
-    places = await concealed.known_places(facts, source, item.package_name, await _copies(bare))
+    sought = await concealed.wanted(bare, item.package_name)
+    places = await concealed.known_places(facts, source, sought)
     return None if places is None else replace(bare, image=ImagePlace(source, facts, places))
-
-
-async def _copies(pinned: Pinned) -> concealed.Copies:
-    return await concealed.copies_of(
-        pinned.repository, pinned.start, pinned.graded, pinned.fixed, await pinned.solved()
-    )
 
 
 async def _pin(item: Item, source: ImageSource, facts: ImageFacts) -> Pinned:

@@ -1,8 +1,9 @@
 """Dockerfiles for builders behind the API of container engines, which know less than BuildKit.
 
 The builder of `POST /build` in Docker Engine, and Podman before version 4.9, know no heredocs, and
-the first no `--chmod` and `--link`. The same result is reached with instructions that they know,
-and files added to the build context, see `copying.write_engine_tar`.
+the first no `--chmod` and `--link`. Both discard what later lines do to the directories of a VOLUME
+line, which BuildKit keeps, so it is left out. The same result is reached with instructions that
+they know, and files added to the build context, see `copying.write_engine_tar`.
 """
 
 from __future__ import annotations
@@ -111,6 +112,8 @@ class _Rewriting:
         """The line in its place, or None if it may stay."""
         if instruction.word == "SHELL":
             self._shell = instruction.arguments
+        if instruction.word == "VOLUME":
+            return ""
         if instruction.word == "RUN" and (instruction.heredocs or instruction.flags):
             if instruction.flags.get("network") == "none":
                 raise instruction.refuse("--network=none needs BuildKit")

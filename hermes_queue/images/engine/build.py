@@ -56,7 +56,12 @@ async def built(
     needed = await asyncio.to_thread(plan, text)
     bases = {name: await images.named(name) for name in needed.images}
     ids = {name: base.image_id for name, (base, _) in bases.items()}
-    key = hashlib.sha256(json.dumps([context.digest, sorted(ids.items())]).encode()).hexdigest()
+    decides: list[object] = [context.digest, sorted(ids.items())]
+    if any(
+        line.word == "VOLUME" for stage in needed.dockerfile.stages for line in stage.instructions
+    ):
+        decides.append("without volumes")
+    key = hashlib.sha256(json.dumps(decides).encode()).hexdigest()
     tag = f"{REPOSITORY}:{key[:40]}"
     origins = [described for _, described in bases.values()]
     shown = "; FROM ".join([f"built from sha256:{context.digest}", *origins])

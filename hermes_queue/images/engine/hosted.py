@@ -51,6 +51,9 @@ class HostedImage:
     config: ImageConfig
     digests: tuple[str, ...] = ()
     """`name@sha256:...` of the registries that it came from."""
+    volumes: tuple[str, ...] = ()
+    """Directories for which engines make a volume in each container: its list of changes has
+    nothing below them, nor has an image that is committed, or built from this one by RUN lines."""
 
     @property
     def digest(self) -> str:
@@ -74,6 +77,7 @@ class EngineImages:
         self.images = images or ImageSettings()
         self._locks = cache / "containers" / "builds"
         self._turns: dict[str, asyncio.Lock] = {}
+        self._noted_ids: set[str] = set()
 
     async def find(self, name: str) -> HostedImage | None:
         """The image of this name or id, if the engine has it. Raises SandboxError."""
@@ -117,13 +121,26 @@ class EngineImages:
 
         return await built(self._client, self._settings, self, spec, self._locks)
 
+    def _noted(self, name: str, image: HostedImage) -> HostedImage:
+        """The image; the log has its volumes once."""
+        if image.volumes and image.image_id not in self._noted_ids:
+            self._noted_ids.add(image.image_id)
+            logger.warning(
+                "image %s has volumes at %s: RUN lines of images that are built from it cannot "
+                "change what is there, and changes of slots there are seen by no list",
+                name,
+                ", ".join(image.volumes[:10]),
+                extra={"action": "image_volumes"},
+            )
+        return image
+
     async def named(self, reference: str) -> tuple[HostedImage, str]:
         """The image behind a name of a task, with substitution. Raises as `ensure`."""
         check_name(reference, self.images)
         other = substitute(reference, self.images)
         name = other or reference
         found = await self.find(name) or await self.find(full_name(name))
-        found = found or await self._pulled(name)
+        found = self._noted(name, found or await self._pulled(name))
         return found, described(reference, other, found)
 
     async def _pulled(self, name: str) -> HostedImage:
@@ -221,6 +238,7 @@ def hosted_image(found: Mapping[str, Any]) -> HostedImage:
             command=_words(config.get("Cmd")),
         ),
         digests=tuple(str(each) for each in found.get("RepoDigests") or ()),
+        volumes=tuple(sorted(map(str, config.get("Volumes") or ()))),
     )
 
 

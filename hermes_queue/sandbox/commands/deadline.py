@@ -4,11 +4,42 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from hermes_queue.cancellation import unbroken
-from hermes_queue.errors import SandboxError
+from hermes_queue.errors import SandboxError, SlotLost
+
+KILL_ROUNDS = 10
+KILL_PAUSE_S = 0.5
+KILL_PATIENCE_S = 60.0
+"""For a provider that does not take the program that kills; each try may take long."""
+KillAttempt = Callable[[], Awaitable[None]]
+"""Kills a command's tree; may be called before the command begins and after it has ended."""
+
+
+async def kill_until_ended(waiting: asyncio.Future[Any], kill: KillAttempt) -> None:
+    """Kill a command until `waiting` is done: the first try may come before it has begun.
+
+    Raises:
+        SlotLost: its sandbox has ended.
+        SandboxError: it could not be killed.
+    """
+    why, began = "", time.monotonic()
+    for _ in range(KILL_ROUNDS):
+        try:
+            await kill()
+        except SlotLost:
+            raise
+        except SandboxError as error:
+            why = f": {error}"
+            if time.monotonic() - began > KILL_PATIENCE_S:
+                break
+        await asyncio.wait({waiting}, timeout=KILL_PAUSE_S)
+        if waiting.done():
+            return
+    raise SandboxError(f"a command that ran out of time could not be killed{why}")
 
 
 async def ran_out_of_time(

@@ -21,13 +21,13 @@ from hermes_queue.sandbox.base import (
     SlotSpec,
 )
 from hermes_queue.sandbox.commands.arguments import is_no_argument
+from hermes_queue.sandbox.commands.deadline import KillAttempt
 from hermes_queue.sandbox.containers.host import ExecHost, HostFacts
 from hermes_queue.sandbox.containers.plan import ContainerPlan
 from hermes_queue.sandbox.containers.process import (
     BACKSTOP_S,
     ContainerCommand,
     EndedCommand,
-    KillProgram,
     run_command,
     run_small,
 )
@@ -148,7 +148,7 @@ class SlotBox:
         return dataclasses.replace(ended.result, notice=notice)
 
     async def _ended(
-        self, slot_id: str, command: ContainerCommand, kill_it: KillProgram
+        self, slot_id: str, command: ContainerCommand, kill_it: KillAttempt
     ) -> EndedCommand:
         """Raises as `run`."""
         try:

@@ -11,14 +11,14 @@ import contextlib
 import math
 import re
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 from hermes_queue.cancellation import end_tasks
 from hermes_queue.errors import SandboxError, SandboxRejected, SlotLost
 from hermes_queue.sandbox.base import TIMEOUT_EXIT_CODE, ExecutionResult
-from hermes_queue.sandbox.commands.deadline import ran_out_of_time
+from hermes_queue.sandbox.commands.deadline import KillAttempt, kill_until_ended, ran_out_of_time
 from hermes_queue.sandbox.commands.marked import MarkedStream
 from hermes_queue.sandbox.containers.host import KILLED, STDOUT, ExecHost, ExecStream
 
@@ -30,15 +30,10 @@ STDIN_CHUNK_BYTES = 256 << 10
 NOT_STARTED = 126, 127
 UNKNOWN_USER = re.compile(r"unable to find (user|group)|no matching entries in (passwd|group)")
 """What engines say of a user that the image does not have."""
-KILL_ROUNDS = 10
-KILL_PAUSE_S = 0.5
 ENDING_ROUNDS, ENDING_PAUSE_S = 20, 0.1
 """For a container that cannot start programs to be known as ended."""
 SMALL_BYTES = 1 << 20
 SMALL_S = 60.0
-
-KillProgram = Callable[[], Awaitable[None]]
-"""Kills the command's tree; may be called before the command begins and after it has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,29 +91,14 @@ class _Run:
         if data:
             await self._stream.write_eof()
 
-    async def wait(self, timeout_s: float, kill: KillProgram | None) -> bool:
+    async def wait(self, timeout_s: float, kill: KillAttempt | None) -> bool:
         """Wait for its end; returns whether time ran out."""
-        end = None if kill is None else partial(self._end, kill)
+        end = None if kill is None else partial(kill_until_ended, self.reading, kill)
         return await ran_out_of_time(self.reading, timeout_s, end, who="container")
-
-    async def _end(self, kill: KillProgram) -> None:
-        """Kill until the command has ended: the first try may come before it has begun."""
-        why = ""
-        for _ in range(KILL_ROUNDS):
-            try:
-                await kill()
-            except SlotLost:
-                return
-            except SandboxError as error:
-                why = f": {error}"
-            await asyncio.wait({self.reading}, timeout=KILL_PAUSE_S)
-            if self.reading.done():
-                return
-        raise SandboxError(f"a command that ran out of time could not be killed{why}")
 
 
 async def run_command(
-    host: ExecHost, container: str, command: ContainerCommand, kill: KillProgram | None = None
+    host: ExecHost, container: str, command: ContainerCommand, kill: KillAttempt | None = None
 ) -> EndedCommand:
     """Run a command to its end, or until its time is over.
 
@@ -145,8 +125,6 @@ async def run_command(
         run = _Run(stream, command)
         try:
             timed_out = await run.wait(command.timeout_s, kill)
-            if not run.reading.done():
-                raise SlotLost("the container has ended")
             is_marked = run.reading.result()
             code = None if is_marked and command.mark else await stream.exit_code()
         finally:

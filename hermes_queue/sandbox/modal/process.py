@@ -10,14 +10,14 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 from hermes_queue.cancellation import end_tasks
 from hermes_queue.errors import SandboxError
 from hermes_queue.sandbox.base import TIMEOUT_EXIT_CODE, ExecutionResult
-from hermes_queue.sandbox.commands.deadline import ran_out_of_time
+from hermes_queue.sandbox.commands.deadline import KillAttempt, kill_until_ended, ran_out_of_time
 from hermes_queue.sandbox.commands.marked import MarkedStream
 from hermes_queue.sandbox.modal.failures import explained, translated
 
@@ -31,13 +31,8 @@ QUIET_S = 2.0
 for this long. A background process may hold the streams open."""
 DRAIN_S = 30.0
 """Maximum. If output is still missing then, it is marked as cut."""
-KILL_ROUNDS = 10
-KILL_PAUSE_S = 0.5
 EXPIRED_CODES = (-1, 137, 124)
 """The SDK's own clock, the service's kill, and `timeout` inside, after the time limit."""
-
-Kill = Callable[[], Awaitable[None]]
-"""Kills the command's tree; may be called before the command begins and after it has ended."""
 
 
 class Output(MarkedStream):
@@ -63,7 +58,7 @@ async def run_process(
     argv: Sequence[str],
     *,
     timeout_s: float,
-    kill: Kill | None = None,
+    kill: KillAttempt | None = None,
     stdin: bytes = b"",
     max_output_bytes: int = 1 << 20,
     whole: bool = False,
@@ -95,7 +90,7 @@ async def run_process(
     waiting = asyncio.create_task(process.wait.aio())
     feeding = [asyncio.create_task(_feed(process.stdin, stdin))] if stdin else []
     try:
-        ending = None if kill is None else partial(_end, waiting, kill)
+        ending = None if kill is None else partial(kill_until_ended, waiting, kill)
         timed_out = await ran_out_of_time(waiting, timeout_s, ending, who="sandbox")
         with explained("running a command", gone=True):
             code = waiting.result()
@@ -124,16 +119,6 @@ async def start_process(sandbox: Any, argv: Sequence[str], limit_s: int) -> Any:
     with explained("starting a command", gone=True):
         async with asyncio.timeout(START_S):
             return await sandbox.exec.aio(*argv, timeout=limit_s, text=False)
-
-
-async def _end(waiting: asyncio.Future[int], kill: Kill) -> None:
-    """Kill until the command has ended: the first try may come before it has begun."""
-    for _ in range(KILL_ROUNDS):
-        await kill()
-        await asyncio.wait({waiting}, timeout=KILL_PAUSE_S)
-        if waiting.done():
-            return
-    raise SandboxError("a command that ran out of time could not be killed")
 
 
 async def _feed(writer: Any, data: bytes) -> None:

@@ -1,13 +1,15 @@
 """List the places of an image that hold copies of given files.
 
 Runs in a fresh slot, never imported. Reads one JSON object from stdin: {"workdir": path, "copies":
-{file name: [blob id, ...]}, "package": name}. Blob ids are git's. Writes a JSON list of absolute
-paths to stdout:
+{file name: [blob id, ...]}, "package": name, "edited": {path in the repository: blob id before the
+fix, or zeros}}. Blob ids are git's. Writes a JSON list of absolute paths to stdout:
 
 - files with such a name and content, and compiled modules beside them;
 - compiled modules of such names anywhere in the working directory;
 - git directories that have such a blob, except the working directory's own;
-- archives of the package.
+- archives of the package;
+- installed copies of the package, outside the working directory, that are of another release: a
+  file that the fix edits differs in them.
 
 Must run on every Python from 3.6, which images of old packages have.
 """
@@ -24,6 +26,8 @@ MAX_FILE_BYTES = 16 << 20
 VIRTUAL = ("/proc", "/sys", "/dev")
 ARCHIVES = (".whl", ".egg", ".zip", ".tar.gz", ".tgz", ".tar.bz2", ".conda")
 GIT = ("HEAD", "objects", "refs")
+METADATA = re.compile(r"(.+?)-[0-9][^-]*(?:-.*)?\.(?:dist-info|egg-info)")
+EGG = re.compile(r"(.+?)-[0-9].*\.egg")
 
 
 def blob_id(path: str) -> str:
@@ -49,7 +53,9 @@ class Search:
     def __init__(self, job: Dict[str, Any]) -> None:
         self.workdir: str = job["workdir"]
         self._copies: Dict[str, List[str]] = job["copies"]
-        self._package = normalize(job["package"]) + "-"
+        self._name = normalize(job["package"])
+        self._package = self._name + "-"
+        self._edited: Dict[str, str] = job["edited"]
         self._stems = {name[:-3] for name in self._copies if name.endswith(".py")}
         self._blobs = sorted({blob for each in self._copies.values() for blob in each})
 
@@ -69,6 +75,38 @@ class Search:
             archive = name.endswith(ARCHIVES) and len(self._package) > 1
             if archive and normalize(name).startswith(self._package):
                 yield os.path.join(folder, name)
+
+    def installed(self, folder: str, entries: List[str]) -> Iterator[str]:
+        """What belongs to another release of the package, if the directory holds one."""
+        if (folder + "/").startswith(self.workdir + "/") or not self._name:
+            return
+        if self._is_named(EGG, os.path.basename(folder)):
+            if self._other_release(folder):
+                yield folder
+            return
+        metadata = [name for name in entries if self._is_named(METADATA, name)]
+        tops = self._other_release(folder) if metadata else set()
+        if tops:
+            for name in [*metadata, *sorted(tops)]:
+                yield os.path.join(folder, name)
+
+    def _is_named(self, pattern: "re.Pattern[str]", name: str) -> bool:
+        match = pattern.fullmatch(name)
+        return match is not None and normalize(match.group(1)) == self._name
+
+    def _other_release(self, folder: str) -> Set[str]:
+        """The modules and packages in a directory of which the fix edits a file that differs."""
+        found = set()
+        for path, before in self._edited.items():
+            parts = path.split("/")
+            for start in range(len(parts)):
+                place = os.path.join(folder, *parts[start:])
+                if os.path.isfile(place):
+                    own = os.path.realpath(place).startswith(self.workdir + "/")
+                    if not own and blob_id(place) != before:
+                        found.add(parts[start])
+                    break
+        return found
 
     def _is_copy(self, folder: str, name: str) -> bool:
         return blob_id(os.path.join(folder, name)) in self._copies[name]
@@ -110,6 +148,7 @@ def find(search: Search) -> Set[str]:
                 found.add(folder)
         else:
             found.update(search.folder(folder, names))
+            found.update(search.installed(folder, [*folders, *names]))
     return found
 
 
