@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -45,6 +46,7 @@ SEAMS = {
 """Name in the code -> the only places that may use it."""
 
 
+@functools.cache
 def names_used(path: Path) -> set[str]:
     """Attributes and imported names in the file, also inside functions."""
     names: set[str] = set()
