@@ -234,10 +234,8 @@ class ImageStore:
         return self._rootfs(record, self._built_description(record, bases))
 
     async def _base(self, name: str, found: BuildPlan, pinned: PinnedImage) -> ImageRecord:
-        try:
+        with found.naming(name):
             return await self.named(name, pinned)
-        except (SandboxRejected, EnvInfraError) as error:
-            raise type(error)(f"Dockerfile line {found.line_of(name)}: {error}") from error
 
     async def _build(
         self,
