@@ -176,8 +176,11 @@ class Embedded:
                 self._start_worker()
                 return
             text = _tail(self.log_path)
+            reason = _reason(text)
             if code == EXIT_ISOLATION:
-                raise IsolationUnavailable(_reason(text) or text)
+                raise IsolationUnavailable(reason or text)
+            if reason:
+                raise HermesQueueError(f"the worker cannot start: {reason}")
             raise HermesQueueError(
                 f"the worker ended with code {code}; its log {self.log_path} ends with:\n{text}"
             )

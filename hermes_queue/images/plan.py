@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
+from hermes_queue.errors import EnvInfraError, SandboxRejected
 from hermes_queue.images.dockerfile.evaluation import base_name, global_arguments
 from hermes_queue.images.dockerfile.instructions import KEPT_ALONE, Dockerfile, parse
 from hermes_queue.images.permission import SCRATCH
@@ -50,8 +52,15 @@ class BuildPlan:
         names.pop(SCRATCH, None)
         return tuple(names)
 
-    def line_of(self, image: str) -> int:
-        """The first line that names one of `images`."""
+    @contextmanager
+    def naming(self, image: str) -> Iterator[None]:
+        """What keeps one of `images` from being had is raised with the line that names it."""
+        try:
+            yield
+        except (SandboxRejected, EnvInfraError) as error:
+            raise type(error)(f"Dockerfile line {self._line_of(image)}: {error}") from error
+
+    def _line_of(self, image: str) -> int:
         for stage in self.stages:
             lines = self.dockerfile.stages[stage.number]
             if stage.base == image:

@@ -42,6 +42,9 @@ LOOK_S = 60.0
 CONTEXT = "context:"
 """Begins the names of built images; the digest of the context follows."""
 
+REGISTRY_SAYS = "The registry: "
+"""Begins the last part of `cannot_be_had`."""
+
 
 class Puller(Protocol):
     """Brings an image of a registry into a store."""
@@ -234,10 +237,8 @@ class ImageStore:
         return self._rootfs(record, self._built_description(record, bases))
 
     async def _base(self, name: str, found: BuildPlan, pinned: PinnedImage) -> ImageRecord:
-        try:
+        with found.naming(name):
             return await self.named(name, pinned)
-        except (SandboxRejected, EnvInfraError) as error:
-            raise type(error)(f"Dockerfile line {found.line_of(name)}: {error}") from error
 
     async def _build(
         self,
@@ -352,5 +353,5 @@ def cannot_be_had(name: str, why: str) -> str:
         f"the image {short} cannot be pulled: `hermes-queue images base {short}` makes one from "
         f"Debian's packages (Debian, as root), `hermes-queue images import {short} FILE` brings "
         f'one, {mirror}HERMES_QUEUE_IMAGES_BASE_IMAGES=\'{{"{short}": "OTHER"}}\' puts another '
-        f"image in its place. The registry: {why}"
+        f"image in its place. {REGISTRY_SAYS}{why}"
     )

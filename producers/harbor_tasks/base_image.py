@@ -69,8 +69,9 @@ async def _make(store: ImageStore, name: str, why: str, say: Callable[[str], Non
     from hermes_queue.images.base_image import BaseImage, make_base_image
     from hermes_queue.images.fetch.archives import import_archive
     from hermes_queue.images.permission import short_name
+    from hermes_queue.images.store import REGISTRY_SAYS
 
-    reason = why.rpartition("It cannot be pulled: ")[2][:200].rstrip(".")
+    reason = why.rpartition(REGISTRY_SAYS)[2][:200].rstrip(".")
     if shutil.which("mmdebstrap") is None:
         raise ConfigurationError(
             f"the bundled tasks start from the image {BASE}, which cannot be pulled: {reason}. On "

@@ -41,7 +41,8 @@ class SelectedItems:
     def skip_lines(self) -> list[str]:
         """What was skipped, for people: one line for each reason."""
         return [
-            f"skipped {count} rows ({self.first_skipped[reason]}{', ...' * (count > 1)}): {reason}"
+            f"skipped {count} rows ({self.first_skipped[reason]}{', ...' * (count > 1)}): "
+            + " ".join(reason.split())
             for reason, count in self.skipped.items()
         ]
 

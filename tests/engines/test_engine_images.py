@@ -89,10 +89,13 @@ async def test_from_lines_are_substituted_and_need_permission(make_backend, tmp_
     assert "replaced by" in slot.image
 
 
-async def test_an_image_that_cannot_be_had_names_the_settings(make_backend):
+async def test_an_image_that_cannot_be_had_names_the_settings_and_the_line(make_backend, tmp_path):
     bench = await make_backend(images={"mirror": "localhost:1"})
     with pytest.raises((SandboxRejected, EnvInfraError), match="HERMES_QUEUE_IMAGES_MIRROR"):
         await bench.slot(SlotSpec(image=ImageSpec("nobody/has-this:1")))
+    (tmp_path / "Dockerfile").write_text("ARG X=1\nFROM nobody/has-this:1\n")
+    with pytest.raises((SandboxRejected, EnvInfraError), match=r"^Dockerfile line 2: the image "):
+        await bench.slot(SlotSpec(image=ImageSpec(context=str(tmp_path))))
     assert bench.backend.free_slots == 2
 
 

@@ -21,6 +21,7 @@ from envs.harbor_task.task import TaskFolder
 from hermes_queue.errors import ConfigurationError, InputError
 from hermes_queue.images.base_image import BaseImage
 from hermes_queue.images.plan import plan
+from hermes_queue.images.store import cannot_be_had
 from producers.harbor import PRODUCER
 from producers.harbor_tasks import base_image
 from producers.run.options import ProducerOptions, parse
@@ -251,7 +252,7 @@ def test_a_base_image_that_can_neither_be_pulled_nor_made_comes_with_the_command
 ) -> None:
     store: Any = None
     monkeypatch.setattr(shutil, "which", lambda _: None)
-    why = "... It cannot be pulled: no such host"
+    why = cannot_be_had("docker.io/library/x:1", "no such host")
     with pytest.raises(ConfigurationError, match=r"no such host\. On Debian, `apt install mmdeb"):
         asyncio.run(base_image._make(store, base_image.BASE, why, pytest.fail))
     base_image.provide_base("docker", pytest.fail)  # which has images of its own

@@ -10,6 +10,7 @@ from redis_server import RedisServer
 
 from benchmarks.noop import NoopBackend
 from hermes_queue.broker.pool import TaskPool
+from hermes_queue.errors import SandboxError
 from workers import lifecycle  # noqa: F401 - hooks itself into the pool
 from workers import runtime as runtimes
 
@@ -44,3 +45,18 @@ def test_a_job_can_still_be_handed_back_while_the_backend_stops(
     assert type(backend).handed_back
     with pytest.raises(RuntimeError):
         asyncio.run(runtime.in_thread(bool, 1))
+
+
+def test_a_backend_that_is_away_ends_the_worker_with_one_line(
+    pool: TaskPool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def start(_: object) -> None:
+        raise SandboxError("no engine answers")
+
+    monkeypatch.setattr(NoopBackend, "start", start)
+    with pytest.raises(SystemExit) as ended:
+        pool.on_start()
+    assert ended.value.code == 1
+    [line] = [each for each in caplog.records if each.levelname == "CRITICAL"]
+    assert line.getMessage() == "The worker cannot start: no engine answers"
+    assert not line.exc_info

@@ -10,7 +10,13 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from hermes_queue.broker.pool.loop_watchdog import LoopWatchdog
-from hermes_queue.errors import EXIT_FAILED, EXIT_ISOLATION, HermesQueueError, IsolationUnavailable
+from hermes_queue.errors import (
+    EXIT_FAILED,
+    EXIT_ISOLATION,
+    HermesQueueError,
+    IsolationUnavailable,
+    SandboxError,
+)
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -140,7 +146,7 @@ async def _cancel_leftovers() -> None:
 def _log_start_failure(error: Exception) -> int:
     """Log the reason for which the worker cannot start, and return its exit code."""
     # Of an unforeseen error nobody would know where to look without the traceback.
-    foreseen = isinstance(error, HermesQueueError | IsolationUnavailable)
+    foreseen = isinstance(error, HermesQueueError | SandboxError)
     logger.critical(
         "The worker cannot start: %s",
         error if foreseen else repr(error),

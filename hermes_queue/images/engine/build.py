@@ -54,7 +54,10 @@ async def built(
     context = await asyncio.to_thread(BuildContext.open, spec)
     text = await asyncio.to_thread(context.dockerfile)
     needed = await asyncio.to_thread(plan, text)
-    bases = {name: await images.named(name) for name in needed.images}
+    bases = {}
+    for name in needed.images:
+        with needed.naming(name):
+            bases[name] = await images.named(name)
     ids = {name: base.image_id for name, (base, _) in bases.items()}
     decides: list[object] = [context.digest, sorted(ids.items())]
     if any(
@@ -126,7 +129,7 @@ async def _build(
         )
     if problem:
         raise EnvInfraError(
-            f"building the image of {context.root} failed: {problem[:1000]}; its output ends "
+            f"the build failed: {problem[:1000]}; its folder is {context.root}, its output ends "
             f"with:\n{log[-TAIL_CHARS:]}"
         )
     took_s, extra = time.monotonic() - began, {"action": "image_built"}

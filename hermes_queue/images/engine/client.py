@@ -112,7 +112,7 @@ class EngineClient:
         if connector is None:
             client.connector._limit = 0
         try:
-            with translated(f"connecting to {self.address}"):
+            with translated(f"no engine answers at {self.address}, which {SETTING} can name"):
                 await client.version()
         except BaseException:
             await _close(client, connector)

@@ -190,12 +190,15 @@ def described(reference: str, other: str | None, image: HostedImage) -> str:
 
 def cannot_be_had(name: str, why: str) -> str:
     """The message for an image that is not there and cannot be pulled."""
+    mirror = ""
+    if full_name(name).startswith(f"{DOCKER_HUB}/"):
+        mirror = f"set {VARIABLE}MIRROR=HOST to another registry, "
+    # What helps comes first: tables cut long messages.
     return (
-        f"image {name} cannot be had: {why[:500]}. If it is private, pull it with the engine's own "
-        f"login (docker pull {name}); if the registry cannot be reached, set {VARIABLE}MIRROR, "
-        f"load an archive (docker load), make one of Debian's packages (hermes-queue images base "
-        f"{name} --out FILE; docker import FILE {name}), or name another one: "
-        f'{VARIABLE}BASE_IMAGES={{"{name}": "..."}}'
+        f"the image {name} cannot be pulled: {mirror}`docker pull {name}` with the engine's own "
+        f"login, `docker load` an archive, make one of Debian's packages (`hermes-queue images "
+        f"base {name} --out FILE`, `docker import FILE {name}`), or name another one with "
+        f'{VARIABLE}BASE_IMAGES=\'{{"{name}": "OTHER"}}\'. The engine: {why[:500]}'
     )
 
 

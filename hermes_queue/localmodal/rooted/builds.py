@@ -110,7 +110,8 @@ class ImageBuilds:
             if name in bases:
                 images[name] = await self._base(bases[name], pinned)
             else:
-                record = await self.store.named(name, pinned)
+                with found.naming(name):
+                    record = await self.store.named(name, pinned)
                 images[name] = StageImage(record.top, record.config, record.digest)
         builder = Builder(
             self.store.layers,
