@@ -26,6 +26,7 @@ from hermes_queue.agent.tokens.replies import Replies, ask
 from hermes_queue.errors import (
     ContextLengthExceeded,
     DeadlineExceeded,
+    ModelError,
     SlotKilled,
     TrajectoryFailure,
 )
@@ -143,6 +144,7 @@ async def run_agent(
     Raises:
         SandboxError: a tool could not reach the sandbox.
         ModelError, ModelConfigError: the endpoint failed, or the cost is limited but unknown.
+        ModelError: time was up before the first reply, so that nothing of the agent was measured.
     """
     result = into if into is not None else AgentResult()
     if continues is None:
@@ -230,7 +232,9 @@ class _Loop:
         except ContextLengthExceeded as error:
             self._event("context_length", message=str(error)[:500])
             return "context_length"
-        except TimeoutError:
+        except TimeoutError as error:
+            if not self.result.turns:
+                raise ModelError("the agent's time ended before the model's first reply") from error
             return "time_limit"
         self._postpone(reply.waited_s)
         self.result.messages.append(reply.message)

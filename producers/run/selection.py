@@ -111,13 +111,6 @@ class _Selector:
                     raise
                 unread = unread or error  # it may be one that nobody asked for
                 continue
-            if not isinstance(data, dict):
-                raise ConfigurationError(
-                    f"{row.place}: prepare of producer {self._producer.name!r} returned "
-                    f"{type(data).__name__}, not a dict; correct the hook"
-                )
-            if self._is_evaluation:
-                data = {**data, "evaluation": True}
             if self._requested_ids:
                 instance_id = self._id_of(data)
                 if instance_id not in missing:
@@ -134,13 +127,20 @@ class _Selector:
         self._repeat()
         return self._selection
 
-    def _prepared(self, row: Row) -> Any:
+    def _prepared(self, row: Row) -> dict[str, Any]:
+        """The row as its env reads it, marked if the dataset is an evaluation."""
         try:
-            return self._producer.call("prepare", row.data, self._own, place=row.place)
+            data = self._producer.call("prepare", row.data, self._own, place=row.place)
         except InputError as error:
             if row.place in str(error):
                 raise
             raise InputError(f"{row.place}: {error}") from error
+        if not isinstance(data, dict):
+            raise ConfigurationError(
+                f"{row.place}: prepare of producer {self._producer.name!r} returned "
+                f"{type(data).__name__}, not a dict; correct the hook"
+            )
+        return {**data, "evaluation": True} if self._is_evaluation else data
 
     def _id_of(self, data: dict[str, Any]) -> str | None:
         """The instance id of a row; None if the row is invalid."""

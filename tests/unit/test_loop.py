@@ -150,7 +150,12 @@ async def test_an_overlong_conversation_is_an_outcome() -> None:
 
 async def test_running_out_of_time_is_an_outcome() -> None:
     assert (await run(Script(distinct()), seconds=-1)).stop_reason == "time_limit"
-    assert (await run(Script(TimeoutError()))).stop_reason == "time_limit"
+    assert (await run(Script(calls(add(1)), TimeoutError()))).stop_reason == "time_limit"
+
+
+async def test_an_agent_without_a_single_reply_is_not_measured() -> None:
+    with pytest.raises(ModelError, match="before the model's first reply"):
+        await run(Script(TimeoutError()))
 
 
 async def test_consecutive_turns_without_a_valid_call_end_it() -> None:
