@@ -155,8 +155,8 @@ class _Selector:
         if not self._columns.intersection(data):
             raise InputError(
                 f"{place}: the {self._env.name} env has no use for the columns "
-                f"{', '.join(map(repr, list(data)[:12])) or '(none)'}; it needs "
-                f"{', '.join(_required(self._env.Item))}: rename them or choose another --env"
+                f"{', '.join(map(repr, list(data)[:12])) or '(none)'}; it "
+                f"{_wanted(self._env.Item)}: rename them or choose another --env"
             )
         reason = self._producer.call("skip_reason", data, self._own, place=place)
         if reason is not None:
@@ -275,7 +275,9 @@ def _aliases(alias: Any) -> list[str]:
     return [str(getattr(choice, "path", [choice])[0]) for choice in choices]
 
 
-def _required(item: type[BaseModel]) -> list[str]:
-    return [
-        info.alias or name for name, info in item.model_fields.items() if info.is_required()
-    ] or sorted(item.model_fields)
+def _wanted(item: type[BaseModel]) -> str:
+    fields = item.model_fields.items()
+    required = [info.alias or name for name, info in fields if info.is_required()]
+    if required:
+        return f"needs {', '.join(required)}"
+    return f"takes {', '.join(sorted(item.model_fields))}"

@@ -15,6 +15,7 @@ from envs.base import load_env
 from hermes_queue.bodies import codec
 from hermes_queue.errors import ConfigurationError, InputError, PayloadTooLarge
 from producers.base import Producer
+from producers.prompts import PRODUCER as PROMPTS
 from producers.run.dataset import open_dataset
 from producers.run.options import parse
 from producers.run.plan import make_plan
@@ -138,6 +139,13 @@ def test_unknown_columns_only_are_named_beside_the_wanted_ones(path: Path) -> No
     message = str(caught.value)
     assert "'prompt', 'gold'" in message
     assert "it needs instance_id, question, answer" in message
+
+
+def test_columns_of_which_none_is_required_are_not_said_to_be_needed(path: Path) -> None:
+    path.write_text('{"promt": "x"}\n')
+    words = ["--dataset", str(path), "--items", "all"]
+    with pytest.raises(InputError, match=r"the columns 'promt'; it takes .*messages, prompt"):
+        select(PROMPTS, load_env("prompts"), PROMPTS.dataset_of(str(path)), parse(PROMPTS, words))
 
 
 def test_equal_rows_count_once(path: Path) -> None:
