@@ -8,7 +8,6 @@ or in reach: without a registry, `hermes-queue images base python:3.11-slim-book
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -17,17 +16,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from validated_tasks import SANDBOX, TIMEOUT_S, WANTED, validated
 
 from envs.harbor_task.cheats import cases
 from hermes_queue.models import ToolCall
 
-WANTED = os.environ.get("HARBOR_SANDBOX", "local")
-SANDBOX = "modal" if WANTED == "localmodal" else WANTED
 HERE = Path(__file__).parent
 DATA = HERE.parents[1] / "producers" / "data" / "harbor"
 TASKS = sorted(folder.name for folder in DATA.iterdir())
 ENDLESS = sorted(folder.name for folder in (HERE / "endless").iterdir())
-TIMEOUT_S = 1800
 
 pytestmark = pytest.mark.timeout(TIMEOUT_S + 60)
 
@@ -45,20 +42,6 @@ def server() -> Iterator[None]:
             patch.setenv(name, value)
         patch.setenv("HERMES_QUEUE_MODAL_CREATES_PER_S", "1000")
         yield
-
-
-def validated(tmp_path: Path, dataset: Path, task: str) -> dict[str, Any]:
-    """The line of one task."""
-    out = tmp_path / "validated.jsonl"
-    command = [sys.executable, "-m", "hermes_queue.cli", "tasks", "validate", str(dataset)]
-    command += ["--sandbox", SANDBOX, "--instance-id", task, "--out", str(out)]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=TIMEOUT_S, cwd=HERE.parents[1]
-    )
-    assert out.exists(), done.stderr[-2000:]
-    line: dict[str, Any] = json.loads(out.read_text())
-    assert (done.returncode == 0) == (line["verdict"] in ("valid", "no_oracle")), done.stderr
-    return line
 
 
 @pytest.mark.parametrize("task", TASKS)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from test_bundled_tasks import HERE, SANDBOX, TIMEOUT_S, validated
+from validated_tasks import SANDBOX, TIMEOUT_S, validated
 
-TASKS = HERE / "compose"
+TASKS = Path(__file__).parent / "compose"
 MODES = {
     "shop-totals": "transplant",
     "ledger-duplicates": "separate",

@@ -26,7 +26,9 @@ from hermes_queue.sandbox.image_slots import FileChange
 MAX_USERS_BYTES, MAX_PATHS_BYTES = 1 << 20, 64 << 20
 _MAX_FILES, _MAX_TEXT_BYTES = 200, 1 << 20
 _HOME = re.compile(r"/root|/home/[^/]+")
-_FOLDERS = frozenset(".config .cache .local .local/bin .local/share .local/lib".split())
+_FOLDERS = frozenset(
+    ".config .cache .local .local/bin .local/share .local/share/uv .local/lib .cargo".split()
+)
 """Of many programs: the tests name what is in them, not the folder."""
 _OF_PYTHON = re.compile(r"\.local/lib/python3[\d.]*(?:/.*)?")
 """Packages of a user, which `suspects` looks at."""
@@ -36,7 +38,16 @@ _OF_A_PROJECT = frozenset(
     ".dockerignore .editorconfig .htaccess .htpasswd .well-known".split()
 )
 """What belongs to a project that is kept in a home folder, and is looked at by its own tools."""
-_NEVER = re.compile(r"\.local/(?:bin/(?:env(?:\.fish)?|uvx?)|share/uv)|\.cache/(?:uv|pip)")
+_INSTALLED = frozenset(
+    ".rustup .nvm .volta .deno .bun .npm-global .pyenv .rbenv .asdf .sdkman .opam .ghcup .cabal "
+    ".stack .dotnet .julia .local/pipx .local/share/pipx .local/share/uv/tools".split()
+)
+"""Programs that installers put into homes. Where no test names them, nothing but an agent's own
+programs leads there, and those may run."""
+_NEVER = re.compile(
+    r"\.local/(?:bin/(?:env(?:\.fish)?|uvx?)|share/uv/python)|\.cache/(?:uv|pip)|"
+    r"\.cargo/config(?:\.toml)?"
+)
 """What tests make, or fill, themselves, and mean when they name it."""
 _OF_ALL = re.compile(
     r"/etc/(?:pip\.conf|wgetrc|curlrc|npmrc|gitconfig|uv|xdg/(?:uv|pip)|"
@@ -154,7 +165,8 @@ def _is_setting(path: str, home: str, words: frozenset[str], decisive: Decisive)
     if home == decisive.workdir:
         personal = not PERSONAL.isdisjoint(inside.split("/"))
         return personal or PERSONAL_SETTINGS.search(path) is not None
-    return key not in _OF_A_PROJECT and not words.issuperset(key.split("/"))
+    stays = key in _OF_A_PROJECT or key in _INSTALLED or key.startswith(".cargo/")
+    return not stays and not words.issuperset(key.split("/"))
 
 
 def _key(inside: str) -> str:
