@@ -70,7 +70,7 @@ class ContainerSpec:
     """Of the first process; "" = the image's, which is root, too. Podman writes entries for a user
     that is named to the container's /etc/passwd and /etc/group, whenever it starts."""
     is_service: bool = False
-    """Whether it is none of the slots, whose first process is always root."""
+    """Whether it stands beside a slot. The first process of a slot is always root."""
     name: str = ""
     """Chosen by us, so that a container can be removed whose id never reached us."""
     link: NetworkLink | None = None
