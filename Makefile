@@ -99,7 +99,7 @@ test-engine-kill: redis $(VENV)/.dev ## 200 Harbor trajectories over a dockerd t
 	$(BIN)/python tests/support/container_engines.py prepare
 	TRAJECTORIES=$(TRAJECTORIES) $(BIN)/python -m pytest -q -s tests/engines/prove_engine_kill.py
 
-test-harbor: redis $(VENV)/.dev ## Bundled tasks, and those in other shapes, on a real backend (HARBOR_SANDBOX=local, localmodal, ...; builds images)
+test-harbor: redis $(VENV)/.dev ## Bundled tasks, and those in other shapes, on a real backend (HARBOR_SANDBOX=local, localmodal, docker, podman, nomad; builds images)
 	$(BIN)/python -m pytest -n 2 tests/harbor $(if $(TASKS),-k '$(TASKS)')
 
 test-vllm: $(VENV)/.dev $(LIVE)/model/.made $(LIVE)/program-model/.made ## A real vLLM on this CPU serves real trajectories (3.4 GB, LIVE=.live)

@@ -38,6 +38,7 @@ from hermes_queue.settings.images import ImageSettings
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 container_engines: Any = import_module("container_engines")
+nomad_on_engine: Any = import_module("nomad_on_engine")
 
 COMMANDS, HELD = 3, 10
 IDLE_S = 10.0
@@ -47,7 +48,7 @@ GROUPS = Path("/sys/fs/cgroup/cpuacct")
 OURS = "hermes-queue-bench"
 """Group of this process; those of engines begin with its name."""
 OF_CONTAINERS = {"docker": "docker", "podman": "libpod_parent"}
-NAMES = ("local", "local-image", "localmodal", "docker", "podman")
+NAMES = ("local", "local-image", "localmodal", "localmodal-image", "docker", "podman", "nomad")
 
 
 @dataclass
@@ -153,42 +154,52 @@ async def _started(name: str) -> AsyncIterator[SandboxBackend]:
 
 @contextlib.asynccontextmanager
 async def _local(name: str, archive: Path) -> AsyncIterator[Candidate]:
-    spec = SlotSpec()
-    if name == "local-image":
-        cache = PathSettings().cache
-        steps = RootfsSteps.of(cache)
-        store = ImageStore(cache / "images", ImageSettings(), steps)
-        config = container_engines.base_image().config
-        await import_archive(store, container_engines.BASE, archive, config)
-        await steps.close()
-        spec = SlotSpec(image=ImageSpec(container_engines.BASE))
+    spec = await _with_image(archive) if name == "local-image" else SlotSpec()
     async with _started("local") as backend:
         yield Candidate(name, backend, spec, (GROUPS / OURS,))
+
+
+async def _with_image(archive: Path) -> SlotSpec:
+    """The base image among those of this host, and a slot that begins with it."""
+    cache = PathSettings().cache
+    steps = RootfsSteps.of(cache)
+    store = ImageStore(cache / "images", ImageSettings(), steps)
+    config = container_engines.base_image().config
+    await import_archive(store, container_engines.BASE, archive, config)
+    await steps.close()
+    return SlotSpec(image=ImageSpec(container_engines.BASE))
 
 
 @contextlib.asynccontextmanager
 async def _localmodal(name: str, archive: Path) -> AsyncIterator[Candidate]:
     from benchmarks.parts.modal import modal_server
 
-    with modal_server():
+    spec = await _with_image(archive) if name == "localmodal-image" else SlotSpec()
+    # The SDK knows one server for each process.
+    with contextlib.nullcontext() if "MODAL_SERVER_URL" in os.environ else modal_server():
         async with _started("modal") as backend:
-            yield Candidate(name, backend, SlotSpec(), (GROUPS / OURS,))
+            yield Candidate(name, backend, spec, (GROUPS / OURS,))
 
 
 @contextlib.asynccontextmanager
 async def _engine(name: str, archive: Path) -> AsyncIterator[Candidate]:
-    group, containers = GROUPS / f"{OURS}-{name}", GROUPS / OF_CONTAINERS[name]
+    kind = "docker" if name == "nomad" else name
+    group, containers = GROUPS / f"{OURS}-{name}", GROUPS / OF_CONTAINERS[kind]
     containers.mkdir(exist_ok=True)
     with contextlib.ExitStack() as stack:
         directory = stack.enter_context(container_engines.engine_directory())
         with _member(group):
-            engine = stack.enter_context(container_engines.ENGINES[name](directory))
+            engine = stack.enter_context(container_engines.ENGINES[kind](directory))
         client = EngineClient(engine.address)
         await client.open()
         await import_root(client, archive, container_engines.BASE)
         await client.close()
+        if name == "nomad":  # its server is a thread of this process
+            nomad = nomad_on_engine.nomad_on(engine, directory)
+            server = await asyncio.to_thread(stack.enter_context, nomad)
+            os.environ.update(server.settings(PathSettings().cache))
         os.environ["HERMES_QUEUE_DOCKER_HOST"] = engine.address
-        async with _started("docker") as backend:
+        async with _started("nomad" if name == "nomad" else "docker") as backend:
             spec = SlotSpec(image=ImageSpec(container_engines.BASE))
             yield Candidate(name, backend, spec, (GROUPS / OURS, group, containers))
 
@@ -197,8 +208,10 @@ MAKERS: dict[str, Any] = {
     "local": _local,
     "local-image": _local,
     "localmodal": _localmodal,
+    "localmodal-image": _localmodal,
     "docker": _engine,
     "podman": _engine,
+    "nomad": _engine,
 }
 
 

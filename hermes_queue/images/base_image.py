@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import shutil
 import tarfile
 from collections.abc import Callable
@@ -33,6 +34,8 @@ _PYTHON_HOOKS = (
     'ln -sf python3 "$1/usr/bin/python"',
     'rm -f "$1"/usr/lib/python3*/EXTERNALLY-MANAGED',
 )
+_AUTHORITIES = "usr/local/share/ca-certificates"
+_MAX_AUTHORITY_CHARS = 1 << 20
 _WORD = re.compile(r"[a-z0-9][a-z0-9.+-]{0,100}")
 _MIRROR = re.compile(r"(https?|file|copy)://[!-~]{1,500}")
 
@@ -50,6 +53,8 @@ class BaseImage:
     python_link: bool = False
     """Whether it stands for an image of Python: `python` is `python3`, and pip installs for root
     without asking for a virtual environment."""
+    authorities: tuple[str, ...] = ()
+    """PEM files of certificate authorities that programs in it trust beside Debian's."""
 
     @classmethod
     def named(
@@ -59,6 +64,7 @@ class BaseImage:
         suite: str | None = None,
         packages: tuple[str, ...] = (),
         mirror: str | None = None,
+        authorities: tuple[str, ...] = (),
     ) -> BaseImage:
         """What stands for the image `name`: of Python with pip, of the Debian release in its tag.
 
@@ -68,7 +74,8 @@ class BaseImage:
         repository, _, tag = full_name(name).rpartition("/")[2].partition(":")
         is_python = repository == "python"
         found = next((each for each in SUITES if each in re.split(r"[-.]", tag)), SUITES[0])
-        return cls(suite or found, (*(PYTHON if is_python else ()), *packages), mirror, is_python)
+        wanted = (*(PYTHON if is_python else ()), *packages)
+        return cls(suite or found, wanted, mirror, is_python, authorities)
 
     def check(self) -> None:
         """Raises InputError: a field is not what it should be."""
@@ -79,6 +86,9 @@ class BaseImage:
                 )
         if self.mirror is not None and not _MIRROR.fullmatch(self.mirror):
             raise InputError(f"--mirror {self.mirror[:200]!r} is not an http:// or file:// address")
+        for path in self.authorities:
+            if "-----BEGIN CERTIFICATE-----" not in _read_authority(path):
+                raise InputError(f"--authority {path[:200]!r} is not a certificate in PEM format")
 
     @property
     def config(self) -> ImageConfig:
@@ -100,10 +110,31 @@ class BaseImage:
             "--dpkgopt=path-include=/usr/share/doc/*/copyright",
             "--dpkgopt=path-exclude=/usr/share/locale/*",
             *python,
+            *_trust_hooks(self.authorities),
             self.suite,
             str(archive),
             *([self.mirror] if self.mirror else []),
         ]
+
+
+def _read_authority(path: str) -> str:
+    """The file's text. Raises InputError."""
+    try:
+        with Path(path).open(encoding="ascii", errors="replace") as file:
+            return file.read(_MAX_AUTHORITY_CHARS)
+    except OSError as error:
+        raise InputError(f"--authority {path[:200]!r} cannot be read: {error.strerror}") from error
+
+
+def _trust_hooks(authorities: tuple[str, ...]) -> list[str]:
+    """Arguments of mmdebstrap for these certificate authorities."""
+    hooks = [
+        f'install -D -m 644 {shlex.quote(path)} "$1/{_AUTHORITIES}/authority-{number}.crt"'
+        for number, path in enumerate(authorities, 1)
+    ]
+    if hooks:
+        hooks.append('chroot "$1" update-ca-certificates')
+    return [f"--customize-hook={line}" for line in hooks]
 
 
 async def make_base_image(
@@ -125,7 +156,9 @@ async def make_base_image(
             "mmdebstrap, which makes base images, is not installed: apt install mmdebstrap; where "
             "it cannot be had, import an archive of a root file system (hermes-queue images import)"
         )
-    text = json.dumps([asdict(base), base.command(Path("archive"))], sort_keys=True)
+    fields = asdict(base)
+    trusted = [_read_authority(path) for path in fields.pop("authorities")]
+    text = json.dumps([fields, base.command(Path("archive")), *trusted], sort_keys=True)
     key = hashlib.sha256(text.encode()).hexdigest()[:16]
     place = cache / f"{base.suite}-{key}.tar"
     await asyncio.to_thread(cache.mkdir, parents=True, exist_ok=True)

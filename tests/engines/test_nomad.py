@@ -186,6 +186,19 @@ async def test_a_slot_with_all_the_processes_it_may_have_can_be_restarted(cluste
     assert await bench.out(again, "cat /root/f; pgrep -c sleep || true") == "kept\n1"
 
 
+@pytest.mark.parametrize("kind", ["docker"])  # Podman locks a container while a program starts
+@pytest.mark.parametrize("file", ["/etc/passwd", "/etc/group"])
+async def test_a_slot_in_which_nothing_starts_can_be_restarted(cluster, file):
+    bench = await cluster()
+    slot = await bench.slot(IMAGE)
+    await bench.out(slot, f"echo kept >/root/f; rm {file}; mkfifo {file}")
+    waiting = asyncio.create_task(bench.answer(slot, "true"))
+    await asyncio.sleep(1)
+    again = await bench.backend.restart(slot)
+    assert isinstance(await waiting, SlotLost)
+    assert await bench.out(again, f"cat /root/f; [ -e {file} ] || echo gone") == "kept\ngone"
+
+
 async def test_a_full_cluster_hands_back_jobs_until_there_is_room(cluster, nomad):
     bench = await cluster(slots=3, placement_timeout_s=0.5)
     first = await bench.slot(IMAGE)

@@ -1,8 +1,9 @@
 """The bundled tasks and those in the shape of endless-terminals, on a real backend.
 
-`make test-harbor`; HARBOR_SANDBOX names the backend (default: local); "localmodal" is that of Modal
-with a server of ours on this host. The base image `python:3.11-slim-bookworm` must be on this host
-or in reach: without a registry, `hermes-queue images base python:3.11-slim-bookworm` makes it.
+`make test-harbor`; HARBOR_SANDBOX names the backend (default: local), see `harbor_backends`:
+"docker" and "podman" are the backend `docker` on such an engine, "nomad" and "localmodal" those
+backends with a server of ours on this host. For "local", the base image must be on this host or in
+reach: without a registry, `hermes-queue images base python:3.11-slim-bookworm` makes it.
 """
 
 from __future__ import annotations
@@ -11,12 +12,11 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from validated_tasks import SANDBOX, TIMEOUT_S, WANTED, validated
+from validated_tasks import SANDBOX, TIMEOUT_S, validated
 
 from envs.harbor_task.cheats import cases
 from hermes_queue.models import ToolCall
@@ -25,26 +25,15 @@ HERE = Path(__file__).parent
 DATA = HERE.parents[1] / "producers" / "data" / "harbor"
 TASKS = sorted(folder.name for folder in DATA.iterdir())
 ENDLESS = sorted(folder.name for folder in (HERE / "endless").iterdir())
+STEPS = "two-steps"
 
-pytestmark = pytest.mark.timeout(TIMEOUT_S + 60)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def server() -> Iterator[None]:
-    """What the backend talks to, where the tests provide it."""
-    if WANTED != "localmodal":
-        yield
-        return
-    from hermes_queue.localmodal.server import BackgroundServer
-
-    with BackgroundServer() as background, pytest.MonkeyPatch.context() as patch:
-        for name, value in background.server.environment.items():
-            patch.setenv(name, value)
-        patch.setenv("HERMES_QUEUE_MODAL_CREATES_PER_S", "1000")
-        yield
+pytestmark = [pytest.mark.timeout(TIMEOUT_S + 60), pytest.mark.usefixtures("backend")]
+keeps_boxes = pytest.mark.skipif(SANDBOX == "nomad", reason="Nomad keeps no box between steps")
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize(
+    "task", [pytest.param(name, marks=keeps_boxes if name == STEPS else ()) for name in TASKS]
+)
 def test_a_bundled_task_rewards_its_solution_and_nothing_else(tmp_path: Path, task: str) -> None:
     line = validated(tmp_path, DATA, task)
     assert line["verdict"] == "valid", line
@@ -52,6 +41,13 @@ def test_a_bundled_task_rewards_its_solution_and_nothing_else(tmp_path: Path, ta
     assert line["mode"] == strict.get(task, "transplant")
     assert len(line["modes"][line["mode"]]["tamper"]) == 8
     assert line["executes_agent_code"] is False
+
+
+@pytest.mark.skipif(SANDBOX != "nomad", reason="only Nomad cannot run it")
+def test_a_task_of_several_steps_is_refused_where_no_box_is_kept(tmp_path: Path) -> None:
+    line = validated(tmp_path, DATA, STEPS)
+    assert line["verdict"] == "failed"
+    assert "use docker, local or modal" in json.dumps(line)
 
 
 def test_tests_that_run_the_agents_code_are_found(tmp_path: Path) -> None:
@@ -65,15 +61,16 @@ def test_tests_that_run_the_agents_code_are_found(tmp_path: Path) -> None:
     assert (line["verdict"], line["executes_agent_code"]) == ("valid", True)
 
 
+@keeps_boxes
 @pytest.mark.parametrize("way", cases())
 def test_a_cheat_in_the_second_step_leaves_the_reward_of_the_first(
     tmp_path: Path, way: str
 ) -> None:
-    solution = DATA / "two-steps" / "steps" / "inventory" / "solution" / "solve.sh"
+    solution = DATA / STEPS / "steps" / "inventory" / "solution" / "solve.sh"
     [cheat, _] = cases()[way]
     assert isinstance(cheat, ToolCall)
     commands = [solution.read_text(), json.loads(cheat.function.arguments)["command"]]
-    record = played(tmp_path, DATA, "two-steps", commands, expected=1)
+    record = played(tmp_path, DATA, STEPS, commands, expected=1)
     assert [step["score"] for step in record["report"]["steps"]] == [1, 0]
     assert record["score"] == 0.5
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from validated_tasks import SANDBOX, TIMEOUT_S, validated
+from validated_tasks import TIMEOUT_S, WANTED, validated
 
 TASKS = Path(__file__).parent / "compose"
 MODES = {
@@ -16,7 +16,8 @@ MODES = {
 
 pytestmark = [
     pytest.mark.timeout(TIMEOUT_S + 60),
-    pytest.mark.skipif(SANDBOX != "docker", reason="services need HARBOR_SANDBOX=docker"),
+    pytest.mark.skipif(WANTED != "docker", reason="services need HARBOR_SANDBOX=docker"),
+    pytest.mark.usefixtures("backend"),
 ]
 
 

@@ -38,6 +38,7 @@ class NomadOnEngine:
     thread: ServerThread
     images_file: Path
     driver: str
+    image: str = BASE
 
     def settings(self, cache: Path) -> dict[str, str]:
         """The settings as variables."""
@@ -46,7 +47,7 @@ class NomadOnEngine:
             "TOKEN": TOKEN,
             "DATACENTERS": '["dc1"]',
             "DRIVER": self.driver,
-            "IMAGE": BASE,
+            "IMAGE": self.image,
             "IMAGES_FILE": self.images_file,
             "MEMORY_MB": MEMORY_MB,
             "SHARED_CACHE": "true",
@@ -58,19 +59,19 @@ class NomadOnEngine:
 
 
 @contextmanager
-def nomad_on(engine: EngineProcess, directory: Path) -> Iterator[NomadOnEngine]:
-    """A server whose nodes have the base image."""
+def nomad_on(engine: EngineProcess, directory: Path, image: str = BASE) -> Iterator[NomadOnEngine]:
+    """A server whose nodes have this image, which slots without one of their own get."""
     file = directory / f"images-{engine.kind}.json"
-    file.write_text(json.dumps([asyncio.run(_inspected(engine.address))]))
+    file.write_text(json.dumps([asyncio.run(_inspected(engine.address, image))]))
     with server_thread(lambda: engine_server(engine.kind, engine.address, token=TOKEN)) as thread:
-        yield NomadOnEngine(thread, file, engine.kind)
+        yield NomadOnEngine(thread, file, engine.kind, image)
 
 
-async def _inspected(address: str) -> Any:
+async def _inspected(address: str, image: str) -> Any:
     client = EngineClient(address)
     await client.open()
     try:
-        return await client.json(f"images/{BASE}/json")
+        return await client.json(f"images/{image}/json")
     finally:
         await client.close()
 

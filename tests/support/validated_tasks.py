@@ -9,8 +9,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from harbor_backends import BACKENDS
+
 WANTED = os.environ.get("HARBOR_SANDBOX", "local")
-SANDBOX = "modal" if WANTED == "localmodal" else WANTED
+SANDBOX = BACKENDS.get(WANTED, WANTED)
 TIMEOUT_S = 1800
 
 

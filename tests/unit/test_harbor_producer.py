@@ -265,3 +265,17 @@ def test_a_stand_in_for_python_has_python_and_pip() -> None:
     )
     assert BaseImage.named("ubuntu:24.04") == BaseImage("bookworm")
     assert any("EXTERNALLY-MANAGED" in word for word in named.command(Path("base.tar")))
+
+
+def test_a_base_image_trusts_authorities_that_are_certificates(tmp_path: Path) -> None:
+    authority = tmp_path / "our own.crt"
+    authority.write_text("-----BEGIN CERTIFICATE-----\n")
+    base = BaseImage.named("debian:12", authorities=(str(authority),))
+    base.check()
+    hooks = [word for word in base.command(tmp_path) if word.startswith("--customize-hook")]
+    assert f"'{authority}'" in hooks[0]
+    assert hooks[-1] == '--customize-hook=chroot "$1" update-ca-certificates'
+    (tmp_path / "text.crt").write_text("text")
+    for path, why in (("none.crt", "cannot be read"), ("text.crt", "PEM format")):
+        with pytest.raises(InputError, match=why):
+            BaseImage.named("debian:12", authorities=(str(tmp_path / path),)).check()

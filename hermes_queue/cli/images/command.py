@@ -122,11 +122,26 @@ def import_image(name: str, file: Path) -> None:
 @click.option("--include", default="", metavar="A,B", help="Packages beside the essential ones.")
 @click.option("--mirror", metavar="URL", help="Debian mirror.  [default: as this host's apt]")
 @click.option(
+    "--authority",
+    "authorities",
+    multiple=True,
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False, resolve_path=True),
+    help="PEM file of a certificate authority to trust beside Debian's; may be repeated.",
+)
+@click.option(
     "--out",
     type=click.Path(dir_okay=False, path_type=Path),
     help="Also write the archive there, e.g. for `docker import FILE NAME`.",
 )
-def base(name: str, suite: str | None, include: str, mirror: str | None, out: Path | None) -> None:
+def base(
+    name: str,
+    suite: str | None,
+    include: str,
+    mirror: str | None,
+    authorities: tuple[str, ...],
+    out: Path | None,
+) -> None:
     """Make a base image from Debian's packages and name it; needs mmdebstrap, and minutes.
 
     For hosts that reach a Debian mirror, but no registry. It stands for another image with
@@ -141,7 +156,9 @@ def base(name: str, suite: str | None, include: str, mirror: str | None, out: Pa
 
     packages = tuple(word for word in include.replace(" ", ",").split(",") if word)
     try:
-        wanted = BaseImage.named(name, suite=suite, packages=packages, mirror=mirror)
+        wanted = BaseImage.named(
+            name, suite=suite, packages=packages, mirror=mirror, authorities=authorities
+        )
     except SandboxRejected as error:
         raise WrongInput(str(error)) from error
 

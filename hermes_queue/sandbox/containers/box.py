@@ -61,7 +61,7 @@ class SlotBox:
     """Whether it is lost or was ended."""
     why_spent: str = ""
     ended_itself: bool = False
-    """Whether it was ended because of what its commands have done."""
+    """Whether it was ended, or cannot be used, because of what its commands have done."""
     listening: list[RelayedListening] = field(default_factory=list)
     commits: list[str] = field(default_factory=list)
     group: ServiceGroup | None = None
@@ -89,7 +89,7 @@ class SlotBox:
         """Raises SlotLost: the lease has ended, or the container has."""
         if self.slot_id != slot_id:
             raise SlotLost(f"slot {slot_id} was released")
-        if self.spent:
+        if self.spent or self.ended_itself:
             kind = SlotKilled if self.ended_itself else SlotLost
             raise kind(f"slot {slot_id} is lost{': ' if self.why_spent else ''}{self.why_spent}")
 
@@ -175,6 +175,10 @@ class SlotBox:
         """Kill a command. Raises SandboxError: it may be running."""
         if self.spent or not self.slot_id:
             return
+        if why := await self.host.trap_in(self.container):
+            self.ended_itself = True
+            self.why_spent = f"no command can start in it: {why}"
+            raise SlotKilled(f"slot {self.slot_id} is lost: {self.why_spent}")
         # Root reads the environments of others only with a right that engines do not give.
         if user in ("0", "root", ""):
             sees_all = self.plan.uid is None or self.host.facts.ptrace

@@ -71,6 +71,8 @@ class ContainerSpec:
     user: str = "0"
     """Of the first process; "" = the image's, which is root, too. Podman writes entries for a user
     that is named to the container's /etc/passwd and /etc/group, whenever it starts."""
+    is_service: bool = False
+    """Whether it stands beside a slot. The first process of a slot is always root."""
     name: str = ""
     """Chosen by us, so that a container can be removed whose id never reached us."""
     link: NetworkLink | None = None
@@ -250,8 +252,18 @@ class ExecHost(Protocol):
         """Raises SlotLost: it does not exist."""
         ...
 
+    async def trap_in(self, container: str) -> str:
+        """What among its files keeps programs from starting in it; "" = nothing that the host sees.
+
+        Only its own commands can have brought that about. Raises SandboxError.
+        """
+        ...
+
     async def restart(self, container: str) -> None:
-        """Kill all its processes, and start its first process again, with the same files."""
+        """Kill all its processes, and start its first process again, with the same files.
+
+        Raises FilesRefused: it cannot start with them.
+        """
 
 
 class ContainerHost(ExecHost, Protocol):

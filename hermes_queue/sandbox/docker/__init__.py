@@ -1,5 +1,6 @@
 """The backend `docker`: slots in containers of Docker Engine or Podman.
 
+accounts.py    files of a container that engines read to start a program
 changes.py     what a container has changed
 engine.py      the engine as a host of containers
 execution.py   a running program in a container

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 from hermes_queue.cancellation import unbroken
-from hermes_queue.errors import SandboxError, SlotLost
+from hermes_queue.errors import SandboxError, SlotKilled, SlotLost
 from hermes_queue.images.engine.client import EngineClient, translated
 from hermes_queue.images.engine.hosted import EngineImages, HostedImage
 from hermes_queue.sandbox.archives import FilesRefused
@@ -25,6 +25,7 @@ from hermes_queue.sandbox.containers.host import (
     ExecStream,
     HostFacts,
 )
+from hermes_queue.sandbox.docker.accounts import trap_in
 from hermes_queue.sandbox.docker.changes import file_changes
 from hermes_queue.sandbox.docker.execution import EngineExec
 from hermes_queue.sandbox.docker.facts import check_limits, read_facts
@@ -44,6 +45,8 @@ from hermes_queue.settings import DockerSettings, PathSettings
 logger = logging.getLogger(__name__)
 FIRST_IS_GONE = re.compile(r'exec: "/bin/sh"|executable file `?/bin/sh`? not found')
 """What engines say of a container whose first process cannot start again."""
+
+ROOT = frozenset({"", "0", "root"})
 
 NOFILE, NPROC = 65_536, 30_000
 """The kernel counts a user's processes in all containers together; PidsLimit limits a slot's."""
@@ -70,6 +73,8 @@ class Engine:
         self._settings = settings
         self._networks: set[str] = set()
         self._networking = asyncio.Lock()
+        self._images_own: set[str] = set()
+        """Slots with an image of their own, whose commands may change all files."""
         self.facts = HostFacts("no engine yet")
 
     async def open(self) -> None:
@@ -120,6 +125,8 @@ class Engine:
             except BaseException:
                 await unbroken(self._discard(container))
                 raise
+        if not spec.is_service and (spec.capabilities is None or spec.link is not None):
+            self._images_own.add(container)
         return container
 
     async def _discard(self, container: str) -> None:
@@ -190,6 +197,10 @@ class Engine:
         """See `ContainerHost`."""
         from aiodocker.execs import Exec
 
+        if container in self._images_own:
+            # Docker's daemon looks up each user that is named, though it were root.
+            user = "" if user in ROOT else user
+            await self._check_start(container, user)
         body = {
             "Cmd": list(argv),
             "Env": [f"{name}={value}" for name, value in env.items()],
@@ -223,13 +234,31 @@ class Engine:
             exit_code=None if running or code is None else int(code),
         )
 
+    async def _check_start(self, container: str, user: str) -> None:
+        """Raise SlotKilled where a look at the container's users could hold up the engine itself.
+
+        Podman locks a container until the runtime has started a program.
+        """
+        if (user or self._is_podman) and (why := await self.trap_in(container)):
+            raise SlotKilled(f"no command can start in the slot: {why}")
+
+    async def trap_in(self, container: str) -> str:
+        """See `ContainerHost`."""
+        if container not in self._images_own:
+            return ""
+        return await trap_in(self._client, container)
+
     async def restart(self, container: str) -> None:
         """See `ContainerHost`."""
         try:
             with translated("restarting a container", gone=True):
-                params = {"t": "0"}
-                await self._client.json(f"containers/{container}/restart", "POST", params=params)
-        except SlotLost:
+                place, params = f"containers/{container}", {"t": "0"}
+                await self._client.json(f"{place}/stop", "POST", params=params)
+                # Nobody can change them any more.
+                if why := await self.trap_in(container):
+                    raise FilesRefused(f"the slot cannot start again: {why}")
+                await self._client.json(f"{place}/start", "POST", data={})
+        except (SlotLost, FilesRefused):
             raise
         except SandboxError as error:
             if FIRST_IS_GONE.search(str(error)):
@@ -260,6 +289,7 @@ class Engine:
 
     async def remove(self, container: str) -> None:
         """See `ContainerHost`."""
+        self._images_own.discard(container)
         params = {"force": "true", "v": "true"}
         for attempt in range(3):
             try:

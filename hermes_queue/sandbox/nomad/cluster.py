@@ -199,6 +199,10 @@ class NomadCluster:
         found = await placement.look(self._client, await self._alloc_id(container))
         return ContainerState(found.is_running, found.out_of_memory)
 
+    async def trap_in(self, container: str) -> str:
+        """See `ContainerHost`. Nomad does not say; a restart removes what it would be."""
+        return ""
+
     async def restart(self, container: str) -> None:
         """See `ContainerHost`. A restart by Nomad would lose the files.
 

@@ -42,6 +42,7 @@ def service_plan(
         workdir=service.workdir or own.workdir,
         tmpfs=service.tmpfs,
         keeps_log=True,
+        is_service=True,
     )
     wanted = SlotSpec(image=service.image, workdir=service.workdir or own.workdir)
     plan = ContainerPlan(wanted, name, spec, "0", own, service.workdir or own.workdir or "/")

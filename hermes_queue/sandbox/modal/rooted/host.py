@@ -142,6 +142,10 @@ class RootedHost:
             await process.wait.aio()
         return ContainerState(running=True)
 
+    async def trap_in(self, container: str) -> str:
+        """See `ExecHost`. Programs are started without a look at its files."""
+        return ""
+
     async def restart(self, container: str) -> None:
         """See `ExecHost`: kills everything, which is all that commands need."""
         kill = [*BASH, "kill -9 -1"]

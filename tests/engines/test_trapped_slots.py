@@ -1,0 +1,60 @@
+"""Root of a slot puts a trap in place of files that engines read to start its commands."""
+
+from __future__ import annotations
+
+import pytest
+from container_engines import BASE
+
+from hermes_queue.errors import SlotKilled
+from hermes_queue.images.spec import ImageSpec
+from hermes_queue.sandbox.archives import FilesRefused
+from hermes_queue.sandbox.base import SlotSpec
+
+SPEC = SlotSpec(image=ImageSpec(BASE))
+IN_MEMORY = "a link to where only the slot finds a pipe"
+"""What is in memory is gone when a slot starts again."""
+TRAPS = {
+    "a pipe": "rm /etc/passwd; mkfifo /etc/passwd",
+    "a pipe for groups": "rm /etc/group; mkfifo /etc/group",
+    "a link to a pipe": "mkfifo /p; ln -sf /p /etc/passwd",
+    IN_MEMORY: "mkfifo /dev/shm/p; ln -sf /dev/shm/p /etc/group",
+    "a device without an end": "rm /etc/passwd; mknod /etc/passwd c 1 9",
+    "a huge file": "truncate -s 1T /etc/passwd",
+}
+
+
+@pytest.mark.parametrize("trap", TRAPS)
+async def test_a_command_for_a_named_user_is_the_end_of_the_slot_by_its_own_hand(bench, trap):
+    slot = await bench.slot(SPEC)
+    await bench.sh(slot, TRAPS[trap], timeout_s=60)
+    assert isinstance(await bench.answer(slot, "true", user="1234:1234"), SlotKilled)
+    await bench.backend.release(slot)
+    assert await bench.out(await bench.slot(SPEC), "echo alive") == "alive"
+
+
+@pytest.mark.parametrize("trap", [name for name in TRAPS if name != IN_MEMORY])
+async def test_a_trapped_slot_does_not_start_again_and_is_made_anew(bench, trap):
+    slot = await bench.slot(SPEC)
+    await bench.sh(slot, TRAPS[trap], timeout_s=60)
+    with pytest.raises(FilesRefused, match=r"no file|longer than"):
+        await bench.backend.restart(slot)
+    again = await bench.backend.renew(slot)
+    assert await bench.out(again, "echo alive") == "alive"
+
+
+async def test_a_command_of_root_ends_with_its_time_and_with_the_slot(bench):
+    slot = await bench.slot(SPEC)
+    await bench.sh(slot, TRAPS["a pipe"], timeout_s=60)
+    answer = await bench.answer(slot, "true", timeout_s=2)
+    assert isinstance(answer, SlotKilled), answer
+    assert "/etc/passwd is no file" in str(answer)
+    await bench.backend.release(slot)
+    assert await bench.out(await bench.slot(SPEC), "echo alive") == "alive"
+
+
+async def test_an_image_may_lack_users_or_link_to_them(bench):
+    slot = await bench.slot(SPEC)
+    await bench.out(slot, "rm /etc/group; mv /etc/passwd /srv; ln -s ../srv/passwd /etc/passwd")
+    assert await bench.out(slot, "id -u", user="nobody") == "65534"
+    again = await bench.backend.restart(slot)
+    assert await bench.out(again, "id -u", user="1234:77") == "1234"
