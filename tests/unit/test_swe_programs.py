@@ -180,9 +180,9 @@ async def test_verbose_names_and_descriptions_become_node_ids(tmp_path: Path) ->
         "The same words.",
         "Words of another file.",
         repo="django/django",
-        test_patch=LABELS.replace("t.py", "tests/app/tests.py").replace("u.py", "setup.py"),
+        test_patch=LABELS.replace("t.py", "tests/app/tests.py").replace("u.py", "tests/app/a.py"),
     )
-    found = await ids(tmp_path, given, tests__app__tests=TESTS)
+    found = await ids(tmp_path, given, tests__app__tests=TESTS, tests__app__a=b"class Model: 1\n")
     assert found == (
         "tests/app/tests.py::T::test_a",
         "tests/app/tests.py::T::test_b",

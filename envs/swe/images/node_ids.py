@@ -94,6 +94,11 @@ class _Module:
     bases: frozenset[str]
     """Names of classes from which others inherit."""
 
+    @property
+    def has_tests(self) -> bool:
+        """Whether a function or method of it is named like a test."""
+        return any(name.rpartition("::")[2].startswith("test") for name in self.functions)
+
 
 class _Names:
     """The names of tests in the terms of one program."""
@@ -134,8 +139,10 @@ class _Names:
             [(path, name)] = owners
             if name.split("::")[-2] not in modules[path].bases:
                 return [f"{path}::{name}"]
-        path = owners[0][0] if owners else next(iter(modules))
-        return [f"{path}::{text}"]
+        # Other files of the patch, models for instance, must stay in the agent's tree.
+        testing = [path for path, module in modules.items() if module.has_tests]
+        paths = [path for path, _ in owners] or testing or list(modules)
+        return [f"{paths[0]}::{text}"]
 
     def _verbose(self, test: str) -> tuple[str, str, str] | None:
         """File, class and method."""
