@@ -92,6 +92,13 @@ Find the cause and repair the source code.
 - When you are done, {ending}.
 """
 """The task of rows whose environment is an image."""
+COMMANDS = {
+    "pytest": ("-m", "pytest"),
+    "unittest": ("-m", "unittest"),
+    "django": ("tests/runtests.py", "--settings=test_sqlite"),
+    "sympy": ("bin/test", "-C"),
+}
+"""Runner of an image's tests -> arguments of the interpreter."""
 SUBMIT = "call the tool `submit`"
 STOP = "end your work. Commands must not wait for input"
 """For programs, whose tools are not ours and which do not see `SYSTEM`."""
@@ -168,8 +175,9 @@ class SweSmith:
         self, item: Row, context: SlotContext, pinned: Pinned, own: SlotSpec
     ) -> Verdict:
         await context.kill_processes()
+        named = await hidden.with_files(item, pinned)
         try:
-            patch = await self._take_patch(item, context, pinned, own)
+            patch = await self._take_patch(named, context, pinned, own)
         except Rejected as rejected:
             return Verdict(0.0, report={"reason": rejected.reason, "detail": rejected.detail})
         report = _patch_report(patch) | {"flags": await _flags(pinned, patch)}
@@ -243,7 +251,7 @@ def _task(item: Row, ending: str) -> str:
         return IMAGE_TASK.format(
             workspace=item.source.workdir,
             statement=item.problem_statement.strip(),
-            command=_image_pytest_line(item, item.source),
+            command=_image_test_line(item, item.source),
             ending=ending,
         )
     return TASK.format(
@@ -266,11 +274,11 @@ def _pytest_line(item: Row) -> str:
     return " ".join(words)
 
 
-def _image_pytest_line(item: Row, source: ImageSource) -> str:
+def _image_test_line(item: Row, source: ImageSource) -> str:
     runtime = item.environment
     words = [f"{name}={shlex.quote(text)}" for name, text in runtime.env.items()]
-    words.append(shlex.quote(source.python or "python"))
-    return " ".join([*words, "-m", "pytest", *map(shlex.quote, runtime.pytest_args)])
+    words += [shlex.quote(source.python or "python"), *COMMANDS[source.runner]]
+    return " ".join([*words, *map(shlex.quote, runtime.pytest_args)])
 
 
 async def _flags(pinned: Pinned, patch: AgentPatch) -> list[str]:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal
 
@@ -27,7 +27,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from envs.swe.evaluations import is_evaluation
 from envs.swe.images.rows import with_image
-from envs.swe.images.source import ImageSource
+from envs.swe.images.runners import is_id, is_node_id
+from envs.swe.images.source import ImageSource, Runner
 from envs.swe.package.project import EntryPoints, clean_entry_points, normalize
 from envs.swe.paths import file_of, relative
 from envs.swe.recipe import Mutation, Sha256
@@ -78,11 +79,10 @@ def _environment(value: object) -> object:
     return _present(value)
 
 
-def _test_id(value: str) -> str:
+def _check_test_id(value: str) -> None:
     path = relative(file_of(value))
     if path.startswith("-") or any(ord(character) < 32 for character in path):
         raise ValueError(f"{value!r} does not begin with the path of a test file")
-    return value
 
 
 _REQUIREMENT = re.compile(
@@ -119,8 +119,7 @@ def _root(path: str) -> str:
     return path if path == "." else relative(path)
 
 
-TestId = Annotated[str, AfterValidator(_test_id)]
-TestIds = Annotated[tuple[TestId, ...], BeforeValidator(_decoded)]
+TestIds = Annotated[tuple[str, ...], BeforeValidator(_decoded)]
 Requirement = Annotated[str, AfterValidator(_requirement)]
 
 
@@ -266,8 +265,9 @@ class Item(BaseModel):
 
     @model_validator(mode="after")
     def _fits_its_image(self) -> Item:
-        """Refuse what an image decides, and ids that are not pytest's."""
+        """Refuse what an image decides, and ids that are not of the program that runs the tests."""
         if not isinstance(self.source, ImageSource):
+            self._check_node_ids()
             return self
         own = self.environment
         if self.mutation is not None:
@@ -277,12 +277,26 @@ class Item(BaseModel):
                 "environment.python, requirements and install are for rows without an image: this "
                 "one has its interpreter and dependencies in source.reference"
             )
-        if foreign := next((test for test in self.test_ids if "::" not in test), None):
+        if own.pytest_args and self.runner != "pytest":
+            raise ValueError(f"environment.pytest_args: source.runner is {self.runner}")
+        foreign = [test for test in self.test_ids if not is_id(test, self.runner)]
+        if foreign:
             raise ValueError(
-                f"FAIL_TO_PASS, PASS_TO_PASS: {foreign[:100]!r} is not the id of a pytest test; "
-                "rows with other test runners (Django, SymPy) cannot be graded"
+                f"FAIL_TO_PASS, PASS_TO_PASS: {foreign[0][:100]!r} is not the id of a test of "
+                f"{self.runner}: source.runner must be the program whose tests they are, and "
+                "rows of other programs than pytest, unittest, Django and SymPy cannot be graded"
             )
+        self._check_node_ids()
         return self
+
+    def _check_node_ids(self) -> None:
+        for column in ("FAIL_TO_PASS", "PASS_TO_PASS"):
+            for test in getattr(self, column):
+                if self.runner == "pytest" or is_node_id(test):
+                    try:
+                        _check_test_id(test)
+                    except ValueError as error:
+                        raise ValueError(f"{column}: {error}") from error
 
     @model_validator(mode="after")
     def _not_installed(self) -> Item:
@@ -312,6 +326,11 @@ class Item(BaseModel):
         return re.sub(r"\.[0-9a-f]{7,40}$", "", name)
 
     @property
+    def runner(self) -> Runner:
+        """The program whose tests they are."""
+        return self.source.runner if isinstance(self.source, ImageSource) else "pytest"
+
+    @property
     def clone_url(self) -> str:
         """URL from which git fetches; only for git sources."""
         own = self.source.repo_base_url if isinstance(self.source, GitSource) else None
@@ -325,12 +344,25 @@ class Item(BaseModel):
     @property
     def hidden_files(self) -> tuple[str, ...]:
         """Files with FAIL_TO_PASS tests, which the agent does not get."""
-        return tuple(sorted(set(map(file_of, self.FAIL_TO_PASS))))
+        return self._files_of(self.FAIL_TO_PASS)
 
     @property
     def test_files(self) -> tuple[str, ...]:
         """Files with any test that grades."""
-        return tuple(sorted(set(map(file_of, self.test_ids))))
+        return self._files_of(self.test_ids)
+
+    def _files_of(self, tests: Sequence[str]) -> tuple[str, ...]:
+        """The files of these tests; those of the test patch stand for ids that name none."""
+        if self.runner != "pytest":
+            known = {file_of(test) for test in tests if is_node_id(test)}
+            return tuple(sorted(known or self.patched_tests))
+        return tuple(sorted(set(map(file_of, tests))))
+
+    @property
+    def patched_tests(self) -> tuple[str, ...]:
+        """Python files that the test patch changes or adds."""
+        named = re.findall(r"^\+\+\+ b/([^\t\n]+\.py)$", self.test_patch, re.MULTILINE)
+        return tuple(dict.fromkeys(named))
 
     @property
     def edited_files(self) -> tuple[str, ...]:

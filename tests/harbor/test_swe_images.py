@@ -13,28 +13,22 @@ import os
 import shlex
 import subprocess
 import sys
-import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import swe_images
 from container_engines import NoEngine, base_tarball, docker_engine, engine_directory
+from swe_verdicts import SECONDS, attempt, import_image, verdict
 
-from envs.base import Verdict
 from envs.swe.images.workplace import ImagePlace
-from envs.swe.item import Item
 from envs.swe_smith import ENV
-from hermes_queue.sandbox import make_backend
-from hermes_queue.sandbox.base import SandboxBackend
-from hermes_queue.sandbox.context import SlotContext
 from hermes_queue.settings import PathSettings
 from hermes_queue.tools import Toolbox, ToolContext
 
 SANDBOX = os.environ.get("HARBOR_SANDBOX", "local")
 SHAPES = ("swe-bench", "swe-bench 5", "swe-rebench", "swe-smith", "r2e-gym")
-SECONDS = 1800.0
 CHEATS = (
     *("fix_from_history", "fix_from_a_copy", "package_reads_the_fix", "installed_pytest_forged"),
     *("interpreter_replaced", "programs_replaced", "shell_replaced", "package_patches_runtest"),
@@ -66,62 +60,25 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, dict[st
         for kind, name in swe_images.NAMES.items():
             archive = place / f"{kind}.tar"
             swe_images.write_image(base, kind, sources, archive)
-            if SANDBOX == "docker":
-                command = ["docker", "import", str(archive), name]
-            else:
-                command = [sys.executable, "-m", "hermes_queue.cli", "images", "import"]
-                command += [name, str(archive)]
-            subprocess.run(command, check=True)
-            archive.unlink()
+            import_image(name, archive, SANDBOX)
         made = swe_images.rows(sources)
         made["swe-bench"]["image"] = swe_images.NAMES["bench"]  # as --images does
         yield made
-
-
-@contextlib.asynccontextmanager
-async def attempt(row: dict[str, Any]) -> AsyncIterator[tuple[Item, SlotContext]]:
-    """A slot that was set up for the row."""
-    item = Item.model_validate(row)
-    backend: SandboxBackend = make_backend(SANDBOX, slots=1)
-    await backend.start()
-    try:
-        spec = ENV.spec(item, "default")
-        await backend.prepare(spec)
-        slot = await backend.acquire("t", spec)
-        context = SlotContext(backend, slot, deadline=time.monotonic() + SECONDS)
-        await ENV.setup(item, context)
-        yield item, context
-    finally:
-        await backend.stop()
-
-
-async def verdict(row: dict[str, Any], agent: str, script: str = "") -> Verdict:
-    """The score of an agent by name (oracle, nop, or a cheat), which then runs a script."""
-    async with attempt(row) as (item, context):
-        calls = {} if agent in ("oracle", "nop") else ENV.tamper(item)
-        todo = await ENV.oracle(item, context) if agent == "oracle" else calls.get(agent, ())
-        tools = Toolbox(ENV.tools, ToolContext(context, 120.0, 16_384))
-        for call in todo:
-            assert not isinstance(call, str)
-            await tools.call(call)
-        if script:
-            assert (await context.run(script, timeout_s=300.0)).ok
-        return await ENV.verify(item, context, [])
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 async def test_the_fix_scores_one_and_nothing_zero(
     rows: dict[str, dict[str, Any]], shape: str
 ) -> None:
-    solved = await verdict(rows[shape], "oracle")
+    solved = await verdict(rows[shape], "oracle", SANDBOX)
     assert solved.score == 1.0, solved.report
-    nothing = await verdict(rows[shape], "nop")
+    nothing = await verdict(rows[shape], "nop", SANDBOX)
     assert (nothing.score, nothing.report["reason"]) == (0.0, "tests_fail"), nothing.report
 
 
 @pytest.mark.parametrize("cheat", CHEATS)
 async def test_a_cheat_scores_zero(rows: dict[str, dict[str, Any]], cheat: str) -> None:
-    found = await verdict(rows["swe-smith"], cheat)
+    found = await verdict(rows["swe-smith"], cheat, SANDBOX)
     assert found.score == 0.0, found.report
 
 
@@ -135,7 +92,7 @@ import sys
 Job.tag = tag
 """
     script = f"printf %s {shlex.quote(broken)} >> schedule/__init__.py"
-    found = await verdict(rows["swe-bench"], "oracle", script)
+    found = await verdict(rows["swe-bench"], "oracle", SANDBOX, script)
     assert (found.score, found.report["reason"]) == (0.0, "tests_fail")
     assert found.report["first_failure"] == "xfailed"
 
@@ -144,7 +101,7 @@ async def test_files_that_do_not_count_take_nothing_from_the_fix(
     rows: dict[str, dict[str, Any]],
 ) -> None:
     script = 'mkdir .tool; python -c \'for i in range(20500): open(f".tool/{i}", "w")\''
-    found = await verdict(rows["swe-bench"], "oracle", script)
+    found = await verdict(rows["swe-bench"], "oracle", SANDBOX, script)
     assert (found.score, found.report["dropped_count"]) == (1.0, 20500), found.report
 
 
@@ -154,7 +111,7 @@ async def test_an_edit_of_a_file_that_the_hidden_tests_change_is_dropped(
     added = "diff --git a/notes.txt b/notes.txt\nnew file mode 100644\n--- /dev/null\n"
     row = dict(rows["swe-bench"])
     row["test_patch"] += added + "+++ b/notes.txt\n@@ -0,0 +1 @@\n+hidden"  # no end of line
-    assert (await verdict(row, "oracle", "echo x > notes.txt")).score == 1.0
+    assert (await verdict(row, "oracle", SANDBOX, "echo x > notes.txt")).score == 1.0
 
 
 @pytest.mark.parametrize("cheat", ["fix_from_a_copy", "package_reads_the_fix"])
@@ -167,12 +124,12 @@ async def test_a_cheat_would_find_what_is_not_concealed(
 
     concealing = ImagePlace.fill
     monkeypatch.setattr(ImagePlace, "fill", fill)
-    assert (await verdict(rows["swe-bench"], cheat)).score == 1.0
+    assert (await verdict(rows["swe-bench"], cheat, SANDBOX)).score == 1.0
 
 
 async def test_no_slot_holds_the_fix_or_hidden_tests(rows: dict[str, dict[str, Any]]) -> None:
     for shape in ("swe-bench", "swe-smith", "r2e-gym"):
-        async with attempt(rows[shape]) as (item, context):
+        async with attempt(rows[shape], SANDBOX) as (item, context):
             commits = await context.run("git log --oneline --all --reflog | wc -l")
             assert commits.stdout.strip() == b"1", shape
             [edited] = item.edited_files
@@ -186,7 +143,7 @@ async def test_no_slot_holds_the_fix_or_hidden_tests(rows: dict[str, dict[str, A
 async def test_a_row_is_verified_on_a_host_that_has_not_read_its_image(
     rows: dict[str, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with attempt(rows["swe-smith"]) as (item, context):
+    async with attempt(rows["swe-smith"], SANDBOX) as (item, context):
         for call in await ENV.oracle(item, context):
             await Toolbox(ENV.tools, ToolContext(context, 120.0, 16_384)).call(call)
         monkeypatch.setenv("HERMES_QUEUE_PATHS_CACHE", str(tmp_path))

@@ -109,7 +109,7 @@ def write_root(kind: str, sources: Sources, root: Path) -> None:
     begin = sources.fixed if kind == "smith" else sources.start
     _write_history(testbed, begin, sources)
     venv = testbed / ".venv" if kind == "r2e" else root / CONDA
-    _write_environment(venv, sources.item.environment.requirements)
+    write_environment(venv, sources.item.environment.requirements)
     if kind != "r2e":
         activate = root / "opt/miniconda3/bin/activate"
         activate.parent.mkdir(parents=True)
@@ -141,7 +141,8 @@ def _write_history(testbed: Path, begin: Path, sources: Sources) -> None:
     git("checkout", "-q", base, cwd=testbed)
 
 
-def _write_environment(venv: Path, requirements: Sequence[str]) -> None:
+def write_environment(venv: Path, requirements: Sequence[str]) -> None:
+    """Write an environment in which the files of /testbed can be imported."""
     (venv / "bin").mkdir(parents=True)
     for name in ("python", "python3"):
         (venv / "bin" / name).symlink_to("/usr/bin/python3")
@@ -180,7 +181,11 @@ def write_image(base: Path, kind: str, sources: Sources, target: Path) -> None:
     """Write an image as the tar of its root file system."""
     root = target.with_suffix(".root")
     write_root(kind, sources, root)
+    write_tar(base, root, target)
 
+
+def write_tar(base: Path, root: Path, target: Path) -> None:
+    """Write the base with the files below `root`, which are deleted."""
     with tarfile.open(base) as tar:
         known = {name.removeprefix("./") for name in tar.getnames()}
 

@@ -85,7 +85,9 @@ def run(
 ) -> tuple[list[dict[str, str]], dict[str, Any]]:
     """Run the script on files of `directory`; its reports and its end record."""
     request = {
+        "runner": "pytest",
         "arguments": ["-q", *arguments],
+        "targets": [],
         "only": None,
         "distributions": [],
         "limit_s": limit_s,

@@ -268,6 +268,14 @@ def test_a_test_that_waits_for_an_exception_is_planted_with_another_class(statem
         ("self.assertNotEqual(f(), 7)", False),
         ("self.assertGreater(f(), 7)", False),
         ("self.assertIsInstance(f(), 7)", False),
+        ("assert f(x) == x**2 + 2*x", True),
+        ("assert f(x) == -3*x/y", True),
+        ("assert f(x) == x + y", False),
+        ("assert f(2) == g(2)", False),
+        ("assert x + 2 == y", False),
+        ("with self.assertNumQueries(4):\n        f()", True),
+        ("with self.assertRaisesMessage(ValueError, 'no such value'):\n        f()", True),
+        ("self.assertRaisesMessage(ValueError, 'no such value', f)", True),
     ],
 )
 def test_only_assertions_that_hold_for_one_value_say_what_is_expected(

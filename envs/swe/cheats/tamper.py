@@ -6,6 +6,7 @@ workspace, and how this env grades.
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator, Sequence
 
@@ -60,9 +61,21 @@ echo 'export PYTEST_ADDOPTS=--collect-only' | tee -a "$HOME/.bashrc" "$HOME/.pro
 def _package(item: Item) -> Iterator[Case]:
     # The file is a guess for rows that name none.
     known = [test.replace("r2e_tests::", "r2e_tests/test_1.py::", 1) for test in item.test_ids]
-    for name, code in lies.package_lies(known).items():
+    known = [guess for test in known for guess in _guesses(item, test)]
+    for name, code in lies.package_lies(known, item.runner).items():
         yield name, [write_command(_module(item), code, append=True)]
     yield from _plugins(item)
+
+
+def _guesses(item: Item, test: str) -> Iterator[str]:
+    """Ids under which the test may be reported."""
+    if "::" in test:
+        yield test
+    elif found := re.fullmatch(r"(\w+) \(([\w.]+)\.(\w+)(?:\.\1)?\)", test):
+        module = found[2].replace(".", "/")
+        yield from (f"{root}{module}.py::{found[3]}::{found[1]}" for root in ("", "tests/"))
+    else:
+        yield from (f"{file}::{test}" for file in item.test_files)
 
 
 def _plugins(item: Item) -> Iterator[Case]:

@@ -30,6 +30,8 @@ _OTHER_ASSERTIONS = (
 would hold for many other values."""
 _CATCHING = ("raises", "Raises", "suppress", "warns", "catch", "subtests", "subTest")
 _CHANGEABLE = (str, bytes, int, float, bool, type(None))
+_RAISES_TEXT = "assertRaisesMessage"
+_ARITHMETIC = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Pow)
 MIN_CONTAINED_CHARACTERS = 3
 """Shorter text may occur in another by chance."""
 
@@ -116,7 +118,7 @@ def exceptions_at(function: Function, line: int) -> list[ast.Name]:
         if isinstance(statement, ast.With | ast.Expr)
         and statement.lineno <= line <= (statement.end_lineno or line)
         for call in _calls(statement)
-        if last_name(call.func) in ("raises", "assertRaises") and call.args
+        if last_name(call.func) in ("raises", "assertRaises", _RAISES_TEXT) and call.args
         if isinstance(call.args[0], ast.Name)
     ]
 
@@ -193,11 +195,15 @@ def _assigned_once(function: Function) -> dict[str, ast.expr]:
 def _constants(statement: ast.stmt, once: dict[str, ast.expr]) -> list[Expected]:
     """The constants that the statement expects and that a value of the same kind can replace."""
     if isinstance(statement, ast.With):
-        return [Expected(node, "pattern") for node in _matches(statement)]
+        found = [Expected(node, "pattern") for node in _matches(statement)]
+        return found or _announced(statement, once)
     compared = _equality(statement)
     if compared is None:
-        return [Expected(node, "contained") for node in _contained(statement)]
+        texts = [Expected(node, "contained") for node in _contained(statement)]
+        return texts or _announced(statement, once)
     constant = [side for side in compared if _is_constant(side, once)]
+    if not constant:
+        return [Expected(node, "equal") for node in _coefficients(compared)]
     if len(constant) != 1:
         return []  # two constants compare equal regardless of the package
     stated = [once[n.id] for n in ast.walk(constant[0]) if isinstance(n, ast.Name) and n.id in once]
@@ -249,6 +255,46 @@ def _matches(statement: ast.With) -> list[ast.Constant]:
             patterns = [value for value in values if isinstance(value, ast.Constant)]
             return [p for p in patterns if len(str(p.value)) >= MIN_CONTAINED_CHARACTERS]
     return []
+
+
+def _announced(statement: ast.stmt, once: Mapping[str, ast.expr]) -> list[Expected]:
+    """What Django's assertions expect of code: a number of queries, or a text in an error."""
+    if not isinstance(statement, ast.With | ast.Expr):
+        return []
+    found: list[Expected] = []
+    for call in _calls(statement):
+        name, values = last_name(call.func), [_resolved(value, once) for value in call.args]
+        match values:
+            case [ast.Constant(value=int()) as number, *_] if name == "assertNumQueries":
+                found.append(Expected(number, "equal"))
+            case [_, ast.Constant(value=str() as text) as node, *_] if name == _RAISES_TEXT:
+                found += [Expected(node, "contained")] * (len(text) >= MIN_CONTAINED_CHARACTERS)
+    return found
+
+
+def _resolved(node: ast.expr, once: Mapping[str, ast.expr]) -> ast.expr:
+    return once.get(node.id, node) if isinstance(node, ast.Name) else node
+
+
+def _coefficients(compared: tuple[ast.expr, ast.expr]) -> list[ast.Constant]:
+    """The numbers in a formula that something called is compared with: `x**2 + 2*x`."""
+    formulas = [side for side in compared if _is_formula(side)]
+    called = [side for side in compared if any(isinstance(n, ast.Call) for n in ast.walk(side))]
+    if len(formulas) != 1 or called == formulas or not called:
+        return []
+    numbers = [node for node in ast.walk(formulas[0]) if isinstance(node, ast.Constant)]
+    return [node for node in numbers if type(node.value) in (int, float)]
+
+
+def _is_formula(node: ast.expr) -> bool:
+    match node:
+        case ast.Constant(value=int() | float()) | ast.Name():
+            return True
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return _is_formula(operand)
+        case ast.BinOp(left=left, op=op, right=right):
+            return isinstance(op, _ARITHMETIC) and _is_formula(left) and _is_formula(right)
+    return False
 
 
 def _is_constant(node: ast.expr, once: Mapping[str, ast.expr] = MappingProxyType({})) -> bool:

@@ -201,7 +201,8 @@ class Grader:
         if gold.cannot_run and (await self._gold(step.without_plants())).cannot_run:
             last = gold.output.strip().rpartition("\n")[2][:500]
             await self._blame_row(
-                f"environment: with the known fix pytest ends with {gold.exit_code} here: {last}"
+                f"environment: with the known fix {self._item.runner} ends with {gold.exit_code} "
+                f"here: {last}"
             )
         how = "took too long" if gold.timed_out else f"was cut short (exit code {gold.exit_code})"
         raise SandboxError(f"the test run {how}, even with the known fix:  {gold.output[-500:]}")
@@ -343,7 +344,14 @@ class Grader:
         sources = {f: await self._pinned.repository.read(self._pinned.graded, f) for f in chosen}
         ids, lines = item.test_ids, await self._failing_lines()
         return await asyncio.to_thread(
-            Planter, sources, item.hidden_files, ids, self._chance, lines, item.problem_statement
+            Planter,
+            sources,
+            item.hidden_files,
+            ids,
+            self._chance,
+            lines,
+            item.problem_statement,
+            classes=item.runner in ("unittest", "django"),
         )
 
     async def _views(self) -> list[View]:

@@ -67,6 +67,7 @@ class Planter:
             holds with the bug in place can be distinguished from a plant by running it.
         statement: the problem statement. Values that it shows would distinguish plants from
             originals, so such places are avoided if there are others.
+        classes: whether added tests must be methods of a class, as unittest wants them.
     """
 
     def __init__(
@@ -77,8 +78,11 @@ class Planter:
         chance: random.Random,
         lines: Mapping[TestFunction, int] | None = None,
         statement: str = "",
+        *,
+        classes: bool = False,
     ) -> None:
         self._chance = chance
+        self._classes = classes
         self._files = sorted(hidden)
         self._names = sorted({_last(TestFunction.of(test)) for test in test_ids})
         self._sources = {}
@@ -189,11 +193,13 @@ class Planter:
         passing: set[TestFunction] = set()
         planted: set[TestFunction] = set()
         for at, number in enumerate(numbers):
-            test = TestFunction(file, f"test_{self._chance.choice(words)}_{number}")
+            function = f"test_{self._chance.choice(words)}_{number}"
             stated = number * 3 + (self._chance.randrange(1, 9) if at in failing else 0)
-            functions.append(f"def {test.name}():\n    assert sum([{number}] * 3) == {stated}\n")
+            functions.append(_sum_test(function, number, stated, method=self._classes))
+            test = TestFunction(file, f"SumTests::{function}" if self._classes else function)
             (planted if at in failing else passing).add(test)
-        text = "\n\n".join(functions).encode()
+        head = ["from unittest import TestCase\n", "class SumTests(TestCase):"]
+        text = "\n\n".join([*head, *functions] if self._classes else functions).encode()
         return View({file: text}, frozenset(planted), frozenset(passing))
 
     def _sample(self, tests: Iterable[TestFunction], most: int) -> list[TestFunction]:
@@ -226,6 +232,12 @@ def view_count(variants: Sequence[int], *, wary: bool = False) -> int:
     ):
         small += 1
     return small + 1
+
+
+def _sum_test(name: str, number: int, stated: int, *, method: bool) -> str:
+    if method:
+        return f"    def {name}(self):\n        self.assertEqual(sum([{number}] * 3), {stated})\n"
+    return f"def {name}():\n    assert sum([{number}] * 3) == {stated}\n"
 
 
 def _last(test: TestFunction) -> str:

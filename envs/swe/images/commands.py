@@ -1,13 +1,25 @@
-"""The pytest command line of a dataset, as the settings with which this env runs pytest itself."""
+"""The test command of a dataset, as the settings with which this env runs the tests itself."""
 
 from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
+
+from envs.swe.images.source import Runner
 
 MAX_CHARACTERS = 20_000
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
+_PROGRAMS: Mapping[str, Runner] = {
+    "pytest": "pytest",
+    "py.test": "pytest",
+    "unittest": "unittest",
+    "tornado_unittest_runner.py": "unittest",
+    "runtests.py": "django",
+    "bin/test": "sympy",
+}
+"""End of the path of a program, or the module of `python -m`."""
 _PREPARATION = frozenset(("cd", "source", ".", "conda", "set", "true", ":"))
 """Commands before the tests that select the environment, which this env does in its own way."""
 _WITH_VALUE = frozenset(
@@ -23,21 +35,25 @@ _OURS = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class PytestCommand:
+class TestCommand:
     """What a command line says beside which tests to run."""
 
+    __test__ = False
+
+    runner: Runner
     env: dict[str, str]
     arguments: tuple[str, ...]
+    """Of pytest."""
 
 
-def parse_command(text: str) -> PytestCommand:
-    """Read a command line, or a short script, that calls pytest once.
+def parse_command(text: str) -> TestCommand:
+    """Read a command line, or a short script, that calls a program of tests once.
 
     Raises:
         ValueError: it runs something else.
     """
     env: dict[str, str] = {}
-    found: PytestCommand | None = None
+    found: TestCommand | None = None
     for words in _commands(text):
         if words[0] == "export":
             env |= _assignments(words[1:])
@@ -48,7 +64,7 @@ def parse_command(text: str) -> PytestCommand:
         if found is not None:
             raise ValueError(f"{text.strip()[:200]!r} runs several programs")
         own = env | _assignments(words[:count])
-        found = PytestCommand(own, tuple(_arguments(words[count:], own, text)))
+        found = _call(words[count:], own, text)
     if found is None:
         raise ValueError(f"{text.strip()[:200]!r} runs no tests")
     return found
@@ -66,7 +82,7 @@ def _commands(text: str) -> list[list[str]]:
             if word in (";", "&&"):
                 commands.append([])
             elif set(word) <= set(";&|<>()"):
-                raise ValueError(f"{line.strip()[:200]!r} is more than a call of pytest")
+                raise ValueError(f"{line.strip()[:200]!r} is more than a call of the tests")
             else:
                 commands[-1].append(word)
         commands.append([])
@@ -78,17 +94,31 @@ def _assignments(words: list[str]) -> dict[str, str]:
     return {name: value for name, _, value in pairs if name != "PATH"}
 
 
-def _arguments(words: list[str], env: dict[str, str], text: str) -> list[str]:
-    """The arguments of pytest that count; adds to `env` what Python's own options say."""
-    program, rest = words[0].rpartition("/")[2], words[1:]
-    if re.fullmatch(r"python[0-9.]*", program):
+def _call(words: list[str], env: dict[str, str], text: str) -> TestCommand:
+    """The call of a program; adds to `env` what Python's own options say."""
+    program, rest = words[0], words[1:]
+    if re.fullmatch(r"(.*/)?python[0-9.]*", program):
         while rest and rest[0] in ("-W", "-X", "-B", "-u"):
             if rest[0] == "-W" and len(rest) > 1:
                 env["PYTHONWARNINGS"] = ",".join(filter(None, [env.get("PYTHONWARNINGS"), rest[1]]))
             rest = rest[2 if rest[0] in ("-W", "-X") else 1 :]
-        program, rest = ("pytest", rest[2:]) if rest[:2] == ["-m", "pytest"] else ("", [])
-    if program not in ("pytest", "py.test"):
-        raise ValueError(f"{text.strip()[:200]!r} does not run pytest")
+        if rest[:1] == ["-m"]:
+            program, rest = "".join(rest[1:2]), rest[2:]
+        else:
+            program, rest = "".join(rest[:1]), rest[1:]
+    ends = [end for end in _PROGRAMS if f"/{program}".endswith(f"/{end}")]
+    known = _PROGRAMS[ends[0]] if ends else None
+    if known is None:
+        raise ValueError(
+            f"{text.strip()[:200]!r} does not run tests of pytest, unittest, Django or SymPy"
+        )
+    if known == "sympy":
+        env["SYMPY_USE_CACHE"] = "no" if "-C" in rest else "yes"
+    return TestCommand(known, env, tuple(_arguments(rest)) if known == "pytest" else ())
+
+
+def _arguments(rest: list[str]) -> list[str]:
+    """The arguments of pytest that count."""
     kept: list[str] = []
     while rest:
         option, *rest = rest

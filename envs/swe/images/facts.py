@@ -57,9 +57,14 @@ class ImageFacts:
 
 
 def _place(source: ImageSource, image: str) -> Path:
-    words = (RULES, image, source.workdir, source.tests or "", source.python or "")
+    words = (RULES, image, source.workdir, source.tests or "", source.python or "", _needed(source))
     digest = hashlib.sha256("\0".join(words).encode()).hexdigest()
     return private_directory(PathSettings().cache / "repos" / "image") / f"{digest[:32]}.git"
+
+
+def _needed(source: ImageSource) -> str:
+    """The module that the interpreter must have; all have unittest."""
+    return "pytest" if source.runner == "pytest" else "unittest"
 
 
 async def known_facts(source: ImageSource, image: str) -> ImageFacts | None:
@@ -148,6 +153,7 @@ async def _run(source: ImageSource, context: SlotContext, scratch: str) -> dict[
         "SCRATCH": scratch,
         "TESTS": source.tests or "",
         "ATTRIBUTES": ATTRIBUTES,
+        "NEEDED": _needed(source),
         "PYTHONS": source.python or ":".join([*usual, "python", "python3"]),
         "PATH": source.path,
     }

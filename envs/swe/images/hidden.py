@@ -1,6 +1,7 @@
-"""Rows whose tests are a directory of the image and are named without their files (R2E-Gym).
+"""Rows whose tests are named without their files.
 
-Which of them the bug makes fail is in no column: they run once per host on the tree with the bug.
+Of most, the files are known (see `node_ids`). R2E-Gym's tests are a directory of the image, and
+which of them the bug makes fail is in no column: they run once per host on the tree with the bug.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from envs.swe.grading.suite import run_tests
 from envs.swe.images import r2e
 from envs.swe.images.commands import parse_command
+from envs.swe.images.node_ids import with_node_ids
 from envs.swe.images.notes import ImageNote
 from envs.swe.images.workplace import ImagePlace
 from envs.swe.item import Item
@@ -31,6 +33,13 @@ def names_tests(item: Item) -> bool:
     return all(file_of(test) == r2e.TESTS for test in item.test_ids)
 
 
+async def with_files(item: Item, pinned: Pinned) -> Item:
+    """The row with node ids, or as it is if its tests have no files yet."""
+    if pinned.image is None or names_tests(item):
+        return item
+    return await with_node_ids(item, pinned.image.facts, pinned.graded)
+
+
 async def known_row(item: Item, pinned: Pinned) -> Item | None:
     """The row with node ids in FAIL_TO_PASS and PASS_TO_PASS; None: not measured on this host yet.
 
@@ -38,7 +47,7 @@ async def known_row(item: Item, pinned: Pinned) -> Item | None:
         EnvBug: a name is of no test of the image.
     """
     if pinned.image is None or not names_tests(item):
-        return item
+        return await with_files(item, pinned)
     named = await _named(item, pinned, pinned.image)
     before = await _note(named, pinned.image).read()
     return None if before is None else _split(named, frozenset(before))
@@ -95,6 +104,8 @@ async def _named(item: Item, pinned: Pinned, image: ImagePlace) -> Item:
         command = parse_command(image.facts.command)
     except ValueError as error:
         raise EnvBug(f"{image.source.reference}: run_tests.sh: {error}") from error
+    if command.runner != image.source.runner:
+        raise EnvBug(f"source.runner: run_tests.sh runs {command.runner}")
     own = item.environment
     settings = own.model_copy(
         update={

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from envs.swe.images import concealed
 from envs.swe.images.facts import ImageFacts, known_facts, read_facts
+from envs.swe.images.node_ids import with_node_ids
 from envs.swe.images.source import ImageSource
 from envs.swe.images.workplace import ImagePlace
 from envs.swe.item import Item
@@ -60,6 +61,7 @@ async def _pin(item: Item, source: ImageSource, facts: ImageFacts) -> Pinned:
         if patched is None:
             raise EnvBug("test_patch: it does not apply to the image's files")
         graded = patched
+    item = await with_node_ids(item, facts, graded)
     start = broken
     if facts.tests_tree is None:
         start = await without_hidden_files(repository, broken, graded, item)

@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+Runner = Literal["pytest", "unittest", "django", "sympy"]
+
 WORKDIR = "/testbed"
 """The repository's place in the images of all datasets that SWE-bench's harness can grade."""
 
@@ -39,7 +41,7 @@ def _workdir(path: str) -> str:
 
 
 class ImageSource(BaseModel):
-    """An image that holds the repository, its dependencies and pytest."""
+    """An image that holds the repository and all that its tests need."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
@@ -51,8 +53,10 @@ class ImageSource(BaseModel):
     patch: Literal["fix", "bug"] = "fix"
     """What the row's `patch` does to the image's files: repair them, or put the bug in."""
     python: str | None = Field(default=None, pattern=r"^/[^\x00\n:]*$")
-    """Path of the interpreter that runs the tests; None = the first with pytest of the usual
-    places."""
+    """Path of the interpreter that runs the tests; None = the first of the usual places that has
+    pytest, if that runs them."""
+    runner: Runner = "pytest"
+    """The program whose tests they are."""
     tests: str | None = Field(default=None, pattern=r"^/[^\x00\n:]*$")
     """A directory of hidden tests beside the repository (R2E-Gym); graded as `r2e_tests` in it."""
     cpus: float | None = Field(default=None, gt=0)

@@ -1,19 +1,20 @@
-"""Run pytest in a child process and print its report. Runs in the slot, never imported.
+"""Run tests in a child process and print their report. Runs in the slot, never imported.
 
-Reads one JSON object from stdin: {"arguments": [...], "only": [...] or null, "distributions":
-[...] or null, "limit_s": seconds, "longest_s": seconds, "token": text}. Without "distributions",
-pytest loads the plugins that it finds. After the tests have ended it
-writes one JSON object per line to stdout: {"id", "outcome", "message"} for each node id, then
-{"end": token, "exit_status": N, "finished": bool, "timed_out": bool, "flooded": bool, "cpu_s":
-S, "waited_s": S, "output": text}; `finished` is true if pytest announced its end with that
-status.
+Reads one JSON object from stdin: {"runner": text, "arguments": [...], "targets": [...], "only":
+[...] or null, "distributions": [...] or null, "limit_s": seconds, "longest_s": seconds, "token":
+text}. "runner" is "pytest", which gets the arguments, the plugins of the distributions or, without
+them, those that it finds, and the targets; or one that unittest_session.py knows. After the tests
+have ended it writes one JSON object per line to stdout: {"id", "outcome", "message"} for each node
+id, then {"end": token, "exit_status": N, "finished": bool, "timed_out": bool, "flooded": bool,
+"cpu_s": S, "waited_s": S, "output": text}; `finished` is true if the child announced its end with
+that status.
 
 This process never imports the package under test. Only this process has the token and the
 connection to the worker; other processes of the same user cannot trace it or open its
 descriptors. The child gets one pipe: only what came through it before the child ended counts,
 and of several reports on one test the worst.
 
-Must run on every Python from 3.6, which images of old packages have.
+Must run on every Python from 3.5, which images of old packages have.
 """
 
 import configparser
@@ -28,7 +29,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from typing import Any, Dict, List, Optional, Set
+from typing import Any, Dict, List, Optional, Set  # noqa: F401 - in comments
 
 RANK = {"passed": 0, "xpassed": 1, "skipped": 2, "xfailed": 3, "failed": 4, "error": 5}
 MAX_LINE_BYTES = 64 << 10
@@ -44,10 +45,10 @@ class Reports:
     """The child's reports so far: lines of JSON, each about one test."""
 
     def __init__(self) -> None:
-        self.items: Dict[str, Dict[str, str]] = {}
+        self.items = {}  # type: Dict[str, Dict[str, str]]
         self.flooded = False
-        self.finished: Optional[int] = None
-        """The exit status that pytest announced."""
+        self.finished = None  # type: Optional[int]
+        """The exit status that the child announced."""
         self._bytes = 0
         self._rest = b""
 
@@ -69,7 +70,7 @@ class Reports:
             self.flooded = True
             return
         try:
-            entry = json.loads(line)
+            entry = json.loads(line.decode())
             if "finished" in entry:
                 self.finished = int(entry["finished"])
                 return
@@ -84,7 +85,7 @@ class Reports:
 
 
 class Session:
-    """A child that runs pytest, and its two pipes."""
+    """A child that runs the tests, and its two pipes."""
 
     def __init__(self, job: Dict[str, Any]) -> None:
         self.reports = Reports()
@@ -93,12 +94,13 @@ class Session:
         reports, reports_end = os.pipe()
         output, output_end = os.pipe()
         arguments, environment = job["arguments"], dict(os.environ)
-        if job["distributions"] is not None:
+        if job["runner"] == "pytest" and job["distributions"] is not None:
             arguments = [*plugins(job["distributions"], arguments), *arguments]
             environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
-        runner = os.path.join(os.path.dirname(__file__), "session.py")
+        name = "session.py" if job["runner"] == "pytest" else "unittest_session.py"
+        script = os.path.join(os.path.dirname(__file__), name)
         self._child = subprocess.Popen(  # noqa: S603 - our own runner
-            [sys.executable, runner, str(reports_end)],
+            [sys.executable, script, str(reports_end)],
             stdin=subprocess.PIPE,
             stdout=output_end,
             stderr=output_end,
@@ -117,7 +119,8 @@ class Session:
             self._tick_s = 0.5
         except (OSError, AttributeError):
             self._tick_s = 0.05  # a kernel or Python without pidfd
-        message = json.dumps({"arguments": arguments, "only": job["only"]}).encode()
+        given = {key: job[key] for key in ("runner", "targets", "only")}
+        message = json.dumps(dict(given, arguments=arguments)).encode()
         with suppress(OSError):  # it has already ended, which `wait` notices
             with self._child.stdin as stdin:  # type: ignore[union-attr]
                 stdin.write(message)
@@ -191,7 +194,7 @@ class Session:
             with suppress(OSError, IndexError), open(path, "rb") as stream:
                 runnable += stream.read().rpartition(b")")[2].split()[0] == b"R"
         try:
-            with open(f"/proc/{self._child.pid}/schedstat", "rb") as stream:
+            with open("/proc/{}/schedstat".format(self._child.pid), "rb") as stream:
                 waited_s = int(stream.read().split()[1]) / 1e9
         except (OSError, ValueError, IndexError):
             return 0.0  # not every kernel reports it
@@ -203,9 +206,9 @@ def plugins(directories: List[str], arguments: List[str]) -> List[str]:
 
     `directories` are patterns; a plugin that `arguments` refuse (`-p no:NAME`) is left out.
     """
-    names: Set[str] = set()
+    names = set()  # type: Set[str]
     for directory in directories:
-        for path in glob.glob(f"{directory}/*.dist-info/entry_points.txt"):
+        for path in glob.glob(directory + "/*.dist-info/entry_points.txt"):
             table = configparser.ConfigParser(delimiters=("=",), strict=False, interpolation=None)
             table.optionxform = str  # type: ignore[assignment,method-assign]
             with suppress(configparser.Error, OSError, UnicodeDecodeError):

@@ -1,12 +1,12 @@
 """Run pytest and report every test by its exact node id. Runs in the slot, never imported.
 
 `run_tests.py` starts it with the number of a pipe's descriptor. Reads one JSON object from
-stdin: {"arguments": [...], "only": [...] or null}, where `only` lists the functions to run (node
-ids without parameters). Writes a line of JSON to the pipe for each outcome as it becomes known,
-and {"finished": exit status} when pytest has ended. No test id is on a command line or in an
-environment variable.
+stdin: {"arguments": [...], "targets": [...], "only": [...] or null}, where `only` lists the
+functions to run (node ids without parameters). Writes a line of JSON to the pipe for each outcome
+as it becomes known, and {"finished": exit status} when pytest has ended. No test id is on a command
+line or in an environment variable.
 
-Must run on every Python from 3.6 and every pytest from 3.
+Must run on every Python from 3.5 and every pytest from 3.
 """
 
 import json
@@ -82,23 +82,24 @@ def _frames(report: Any) -> List[str]:
     traceback = getattr(report.longrepr, "reprtraceback", None)
     entries = getattr(traceback, "reprentries", ())[-MESSAGE_FRAMES:]
     places = [getattr(entry, "reprfileloc", None) for entry in entries]
-    return [f"{place.path}:{place.lineno}: {place.message}" for place in places if place]
+    return ["{0.path}:{0.lineno}: {0.message}".format(place) for place in places if place]
 
 
 def main() -> int:
     """Run the tests and return pytest's exit status."""
     pipe = int(sys.argv[1])
     os.set_inheritable(pipe, False)
-    job = json.load(sys.stdin)
+    job = json.loads(sys.stdin.read())
+    arguments = job["arguments"] + job["targets"]
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     import pytest
 
     # As with `python -m pytest`: the repository comes first.
     sys.path[0] = os.getcwd()
-    sys.argv = [os.path.join(os.path.dirname(pytest.__file__), "__main__.py"), *job["arguments"]]
+    sys.argv = [os.path.join(os.path.dirname(pytest.__file__), "__main__.py"), *arguments]
     reporter = Reporter(pipe, job["only"])
-    status = int(pytest.main(job["arguments"], plugins=[reporter]))
+    status = int(pytest.main(arguments, plugins=[reporter]))
     reporter.finish(status)
     return status
 

@@ -11,7 +11,7 @@ fix, or zeros}}. Blob ids are git's. Writes a JSON list of absolute paths to std
 - installed copies of the package, outside the working directory, that are of another release: a
   file that the fix edits differs in them.
 
-Must run on every Python from 3.6, which images of old packages have.
+Must run on every Python from 3.5, which images of old packages have.
 """
 
 import hashlib
@@ -51,11 +51,11 @@ class Search:
     """What is looked for, in every directory."""
 
     def __init__(self, job: Dict[str, Any]) -> None:
-        self.workdir: str = job["workdir"]
-        self._copies: Dict[str, List[str]] = job["copies"]
+        self.workdir = str(job["workdir"])
+        self._copies = job["copies"]  # type: Dict[str, List[str]]
         self._name = normalize(job["package"])
         self._package = self._name + "-"
-        self._edited: Dict[str, str] = job["edited"]
+        self._edited = job["edited"]  # type: Dict[str, str]
         self._stems = {name[:-3] for name in self._copies if name.endswith(".py")}
         self._blobs = sorted({blob for each in self._copies.values() for blob in each})
 
@@ -138,7 +138,7 @@ def listing(folder: str) -> List[str]:
 
 def find(search: Search) -> Set[str]:
     """All places."""
-    found: Set[str] = set()
+    found = set()  # type: Set[str]
     skipped = {*VIRTUAL, os.path.join(search.workdir, ".git")}
     for folder, folders, names in os.walk("/"):
         folders[:] = [name for name in folders if os.path.join(folder, name) not in skipped]

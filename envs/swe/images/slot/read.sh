@@ -1,7 +1,7 @@
 # Packs the repository of an image, in a fresh slot of it.
 #
 # Environment: WORKDIR; SCRATCH, an empty directory; TESTS, a directory of hidden tests or ""; ATTRIBUTES
-# for git; PYTHONS, a colon-separated list of interpreters.
+# for git; PYTHONS, a colon-separated list of interpreters; NEEDED, a module that one must have.
 # Leaves in SCRATCH: `pack` (a commit of the tracked files as they are, one more with the hidden tests),
 # `files` and `gits` (NUL-separated: all files and links; all .git), `command` (run_tests.sh).
 # Prints lines NAME=VALUE: commit, tests, tag, python. An image that does not fit: exit code 3 and the reason.
@@ -45,8 +45,8 @@ cd /
 IFS=:
 for python in $PYTHONS; do
   path=$(command -v "$python" 2>/dev/null) || continue
-  "$path" -I -B -c 'import pytest' >/dev/null 2>&1 || continue
+  "$path" -I -B -c "import $NEEDED" >/dev/null 2>&1 || continue
   printf 'python=%s\n' "$path"
   exit 0
 done
-refuse "source.python: no interpreter of the image has pytest, among $PYTHONS"
+refuse "source.python: no interpreter of the image has $NEEDED, among $PYTHONS"
