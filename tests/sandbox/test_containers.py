@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import resource
 import subprocess
 import sys
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,10 @@ from hermes_queue.errors import ConfigurationError, IsolationUnavailable, Sandbo
 from hermes_queue.images.engine.client import find_engine
 from hermes_queue.sandbox.commands.marked import MAX_NOTE_BYTES, MarkedStream
 from hermes_queue.sandbox.commands.shell import script
+from hermes_queue.sandbox.containers import process
+from hermes_queue.sandbox.containers.host import HostFacts
 from hermes_queue.sandbox.containers.leftovers import Leftovers
+from hermes_queue.sandbox.containers.process import ContainerCommand, run_command
 from hermes_queue.sandbox.containers.scripts import WAIT
 from hermes_queue.sandbox.docker.changes import file_changes
 from hermes_queue.sandbox.docker.facts import check_limits, facts_of
@@ -160,3 +165,37 @@ def test_workers_that_start_at_the_same_time_know_each_others_containers(tmp_pat
     first.close()
     second.close()
     assert {path.name for path in (tmp_path / "containers").iterdir()} == {"id"}
+
+
+class EndsByItself:
+    """A host whose command ends when somebody first tries to kill it."""
+
+    facts = HostFacts("test")
+
+    def __init__(self) -> None:
+        self.ended, self.kills = asyncio.Event(), 0
+
+    @asynccontextmanager
+    async def exec(self, container, argv, *, user, env, stdin=False):
+        yield self
+
+    async def read(self):
+        await self.ended.wait()
+
+    async def exit_code(self):
+        return 254
+
+    async def kill(self):
+        self.ended.set()
+        self.kills += 1
+        if self.kills == 1:
+            raise SandboxError("no process is left for the one that kills")
+
+
+async def test_a_command_that_ends_while_its_kill_fails_is_killed_with_its_tree(
+    monkeypatch,
+):
+    monkeypatch.setattr(process, "KILL_PAUSE_S", 0)
+    host = EndsByItself()
+    ended = await run_command(host, "c", ContainerCommand(("x",), 0), kill=host.kill)
+    assert (ended.result.timed_out, host.kills) == (True, 2)

@@ -110,7 +110,10 @@ class _Run:
             except SlotLost:
                 return
             except SandboxError as error:
+                # Though it has ended meanwhile: what it has started may run, and fill the slot.
                 why = f": {error}"
+                await asyncio.sleep(KILL_PAUSE_S)
+                continue
             await asyncio.wait({self.reading}, timeout=KILL_PAUSE_S)
             if self.reading.done():
                 return
