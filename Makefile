@@ -20,6 +20,7 @@ MODAL_TESTS := tests/sandbox/test_conformance.py tests/sandbox/test_modal_kernel
 LIVE ?= .live
 TRAJECTORIES ?= 200
 EPISODES ?= 100
+HARBOR_SANDBOX ?= local
 LIVE_TESTS ?= tests/live
 SEED ?= 1
 

@@ -7,6 +7,7 @@ import os
 import resource
 import subprocess
 import sys
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,9 @@ from hermes_queue.images.engine.client import find_engine
 from hermes_queue.sandbox.commands import deadline
 from hermes_queue.sandbox.commands.marked import MAX_NOTE_BYTES, MarkedStream
 from hermes_queue.sandbox.commands.shell import script
-from hermes_queue.sandbox.containers.host import ContainerState
+from hermes_queue.sandbox.containers.host import ContainerState, HostFacts
 from hermes_queue.sandbox.containers.leftovers import Leftovers
+from hermes_queue.sandbox.containers.process import ContainerCommand, run_command
 from hermes_queue.sandbox.containers.scripts import WAIT
 from hermes_queue.sandbox.docker.changes import file_changes
 from hermes_queue.sandbox.docker.facts import check_limits, facts_of
@@ -196,3 +198,37 @@ async def test_a_kill_that_the_host_does_not_take_is_tried_again(monkeypatch):
     tries.clear()
     with pytest.raises(SandboxError, match="could not be killed: not now"):
         await deadline.kill_until_ended(never, kill)
+
+
+class EndsByItself:
+    """A host whose command ends when somebody first tries to kill it."""
+
+    facts = HostFacts("test")
+
+    def __init__(self) -> None:
+        self.ended, self.kills = asyncio.Event(), 0
+
+    @asynccontextmanager
+    async def exec(self, container, argv, *, user, env, stdin=False):
+        yield self
+
+    async def read(self):
+        await self.ended.wait()
+
+    async def exit_code(self):
+        return 254
+
+    async def kill(self):
+        self.ended.set()
+        self.kills += 1
+        if self.kills == 1:
+            raise SandboxError("no process is left for the one that kills")
+
+
+async def test_a_command_that_ends_while_its_kill_fails_is_killed_with_its_tree(
+    monkeypatch,
+):
+    monkeypatch.setattr(deadline, "KILL_PAUSE_S", 0)
+    host = EndsByItself()
+    ended = await run_command(host, "c", ContainerCommand(("x",), 0), kill=host.kill)
+    assert (ended.result.timed_out, host.kills) == (True, 2)

@@ -20,7 +20,9 @@ KillAttempt = Callable[[], Awaitable[None]]
 
 
 async def kill_until_ended(waiting: asyncio.Future[Any], kill: KillAttempt) -> None:
-    """Kill a command until `waiting` is done: the first try may come before it has begun.
+    """Kill a command until a kill has succeeded and `waiting` is done.
+
+    The first try may come before the command has begun.
 
     Raises:
         SlotLost: its sandbox has ended.
@@ -33,9 +35,12 @@ async def kill_until_ended(waiting: asyncio.Future[Any], kill: KillAttempt) -> N
         except SlotLost:
             raise
         except SandboxError as error:
+            # Though it may have ended meanwhile: what it has started may run, and fill the slot.
             why = f": {error}"
             if time.monotonic() - began > KILL_PATIENCE_S:
                 break
+            await asyncio.sleep(KILL_PAUSE_S)
+            continue
         await asyncio.wait({waiting}, timeout=KILL_PAUSE_S)
         if waiting.done():
             return
