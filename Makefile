@@ -8,7 +8,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 PYTHON ?= python3
 VENV ?= .venv
-JOBS ?= 8
+JOBS ?= 6
 DEMO ?= --items 2
 VALIDATE ?= --items all
 PYTHONS ?= 3.11 3.12 3.13

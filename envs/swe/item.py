@@ -30,7 +30,7 @@ from envs.swe.images.rows import with_image
 from envs.swe.images.runners import is_id, is_node_id
 from envs.swe.images.source import ImageSource, Runner
 from envs.swe.package.project import EntryPoints, clean_entry_points, normalize
-from envs.swe.paths import file_of, relative
+from envs.swe.paths import check_node_id, file_of, relative
 from envs.swe.recipe import Mutation, Sha256
 from hermes_queue.settings import SandboxSettings
 
@@ -77,12 +77,6 @@ def _environment(value: object) -> object:
     if isinstance(value, str):
         value = _json(value, "an object with requirements, pythonpath, ...") if value else {}
     return _present(value)
-
-
-def _check_test_id(value: str) -> None:
-    path = relative(file_of(value))
-    if path.startswith("-") or any(ord(character) < 32 for character in path):
-        raise ValueError(f"{value!r} does not begin with the path of a test file")
 
 
 _REQUIREMENT = re.compile(
@@ -293,10 +287,7 @@ class Item(BaseModel):
         for column in ("FAIL_TO_PASS", "PASS_TO_PASS"):
             for test in getattr(self, column):
                 if self.runner == "pytest" or is_node_id(test):
-                    try:
-                        _check_test_id(test)
-                    except ValueError as error:
-                        raise ValueError(f"{column}: {error}") from error
+                    check_node_id(test, column)
 
     @model_validator(mode="after")
     def _not_installed(self) -> Item:

@@ -29,3 +29,13 @@ RelativePath = Annotated[str, AfterValidator(relative)]
 def file_of(test_id: str) -> str:
     """The file part of a pytest node id."""
     return test_id.partition("::")[0]
+
+
+def check_node_id(test_id: str, column: str) -> None:
+    """Raise ValueError, with the column, if the id does not begin with a file in the repository."""
+    try:
+        path = relative(file_of(test_id))
+    except ValueError as error:
+        raise ValueError(f"{column}: {error}") from error
+    if path.startswith("-") or any(ord(character) < 32 for character in path):
+        raise ValueError(f"{column}: {test_id!r} does not begin with the path of a test file")

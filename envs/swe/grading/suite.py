@@ -35,7 +35,7 @@ STARVED_SHARE = 0.25
 OVERHEAD_S = 30.0
 """Time of a run beside the tests; after it, the runner in the slot counts as dead."""
 
-_SCRIPTS = ("run_tests.py", "session.py", "unittest_session.py")
+_SCRIPTS = ("run_tests.py", "session.py", "program_session.py")
 _SETTINGS = (
     *("-p", "no:cacheprovider", "--color=no", "--tb=short", "-q", "--disable-warnings"),
     # One module that cannot be imported must not hide the results of the others.

@@ -3,7 +3,7 @@
 Reads one JSON object from stdin: {"runner": text, "arguments": [...], "targets": [...], "only":
 [...] or null, "distributions": [...] or null, "limit_s": seconds, "longest_s": seconds, "token":
 text}. "runner" is "pytest", which gets the arguments, the plugins of the distributions or, without
-them, those that it finds, and the targets; or one that unittest_session.py knows. After the tests
+them, those that it finds, and the targets; or one that program_session.py knows. After the tests
 have ended it writes one JSON object per line to stdout: {"id", "outcome", "message"} for each node
 id, then {"end": token, "exit_status": N, "finished": bool, "timed_out": bool, "flooded": bool,
 "cpu_s": S, "waited_s": S, "output": text}; `finished` is true if the child announced its end with
@@ -97,7 +97,7 @@ class Session:
         if job["runner"] == "pytest" and job["distributions"] is not None:
             arguments = [*plugins(job["distributions"], arguments), *arguments]
             environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
-        name = "session.py" if job["runner"] == "pytest" else "unittest_session.py"
+        name = "session.py" if job["runner"] == "pytest" else "program_session.py"
         script = os.path.join(os.path.dirname(__file__), name)
         self._child = subprocess.Popen(  # noqa: S603 - our own runner
             [sys.executable, script, str(reports_end)],
