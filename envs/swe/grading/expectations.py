@@ -54,6 +54,18 @@ def expected_constants(function: Function) -> list[Expected]:
     return []
 
 
+def truth_expected(function: Function) -> ast.Constant | None:
+    """The last truth value that the function expects; None if it expects none."""
+    once = _assigned_once(function)
+    for statement in reversed(list(_certain(function.body))):
+        for expected in _constants(statement, once):
+            if isinstance(expected.node.value, bool) and expected.node in (
+                _equality(statement) or ()
+            ):
+                return expected.node
+    return None
+
+
 def constants_at(function: Function, line: int) -> list[Expected]:
     """The constants that the statement on this line expects; empty if there are none."""
     found: list[Expected] = []

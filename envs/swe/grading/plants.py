@@ -105,6 +105,18 @@ class Planter:
         for test in [test for test in self._places if _last(test) in inherited]:
             del self._places[test]
 
+    def mimics(self, decoys: Iterable[TestFunction]) -> frozenset[TestFunction]:
+        """The functions that can be made to fail as these do with the bug.
+
+        A test that expects `True` fails with `False`, and so its plants, which expect `None`, can
+        be told by their messages. A test that passes with the bug can be made to expect the
+        opposite, and then fails with the same message. Empty if `decoys` have better plants.
+        """
+        places = [self._places[test] for test in decoys if test in self._places]
+        if not all(place.evident or not place.spots for place in places):
+            return frozenset()
+        return frozenset(test for test, place in self._places.items() if place.flip)
+
     @property
     def plantable(self) -> frozenset[TestFunction]:
         """The functions that grade and can be made to fail."""
@@ -128,13 +140,17 @@ class Planter:
         view run them; each chosen one is planted in one of the two. `wary`: as in `view_count`.
         """
         chosen = self._sample(decoys, MAX_DECOYS)
-        count = view_count([1 + self._places[test].choices for test in chosen], wary=wary)
+        hard = [test for test in chosen if not self._places[test].evident] or chosen
+        count = view_count([1 + self._places[test].choices for test in hard], wary=wary)
         variants: list[dict[TestFunction, int]] = [{} for _ in range(count)]
         for test in chosen:
             self._choose_spot(test, count)
             for view, variant in zip(variants, self._order(test, count), strict=True):
                 view[test] = variant
-        for test in self._sample(companions, MAX_COMPANIONS):
+        mimics = self.mimics(chosen) & frozenset(companions)
+        for test in self._sample(mimics or companions, MAX_COMPANIONS):
+            if test in mimics and (flip := self._places[test].flip):
+                self._spots.setdefault(test, flip)
             self._choose_spot(test, 2)
             variants[self._chance.choice((0, -1))][test] = 1
         if not chosen:
@@ -207,7 +223,8 @@ class Planter:
         # If a test expects a constant, only somebody with the fix can tell whether it was changed.
         best = min((self._places[test].rank for test in usable), default=0)
         usable = [test for test in usable if self._places[test].rank == best]
-        return self._chance.sample(usable, min(most, len(usable)))
+        drawn = self._chance.sample(usable, len(usable))
+        return sorted(drawn, key=lambda test: self._places[test].evident)[:most]
 
     def _view(self, variants: Mapping[TestFunction, int]) -> View:
         planted = {test: variant for test, variant in variants.items() if variant}
