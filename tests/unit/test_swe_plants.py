@@ -442,13 +442,25 @@ def test_a_test_that_passes_is_made_to_fail_like_one_of_which_the_message_tells_
     a, b, c = map(_of, names)
     for seed in range(10):
         made = Planter({FILE: source}, [FILE], ids(names), random.Random(seed), {a: 2})
-        assert made.mimics([a]) == {b}
+        assert made.mimics([a]) == ({b}, frozenset())
         views = made.views([a], [b, c])
         assert not any(c in view.planted for view in views)
         [text] = {view.files[FILE] for view in views if view.planted == {b}} or {b""}
         assert text in (b"", source.replace(b"g(), True", b"g(), False"))
         assert sum(b in view.planted for view in views) == 1
-        assert made.mimics([a, c]) == frozenset(), "a better plant needs no help"
+        assert made.mimics([a, c]) == (frozenset(), frozenset()), "a better plant needs no help"
+
+
+def test_a_test_that_passes_is_made_to_expect_what_it_has_elsewhere() -> None:
+    source = (
+        b"def test_a(self):\n    self.assertEqual(f('x y'), 'x y')\n\n\n"
+        b"def test_b(self):\n    self.assertEqual(g('one'), 'two')\n"
+    )
+    a, b = map(_of, ("test_a", "test_b"))
+    made = Planter({FILE: source}, [FILE], ids(["test_a", "test_b"]), random.Random(0), {a: 2})
+    assert made.mimics([a]) == (frozenset(), {b})
+    [text] = {view.files[FILE] for view in made.views([a], [b]) if b in view.planted}
+    assert b"g('one'), 'one'" in text
 
 
 def _of(name: str) -> TestFunction:

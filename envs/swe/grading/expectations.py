@@ -54,16 +54,11 @@ def expected_constants(function: Function) -> list[Expected]:
     return []
 
 
-def truth_expected(function: Function) -> ast.Constant | None:
-    """The last truth value that the function expects; None if it expects none."""
-    once = _assigned_once(function)
-    for statement in reversed(list(_certain(function.body))):
-        for expected in _constants(statement, once):
-            if isinstance(expected.node.value, bool) and expected.node in (
-                _equality(statement) or ()
-            ):
-                return expected.node
-    return None
+def expected_alone(function: Function) -> list[ast.Constant]:
+    """The constants with which the function compares something, the last one first."""
+    compared = (_equality(statement) or () for statement in _certain(function.body))
+    alone = [[side for side in sides if isinstance(side, ast.Constant)] for sides in compared]
+    return [sides[0] for sides in reversed(alone) if len(sides) == 1]
 
 
 def constants_at(function: Function, line: int) -> list[Expected]:

@@ -25,9 +25,9 @@ from envs.swe.grading.expectations import (
     constants_after,
     constants_at,
     exceptions_at,
+    expected_alone,
     expected_constants,
     last_name,
-    truth_expected,
 )
 from hermes_queue.syntax import parse_module
 
@@ -105,6 +105,8 @@ class Place:
     """Constants of the file."""
     flip: Spot | None = None
     """Expects the opposite of a truth value; only for functions that pass with the bug."""
+    echo: Spot | None = None
+    """Expects a constant that the function has elsewhere; only for those, too."""
     swapped: tuple[int, int] | None = None
     """Span of the value compared with the package's answer, if it is not a constant."""
 
@@ -216,15 +218,26 @@ class _Module:
             indent=end[1],
             names=_own_names(node) or self._names,
             values=self._values,
-            flip=self._flip(node) if line is None else None,
+            flip=self._mimicry(node, truth=True) if line is None else None,
+            echo=self._mimicry(node, truth=False) if line is None else None,
             swapped=None if side is None else self._span(side),
         )
 
-    def _flip(self, node: Function) -> Spot | None:
-        constant = truth_expected(node)
-        if constant is None:
-            return None
-        return Spot((Replacement(*self._span(constant), repr(not constant.value).encode()),))
+    def _mimicry(self, node: Function, *, truth: bool) -> Spot | None:
+        for constant in expected_alone(node):
+            value = constant.value
+            if isinstance(value, bool) and truth:
+                others = [repr(not value)]
+            elif type(value) in (str, int) and not truth:
+                known = [part for part in ast.walk(node) if isinstance(part, ast.Constant)]
+                same = {part.value for part in known if type(part.value) is type(value)}
+                others = sorted(map(repr, same - {value}))
+            else:
+                continue
+            if others:
+                span = self._span(constant)
+                return Spot(tuple(Replacement(*span, other.encode()) for other in others))
+        return None
 
     def _spots(self, node: Function, line: int | None) -> tuple[Spot, ...]:
         if line is None:

@@ -105,17 +105,42 @@ class Planter:
         for test in [test for test in self._places if _last(test) in inherited]:
             del self._places[test]
 
-    def mimics(self, decoys: Iterable[TestFunction]) -> frozenset[TestFunction]:
-        """The functions that can be made to fail as these do with the bug.
+    def mimics(
+        self, decoys: Iterable[TestFunction]
+    ) -> tuple[frozenset[TestFunction], frozenset[TestFunction]]:
+        """Functions that can be made to fail as these originals do with the bug.
 
-        A test that expects `True` fails with `False`, and so its plants, which expect `None`, can
-        be told by their messages. A test that passes with the bug can be made to expect the
-        opposite, and then fails with the same message. Empty if `decoys` have better plants.
+        Some plants are easy to recognise: a test that expects `True` never expected
+        `None`, and one that has the expected value elsewhere never expected another. Tests that
+        pass with the bug can be made to expect the opposite (the first set), or what they have
+        elsewhere (the second). Both are empty if `decoys` have better plants.
         """
         places = [self._places[test] for test in decoys if test in self._places]
         if not all(place.evident or not place.spots for place in places):
-            return frozenset()
-        return frozenset(test for test, place in self._places.items() if place.flip)
+            return frozenset(), frozenset()
+        known = self._places.items()
+        return (
+            frozenset(test for test, place in known if place.flip),
+            frozenset(test for test, place in known if place.echo),
+        )
+
+    def _companions(
+        self, chosen: Sequence[TestFunction], companions: frozenset[TestFunction]
+    ) -> list[TestFunction]:
+        """Those of `companions` that are planted; their spots are chosen."""
+        flips, echoes = (sorted(tests & companions) for tests in self.mimics(chosen))
+        made: list[TestFunction] = []
+        for tests, flipping in ((flips, True), (echoes, False)):
+            if left := [test for test in tests if test not in made]:
+                made.append(test := self._chance.choice(left))
+                place = self._places[test]
+                if spot := place.flip if flipping else place.echo:
+                    edits = self._chance.sample(spot.edits, len(spot.edits))
+                    self._spots.setdefault(test, Spot(tuple(edits)))
+        made = made or self._sample(companions, MAX_COMPANIONS)
+        for test in made:
+            self._choose_spot(test, 2)
+        return made
 
     @property
     def plantable(self) -> frozenset[TestFunction]:
@@ -147,11 +172,7 @@ class Planter:
             self._choose_spot(test, count)
             for view, variant in zip(variants, self._order(test, count), strict=True):
                 view[test] = variant
-        mimics = self.mimics(chosen) & frozenset(companions)
-        for test in self._sample(mimics or companions, MAX_COMPANIONS):
-            if test in mimics and (flip := self._places[test].flip):
-                self._spots.setdefault(test, flip)
-            self._choose_spot(test, 2)
+        for test in self._companions(chosen, frozenset(companions)):
             variants[self._chance.choice((0, -1))][test] = 1
         if not chosen:
             return [self._beside() for _ in variants]
