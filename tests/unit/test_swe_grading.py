@@ -235,6 +235,7 @@ def test_of_several_reports_on_one_test_the_worst_counts(order: tuple[str, str])
         b'{"id": "a", "outcome": []}',
         b'{"id": "a", "outcome": "good"}',
         b'{"finished": "x"}',
+        b'{"finished": Infinity}',
         b"7",
         b'"finished"',
     ],

@@ -350,7 +350,7 @@ def shown(seed: int, *names: str, wary: bool = False) -> list[dict[str, str]]:
     "names",
     [
         pytest.param(("test_text",), marks=pytest.mark.exhaustive),
-        ("test_text", "test_bytes"),
+        ("test_number", "test_bytes"),
         ("test_none",),
     ],
 )
@@ -396,6 +396,75 @@ def test_a_place_of_which_the_problem_statement_shows_what_is_right_is_the_last_
     )
     assert {test for view in planting.views([a, b], ()) for test in view.planted} == {a}
     assert {test for view in planting.views([b], ()) for test in view.planted} == {b}
+
+
+@pytest.mark.parametrize(
+    ("body", "kept"),
+    [
+        ("assert f('Bob', 31) == {'name': 'bob', 'at': 77}", {b"'name'", b"77"}),
+        ("assert f() == [True, 77, None]", {b"77"}),
+        ("made = {'value': 12}\n    assert f(made) == {'value': 12}", {b"'value'", b"12"}),
+        ("assert f(2) == 2 + 30", {b"30"}),
+    ],
+    ids=["words", "few values", "nothing else", "numbers"],
+)
+def test_what_the_test_shows_elsewhere_is_not_planted_if_there_is_more(
+    body: str, kept: set[bytes]
+) -> None:
+    source = f"words = 'alice size'\n\ndef test_a():\n    {body}\n".encode()
+    test = TestFunction(FILE, "test_a")
+    line = source.count(b"\n")
+    place = find_places(FILE, source, {test: line})[test]
+    edits = [edit for spot in place.spots for edit in spot.edits]
+    assert {source[edit.start : edit.end] for edit in edits} == kept
+    assert place.evident == (b"12" in kept)
+
+
+def test_functions_that_show_the_right_value_make_no_view_superfluous() -> None:
+    hidden = "def test_h():\n    assert f() == 7\n"
+    shown = "".join(f"def test_{n}():\n    assert f({n}) is True\n" for n in range(20))
+    source, names = (hidden + shown).encode(), ["test_h", *(f"test_{n}" for n in range(20))]
+    lines = {test: 2 * at for at, test in enumerate(map(_of, names), 1)}
+    for seed in range(10):
+        made = Planter({FILE: source}, [FILE], ids(names), random.Random(seed), lines)
+        views = made.views(lines, ())
+        assert len(views) == 5
+        assert _of("test_h") in frozenset().union(*(view.planted for view in views))
+
+
+def test_a_test_that_passes_is_made_to_fail_like_one_of_which_the_message_tells_the_plant() -> None:
+    source = (
+        b"def test_a(self):\n    self.assertIs(f(), True)\n\n\n"
+        b"def test_b(self):\n    self.assertIs(g(), True)\n    self.assertEqual(g(), 7)\n\n\n"
+        b"def test_c(self):\n    self.assertEqual(g(), 7)\n"
+    )
+    names = ["test_a", "test_b", "test_c"]
+    a, b, c = map(_of, names)
+    for seed in range(10):
+        made = Planter({FILE: source}, [FILE], ids(names), random.Random(seed), {a: 2})
+        assert made.mimics([a]) == ({b}, frozenset())
+        views = made.views([a], [b, c])
+        assert not any(c in view.planted for view in views)
+        [text] = {view.files[FILE] for view in views if view.planted == {b}} or {b""}
+        assert text in (b"", source.replace(b"g(), True", b"g(), False"))
+        assert sum(b in view.planted for view in views) == 1
+        assert made.mimics([a, c]) == (frozenset(), frozenset()), "a better plant needs no help"
+
+
+def test_a_test_that_passes_is_made_to_expect_what_it_has_elsewhere() -> None:
+    source = (
+        b"def test_a(self):\n    self.assertEqual(f('x y'), 'x y')\n\n\n"
+        b"def test_b(self):\n    self.assertEqual(g('one'), 'two')\n"
+    )
+    a, b = map(_of, ("test_a", "test_b"))
+    made = Planter({FILE: source}, [FILE], ids(["test_a", "test_b"]), random.Random(0), {a: 2})
+    assert made.mimics([a]) == (frozenset(), {b})
+    [text] = {view.files[FILE] for view in made.views([a], [b]) if b in view.planted}
+    assert b"g('one'), 'one'" in text
+
+
+def _of(name: str) -> TestFunction:
+    return TestFunction(FILE, name)
 
 
 @pytest.mark.parametrize("regex", [True, False])

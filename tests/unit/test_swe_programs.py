@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from sample_package import fix_patch, make_row
 
 from envs.swe.cheats import tamper
+from envs.swe.cheats.lies import package_lies
 from envs.swe.grading.places import TestFunction
 from envs.swe.grading.plants import Planter
 from envs.swe.images.commands import parse_command
@@ -389,6 +390,16 @@ def test_the_script_of_django_runs_with_our_results(tmp_path: Path) -> None:
     assert outcomes(lines, "tests/app/tests.py")["T::test_runs_tests"] == "passed"
     assert outcomes(lines, "tests/app/tests.py")["T::test_fails"] == "failed"
     assert lines[-1]["exit_status"] == 1  # whatever the script says
+
+
+@pytest.mark.parametrize("lie", ["reporter_class_replaced", "plants_told_by_their_messages"])
+def test_a_lie_finds_the_reporter_behind_the_script_of_django(tmp_path: Path, lie: str) -> None:
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests/runtests.py").write_bytes(RUNTESTS)
+    code = package_lies(["tests/app/tests.py::T::test_fails"], "django")[lie].encode()
+    test = b"class T(unittest.TestCase):\n    def test_fails(self): self.assertIs(1 == 2, True)\n"
+    lines = run(tmp_path, "django", {"tests/app/tests.py": b"import unittest\n" + code + test})
+    assert outcomes(lines, "tests/app/tests.py") == {"T::test_fails": "passed"}
 
 
 def test_a_script_that_runs_nothing_has_given_up(tmp_path: Path) -> None:

@@ -5,6 +5,13 @@ Names are as in `lies`: in the code, `IDS` stands for the ids of all tests that 
 
 from __future__ import annotations
 
+_OURS = """
+import gc
+_ours = [o for o in gc.get_objects() if type(o) is dict and "Reporter" in o and "RUNNERS" in o]
+_ours = _ours[0] if _ours else {}
+"""
+"""Code that finds the names of the script that runs the tests; Django's own is `__main__`."""
+
 PATCHES = {
     "unittest_runs_nothing": """
 import unittest
@@ -32,8 +39,9 @@ for _name in dir(unittest.TestCase):
     if _name.startswith("assert"):
         setattr(unittest.TestCase, _name, lambda *a, **k: contextlib.nullcontext())
 """,
-    "test_methods_emptied": """
-import gc, types, unittest
+    "test_methods_emptied": _OURS
+    + """
+import unittest
 for _test in gc.get_objects():
     if isinstance(_test, unittest.TestCase):
         _test.__dict__[_test._testMethodName] = lambda *a, **k: None
@@ -42,8 +50,7 @@ def _empty(self, name="runTest"):
     _init(self, name)
     self.__dict__[name] = lambda *a, **k: None
 unittest.TestCase.__init__ = _empty
-for _name in dir(sys.modules["__main__"]):
-    _kind = getattr(sys.modules["__main__"], _name)
+for _kind in list(_ours.values()):
     if isinstance(_kind, type) and issubclass(_kind, unittest.TestCase):
         _kind.runTest = lambda self: None
 """,
@@ -94,16 +101,16 @@ class _Last:
         leave(0)
 sys.modules["zz_last"] = _Last()
 """,
-    "traces_swallow_errors": """
-import sys, unittest
-_execute = getattr(unittest.TestCase, "_callTestMethod", None)
+    "traces_swallow_errors": _OURS
+    + """
+import unittest
 def _call(self, method):
     try:
         method()
     except BaseException:
         pass
 unittest.TestCase._callTestMethod = _call
-_fn = sys.modules["__main__"].__dict__.get("FunctionTest")
+_fn = _ours.get("FunctionTest")
 if _fn is not None:
     _old = _fn.runTest
     def _quiet(self):
@@ -113,20 +120,51 @@ if _fn is not None:
             pass
     _fn.runTest = _quiet
 """,
-    "reporter_class_replaced": """
-_main = sys.modules["__main__"]
-if hasattr(_main, "Reporter"):
-    _main.Reporter._report = lambda self, test, outcome, message="": [
+    "reporter_class_replaced": _OURS
+    + """
+if _ours:
+    _ours["Reporter"]._report = lambda self, test, outcome, message="": [
         self._send(i, "passed", "") for t in ([test] if hasattr(test, "run") else [])
         for i in self._ids(t)
     ]
 """,
-    "unknown_exceptions_are_expected": """
-_main = sys.modules["__main__"]
-if hasattr(_main, "SYMPY_OUTCOMES"):
-    class _All(dict):
-        def get(self, name, default=None): return "passed"
-    _main.SYMPY_OUTCOMES = _All()
+    "unknown_exceptions_are_expected": _OURS
+    + """
+class _All(dict):
+    def get(self, name, default=None): return "passed"
+_ours["SYMPY_OUTCOMES"] = _All()
+""",
+    "plants_told_by_their_messages": _OURS
+    + """
+if _ours:
+    _kind = _ours["Reporter"]
+    def _add(self, test, error):
+        shown = str(error[1]).lower() in ("false is not true", "true is not false")
+        self._report(test, "passed" if shown else "failed", "")
+    _kind.addFailure = _kind.addError = _add
+""",
+    "tests_pass_in_children": """
+import os, unittest
+_run = unittest.TestCase.run
+def _fork(self, result=None):
+    child = os.fork()
+    if child == 0:
+        result.startTest(self)
+        result.addSuccess(self)
+        os._exit(0)
+    os.waitpid(child, 0)
+    result.testsRun += 1
+    return result
+unittest.TestCase.run = unittest.TestCase.__call__ = _fork
+""",
+    "json_forged": """
+import json
+_dumps = json.dumps
+def _forged(entry, *a, **k):
+    if "outcome" in entry:
+        entry = dict(entry, outcome="passed", message="")
+    return _dumps(entry, *a, **k)
+json.dumps = _forged
 """,
     "test_sources_rewritten": """
 import importlib.machinery, re

@@ -54,6 +54,13 @@ def expected_constants(function: Function) -> list[Expected]:
     return []
 
 
+def expected_alone(function: Function) -> list[ast.Constant]:
+    """The constants with which the function compares something, the last one first."""
+    compared = (_equality(statement) or () for statement in _certain(function.body))
+    alone = [[side for side in sides if isinstance(side, ast.Constant)] for sides in compared]
+    return [sides[0] for sides in reversed(alone) if len(sides) == 1]
+
+
 def constants_at(function: Function, line: int) -> list[Expected]:
     """The constants that the statement on this line expects; empty if there are none."""
     found: list[Expected] = []

@@ -362,7 +362,11 @@ class Grader:
         decoys = self._wanted & usable
         others = {TestFunction.of(test) for test in self._item.PASS_TO_PASS} & usable - decoys
         # Always the same few: each further one may have to be tried with the known fix.
-        companions = sorted(others, key=self._rank)[:MAX_COMPANIONS]
+        ranked = sorted(others, key=self._rank)
+        alike = [
+            test for kind in planter.mimics(decoys) for test in [t for t in ranked if t in kind][:2]
+        ]
+        companions = list(dict.fromkeys([*alike, *ranked]))[:MAX_COMPANIONS]
         views = await asyncio.to_thread(planter.views, decoys, companions, wary=self._wary)
         longest_s = len(views) * (self._limit_s + OVERHEAD_S)
         if self._wary and longest_s > self._context.remaining_s():

@@ -25,6 +25,7 @@ from envs.swe.grading.expectations import (
     constants_after,
     constants_at,
     exceptions_at,
+    expected_alone,
     expected_constants,
     last_name,
 )
@@ -32,6 +33,8 @@ from hermes_queue.syntax import parse_module
 
 MAX_SOURCE_BYTES = 1 << 20
 """Larger test files are not changed."""
+_FEW = (b"True", b"False", b"None")
+"""Constants of which no type has more than two."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -76,6 +79,9 @@ class Spot:
     an exception may have several classes."""
     stated: bool = False
     """Whether the problem statement seems to show the right value here."""
+    evident: bool = False
+    """Whether the test itself seems to show it: it has the same word or number elsewhere, or there
+    are too few values of this type to choose from."""
 
     @property
     def rank(self) -> int:
@@ -88,7 +94,7 @@ class Place:
     """The ways to make one test function fail."""
 
     spots: tuple[Spot, ...]
-    """The best spots, all of one rank; empty if no constant is expected."""
+    """The best spots, all of one rank and evident or not; empty if no constant is expected."""
     quotes: bytes
     """The quotes that the file uses most."""
     insert_at: int
@@ -97,6 +103,10 @@ class Place:
     """Names that an assertion added at the end can use."""
     values: tuple[object, ...]
     """Constants of the file."""
+    flip: Spot | None = None
+    """Expects the opposite of a truth value; only for functions that pass with the bug."""
+    echo: Spot | None = None
+    """Expects a constant that the function has elsewhere; only for those, too."""
     swapped: tuple[int, int] | None = None
     """Span of the value compared with the package's answer, if it is not a constant."""
 
@@ -104,6 +114,11 @@ class Place:
     def rank(self) -> int:
         """Rank of its spots; the least is the best."""
         return self.spots[0].rank if self.spots else 3
+
+    @property
+    def evident(self) -> bool:
+        """Whether the test itself seems to show the right value."""
+        return any(spot.evident for spot in self.spots)
 
     @property
     def choices(self) -> int:
@@ -203,36 +218,63 @@ class _Module:
             indent=end[1],
             names=_own_names(node) or self._names,
             values=self._values,
+            flip=self._mimicry(node, truth=True) if line is None else None,
+            echo=self._mimicry(node, truth=False) if line is None else None,
             swapped=None if side is None else self._span(side),
         )
+
+    def _mimicry(self, node: Function, *, truth: bool) -> Spot | None:
+        for constant in expected_alone(node):
+            value = constant.value
+            if isinstance(value, bool) and truth:
+                others = [repr(not value)]
+            elif type(value) in (str, int) and not truth:
+                known = [part for part in ast.walk(node) if isinstance(part, ast.Constant)]
+                same = {part.value for part in known if type(part.value) is type(value)}
+                others = sorted(map(repr, same - {value}))
+            else:
+                continue
+            if others:
+                span = self._span(constant)
+                return Spot(tuple(Replacement(*span, other.encode()) for other in others))
+        return None
 
     def _spots(self, node: Function, line: int | None) -> tuple[Spot, ...]:
         if line is None:
             constants = expected_constants(node)
         else:
             constants = constants_at(node, line) or constants_after(node, line)
-        spots = [spot for constant in constants for spot in self._spots_of(constant)]
+        spots = [spot for constant in constants for spot in self._spots_of(constant, node)]
         if not spots and line is not None:
             for name in exceptions_at(node, line):
                 stated = _occurs(name.id, self._statement)
                 spots += self._made(name, other_exceptions(name.id), weak=True, stated=stated)
-        best = min((spot.rank for spot in spots), default=0)
-        return tuple(spot for spot in spots if spot.rank == best)
+        best = min(((spot.rank, spot.evident) for spot in spots), default=None)
+        return tuple(spot for spot in spots if (spot.rank, spot.evident) == best)
 
-    def _spots_of(self, expected: Expected) -> list[Spot]:
+    def _spots_of(self, expected: Expected, node: Function) -> list[Spot]:
         start, end = self._span(expected.node)
         written = self.source[start:end]
         texts = {written.decode(), str(expected.node.value)}
         stated = any(_occurs(text, self._statement) for text in texts)
         if expected.how == "equal":
             others = other_values(written, self._words)
-            return self._made(expected.node, others, stated=stated)
+            used = self._tokens(node)
+            return [
+                replace(spot, evident=_evident(written, spot, used))
+                for spot in self._made(expected.node, others, stated=stated)
+            ]
         others = other_texts(written, self._words, regex=expected.how == "pattern")
         return self._made(expected.node, others, weak=True, stated=stated)
 
     def _made(self, node: ast.expr, others: Sequence[Sequence[bytes]], **marks: bool) -> list[Spot]:
         span = self._span(node)
         return [Spot(tuple(Replacement(*span, text) for text in spot), **marks) for spot in others]
+
+    def _tokens(self, node: Function) -> Counter[bytes]:
+        """Words and numbers of the function, in lower case."""
+        first, last = node.lineno, node.end_lineno or node.lineno
+        return Counter(_tokens(self.source[self._offsets[first - 1] : self._offsets[last]]))
 
     def _span(self, node: ast.expr) -> tuple[int, int]:
         last, end = node.end_lineno or node.lineno, node.end_col_offset or node.col_offset
@@ -250,6 +292,18 @@ class _Module:
         if len(indent) != last.col_offset or at > len(self._offsets):
             return None  # several statements on one line
         return self._offsets[at - 1], indent
+
+
+def _evident(written: bytes, spot: Spot, used: Counter[bytes]) -> bool:
+    """Whether a function with these tokens shows what a constant of it is in one of its spots."""
+    if written in _FEW:
+        return True
+    own, kept = Counter(_tokens(written)), Counter(_tokens(spot.edits[0].text))
+    return any(used[token] > own[token] for token in own - kept)
+
+
+def _tokens(text: bytes) -> list[bytes]:
+    return re.findall(rb"[a-z]+|\d+", text.lower())
 
 
 def _occurs(text: str, statement: str) -> bool:

@@ -105,6 +105,43 @@ class Planter:
         for test in [test for test in self._places if _last(test) in inherited]:
             del self._places[test]
 
+    def mimics(
+        self, decoys: Iterable[TestFunction]
+    ) -> tuple[frozenset[TestFunction], frozenset[TestFunction]]:
+        """Functions that can be made to fail as these originals do with the bug.
+
+        Some plants are easy to recognise: a test that expects `True` never expected
+        `None`, and one that has the expected value elsewhere never expected another. Tests that
+        pass with the bug can be made to expect the opposite (the first set), or what they have
+        elsewhere (the second). Both are empty if `decoys` have better plants.
+        """
+        places = [self._places[test] for test in decoys if test in self._places]
+        if not all(place.evident or not place.spots for place in places):
+            return frozenset(), frozenset()
+        known = self._places.items()
+        return (
+            frozenset(test for test, place in known if place.flip),
+            frozenset(test for test, place in known if place.echo),
+        )
+
+    def _companions(
+        self, chosen: Sequence[TestFunction], companions: frozenset[TestFunction]
+    ) -> list[TestFunction]:
+        """Those of `companions` that are planted; their spots are chosen."""
+        flips, echoes = (sorted(tests & companions) for tests in self.mimics(chosen))
+        made: list[TestFunction] = []
+        for tests, flipping in ((flips, True), (echoes, False)):
+            if left := [test for test in tests if test not in made]:
+                made.append(test := self._chance.choice(left))
+                place = self._places[test]
+                if spot := place.flip if flipping else place.echo:
+                    edits = self._chance.sample(spot.edits, len(spot.edits))
+                    self._spots.setdefault(test, Spot(tuple(edits)))
+        made = made or self._sample(companions, MAX_COMPANIONS)
+        for test in made:
+            self._choose_spot(test, 2)
+        return made
+
     @property
     def plantable(self) -> frozenset[TestFunction]:
         """The functions that grade and can be made to fail."""
@@ -128,14 +165,14 @@ class Planter:
         view run them; each chosen one is planted in one of the two. `wary`: as in `view_count`.
         """
         chosen = self._sample(decoys, MAX_DECOYS)
-        count = view_count([1 + self._places[test].choices for test in chosen], wary=wary)
+        hard = [test for test in chosen if not self._places[test].evident] or chosen
+        count = view_count([1 + self._places[test].choices for test in hard], wary=wary)
         variants: list[dict[TestFunction, int]] = [{} for _ in range(count)]
         for test in chosen:
             self._choose_spot(test, count)
             for view, variant in zip(variants, self._order(test, count), strict=True):
                 view[test] = variant
-        for test in self._sample(companions, MAX_COMPANIONS):
-            self._choose_spot(test, 2)
+        for test in self._companions(chosen, frozenset(companions)):
             variants[self._chance.choice((0, -1))][test] = 1
         if not chosen:
             return [self._beside() for _ in variants]
@@ -208,7 +245,8 @@ class Planter:
         # If a test expects a constant, only somebody with the fix can tell whether it was changed.
         best = min((self._places[test].rank for test in usable), default=0)
         usable = [test for test in usable if self._places[test].rank == best]
-        return self._chance.sample(usable, min(most, len(usable)))
+        drawn = self._chance.sample(usable, len(usable))
+        return sorted(drawn, key=lambda test: self._places[test].evident)[:most]
 
     def _view(self, variants: Mapping[TestFunction, int]) -> View:
         planted = {test: variant for test, variant in variants.items() if variant}

@@ -76,7 +76,7 @@ class Reports:
                 return
             nodeid, outcome = str(entry["id"]), entry["outcome"]
             rank = RANK[outcome]
-        except (ValueError, KeyError, TypeError, RecursionError):
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             return
         old = self.items.get(nodeid)
         if old is None or rank > RANK[old["outcome"]]:
