@@ -26,7 +26,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from envs.swe.images.rows import with_image
-from envs.swe.images.runners import is_id
+from envs.swe.images.runners import is_id, is_node_id
 from envs.swe.images.source import ImageSource, Runner
 from envs.swe.package.project import EntryPoints, clean_entry_points, normalize
 from envs.swe.paths import file_of, relative
@@ -286,7 +286,7 @@ class Item(BaseModel):
     def _check_node_ids(self) -> None:
         for column in ("FAIL_TO_PASS", "PASS_TO_PASS"):
             for test in getattr(self, column):
-                if "::" in test or not isinstance(self.source, ImageSource):
+                if self.runner == "pytest" or is_node_id(test):
                     try:
                         _check_test_id(test)
                     except ValueError as error:
@@ -348,8 +348,8 @@ class Item(BaseModel):
     def _files_of(self, tests: Sequence[str]) -> tuple[str, ...]:
         """The files of these tests; those of the test patch stand for ids that name none."""
         if self.runner != "pytest":
-            known = {file_of(test) for test in tests if "::" in test}
-            return tuple(sorted(known if "::" in "".join(tests) else self.patched_tests))
+            known = {file_of(test) for test in tests if is_node_id(test)}
+            return tuple(sorted(known or self.patched_tests))
         return tuple(sorted(set(map(file_of, tests))))
 
     @property

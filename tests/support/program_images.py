@@ -198,8 +198,10 @@ def prepare(name: str, root: Path, place: Path) -> None:
     shutil.copytree(fetch(program.sdist, place), testbed)
     if name == "sympy":
         put_sympy_bug(testbed)
-    for words in (("init", "-q", "-b", "main"), ("add", "-A", "-f"), ("commit", "-q", "-m", "x")):
-        swe_images.git(*words, cwd=testbed)
+    swe_images.git("init", "-q", "-b", "main", cwd=testbed)
+    swe_images.git("config", "gc.auto", "0", cwd=testbed)  # which would go on in the background
+    swe_images.git("add", "-A", "-f", cwd=testbed)
+    swe_images.git("commit", "-q", "-m", "x", cwd=testbed)
     swe_images.write_environment(root / swe_images.CONDA, program.requirements)
 
 

@@ -7,7 +7,15 @@ import pytest
 from envs.swe.cheats.lies import FORCE_PASSED, REWRITER, package_lies
 
 IDS = ("tests/test_a.py::test_x", "tests/test_b.py::test_y[\N{SNOWMAN}-'\"\\n]")
-LIES = {**package_lies(IDS), "plugin": FORCE_PASSED, "rewriter": REWRITER}
+LIES = {
+    **{
+        f"{name} of {program}": code
+        for program in ("pytest", "unittest", "django", "sympy")
+        for name, code in package_lies(IDS, program).items()
+    },
+    "plugin": FORCE_PASSED,
+    "rewriter": REWRITER,
+}
 
 
 @pytest.mark.parametrize("name", LIES)

@@ -51,7 +51,7 @@ def runner(*tests: str, **columns: Any) -> str:
 def test_the_program_is_known_by_the_parser_the_repository_or_the_ids() -> None:
     verbose = "test_a (app.tests.T)"
     assert runner("t.py::test_a", repo="django/django") == "pytest"
-    assert runner("Docs only.", repo="django/django") == "django"
+    assert runner("Docs only:: /a/../b", repo="django/django") == "django"
     assert runner("test_a", repo="sympy/sympy") == "sympy"
     assert runner(verbose, repo="a/b") == "unittest"
     assert runner(verbose, repo="a/b", log_parser="parse_log_django") == "django"
@@ -206,6 +206,13 @@ async def test_a_bare_name_is_of_every_file_that_has_it_and_runs_it(tmp_path: Pa
     plain = TESTS.replace(b"@XFAIL\n", b"")
     found = await ids(tmp_path, given, t=TESTS, u=plain, v=plain)
     assert found == ("t.py::test_plain", "u.py::test_plain", "u.py::test_marked")
+
+
+@pytest.mark.parametrize("program", ["pytest", "unittest"])
+async def test_hidden_tests_of_a_directory_are_named_later(tmp_path: Path, program: str) -> None:
+    source = {"type": "image", "reference": "x", "tests": "/r2e_tests", "runner": program}
+    given = row("r2e_tests::T::test_a", repo="tornado", source=source)
+    assert await ids(tmp_path, given, t=TESTS) == ("r2e_tests::T::test_a",)
 
 
 async def test_a_name_of_no_test_is_the_rows_fault(tmp_path: Path) -> None:

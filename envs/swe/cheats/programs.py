@@ -166,6 +166,54 @@ def _forged(entry, *a, **k):
     return _dumps(entry, *a, **k)
 json.dumps = _forged
 """,
+    "test_sources_rewritten": """
+import importlib.machinery, re
+_loader = importlib.machinery.SourceFileLoader
+_get_data, _get_code = _loader.get_data, _loader.get_code
+_nothing = rb"(lambda *a, **k: __import__('contextlib').nullcontext())("
+def _emptied(self, path):
+    data = _get_data(self, path)
+    return re.sub(rb"self\\.assert\\w+\\(", _nothing, data) if "test" in path else data
+def _code(self, name):
+    path = self.get_filename(name)
+    return compile(self.get_data(path), path, "exec") if "test" in path else _get_code(self, name)
+_loader.get_data, _loader.get_code = _emptied, _code
+""",
+    "compile_drops_assertions": """
+import builtins, re
+_compile = builtins.compile
+def _without(source, filename, *args, **kwargs):
+    if isinstance(source, str) and "/tests/" in str(filename):
+        source = re.sub(r"(?m)^(\\s*)assert .*$", r"\\1pass", source)
+    return _compile(source, filename, *args, **kwargs)
+builtins.compile = _without
+""",
+    "tests_run_in_forks": """
+import os, unittest
+_run = unittest.TestCase.run
+def _forked(self, result=None):
+    child = os.fork()
+    if not child:
+        try:
+            _run(self, unittest.TestResult())
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    result.startTest(self)
+    result.addSuccess(self)
+    result.stopTest(self)
+    return result
+unittest.TestCase.run = unittest.TestCase.__call__ = _forked
+""",
+    "short_failures_pass": """
+import gc, unittest
+for _kind in {type(o) for o in gc.get_objects() if type(o).__name__ == "Reporter"}:
+    _failed = _kind.addFailure
+    def _judge(self, test, error, _failed=_failed):
+        self.addSuccess(test) if len(str(error[1])) < 60 else _failed(self, test, error)
+    _kind.addFailure = _judge
+    _kind.addError = lambda self, test, error: self.addSuccess(test)
+""",
 }
 """For all three programs."""
 

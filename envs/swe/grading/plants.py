@@ -226,6 +226,7 @@ class Planter:
             words.append(self._chance.choice(string.ascii_lowercase) + str(len(words)))
         numbers = self._chance.sample(range(2, 90), 4)
         failing = set(self._chance.sample(range(4), self._chance.choice((1, 2, 3))))
+        holder = f"{self._chance.choice(words).title()}Tests"
         functions = []
         passing: set[TestFunction] = set()
         planted: set[TestFunction] = set()
@@ -233,9 +234,9 @@ class Planter:
             function = f"test_{self._chance.choice(words)}_{number}"
             stated = number * 3 + (self._chance.randrange(1, 9) if at in failing else 0)
             functions.append(_sum_test(function, number, stated, method=self._classes))
-            test = TestFunction(file, f"SumTests::{function}" if self._classes else function)
+            test = TestFunction(file, f"{holder}::{function}" if self._classes else function)
             (planted if at in failing else passing).add(test)
-        head = ["from unittest import TestCase\n", "class SumTests(TestCase):"]
+        head = ["from unittest import TestCase\n", f"class {holder}(TestCase):"]
         text = "\n\n".join([*head, *functions] if self._classes else functions).encode()
         return View({file: text}, frozenset(planted), frozenset(passing))
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from envs.swe.grading.expectations import last_name
 from envs.swe.images.facts import ImageFacts
 from envs.swe.images.notes import ImageNote
+from envs.swe.images.runners import is_node_id
 from envs.swe.images.source import ImageSource
 from envs.swe.item import Item
 from envs.swe.paths import file_of
@@ -39,13 +40,15 @@ async def with_node_ids(item: Item, facts: ImageFacts, graded: str) -> Item:
 
     A name that several tests have becomes all their ids. A description that no method of the test
     files has is kept, as `file::description`: a class of another file may have it, and the run says
-    so. Rows of pytest are as they are.
+    so. Rows of pytest, and those with a directory of hidden tests (see `hidden`), are as they are.
 
     Raises:
         EnvBug: a name is of no test.
     """
     source = item.source
-    if not isinstance(source, ImageSource) or all("::" in test for test in item.test_ids):
+    if not isinstance(source, ImageSource) or source.runner == "pytest" or source.tests is not None:
+        return item
+    if all(map(is_node_id, item.test_ids)):
         return item
     decides = [RULES, source.runner, item.FAIL_TO_PASS, item.PASS_TO_PASS, graded, item.test_patch]
     note = ImageNote(facts, "node_ids", decides)
@@ -109,7 +112,7 @@ class _Names:
 
     def find(self, test: str, modules: Mapping[str, _Module], column: str) -> list[str]:
         """The node ids of a name. Raises EnvBug."""
-        if "::" in test and file_of(test) in self._files:
+        if is_node_id(test) and file_of(test) in self._files:
             return [test]
         found = self._sympy if self._runner == "sympy" else self._unittest
         if ids := found(test, modules):

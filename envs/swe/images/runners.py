@@ -21,6 +21,7 @@ _PARSERS: Mapping[str, Runner] = {
 }
 """SWE-bench's readers of test output; all others that read pytest's say so in their names."""
 _VERBOSE = re.compile(r"\w+ \([\w.]+\)")
+_NODE_ID = re.compile(r"[^\s:]+\.py::")
 _SYMPY = re.compile(r"test_\w+")
 
 
@@ -33,7 +34,7 @@ def runner_of(row: Mapping[str, Any]) -> Runner:
     if parser := row.get("log_parser"):
         return runner_of_parser(parser, "log_parser")
     tests = [test for column in ("FAIL_TO_PASS", "PASS_TO_PASS") for test in _listed(row, column)]
-    if not tests or any("::" in test for test in tests):
+    if not tests or any(map(is_node_id, tests)):
         return "pytest"
     known = _REPOSITORIES.get(str(row.get("repo") or "").lower())
     if known is not None:
@@ -52,10 +53,17 @@ def runner_of_parser(name: object, column: str) -> Runner:
     return found
 
 
+def is_node_id(test: str) -> bool:
+    """Whether it is `file.py::...`; a description may have colons, too."""
+    return _NODE_ID.match(test) is not None
+
+
 def is_id(test: str, runner: Runner) -> bool:
     """Whether a test of the program may have this id. Descriptions may be any text."""
-    if "::" in test or runner == "pytest":
+    if runner == "pytest":
         return "::" in test
+    if is_node_id(test):
+        return True
     return bool(_SYMPY.fullmatch(test) if runner == "sympy" else test.strip())
 
 
