@@ -451,16 +451,21 @@ def test_a_test_that_passes_is_made_to_fail_like_one_of_which_the_message_tells_
         assert made.mimics([a, c]) == (frozenset(), frozenset()), "a better plant needs no help"
 
 
-def test_a_test_that_passes_is_made_to_expect_what_it_has_elsewhere() -> None:
+@pytest.mark.parametrize(
+    ("given", "expected"), [("'one'", "'two'"), ("{'k': [1]}", "{'k': [2]}"), ("[5]", "[5, 6]")]
+)
+def test_a_test_that_passes_is_made_to_expect_what_it_has_elsewhere(
+    given: str, expected: str
+) -> None:
     source = (
-        b"def test_a(self):\n    self.assertEqual(f('x y'), 'x y')\n\n\n"
-        b"def test_b(self):\n    self.assertEqual(g('one'), 'two')\n"
-    )
+        "def test_a(self):\n    self.assertEqual(f('x y'), 'x y')\n\n\n"
+        f"def test_b(self):\n    self.assertEqual(g({given}), {expected})\n"
+    ).encode()
     a, b = map(_of, ("test_a", "test_b"))
     made = Planter({FILE: source}, [FILE], ids(["test_a", "test_b"]), random.Random(0), {a: 2})
     assert made.mimics([a]) == (frozenset(), {b})
     [text] = {view.files[FILE] for view in made.views([a], [b]) if b in view.planted}
-    assert b"g('one'), 'one'" in text
+    assert f"g({given}), {given}" in text.decode()
 
 
 def _of(name: str) -> TestFunction:

@@ -54,11 +54,19 @@ def expected_constants(function: Function) -> list[Expected]:
     return []
 
 
-def expected_alone(function: Function) -> list[ast.Constant]:
-    """The constants with which the function compares something, the last one first."""
+def expected_alone(function: Function) -> list[ast.expr]:
+    """The constant expressions with which the function compares something, the last one first."""
     compared = (_equality(statement) or () for statement in _certain(function.body))
-    alone = [[side for side in sides if isinstance(side, ast.Constant)] for sides in compared]
-    return [sides[0] for sides in reversed(alone) if len(sides) == 1]
+    constant = [[side for side in sides if _is_constant(side)] for sides in compared]
+    return [sides[0] for sides in reversed(constant) if len(sides) == 1]
+
+
+def constants_like(function: Function, value: ast.expr) -> list[str]:
+    """Other constant expressions of the same kind that the function has, as source."""
+    kind = type(getattr(value, "value", None))
+    same = [part for part in ast.walk(function) if type(part) is type(value)]
+    others = [part for part in same if _is_constant(part) and ast.dump(part) != ast.dump(value)]
+    return sorted({ast.unparse(p) for p in others if type(getattr(p, "value", None)) is kind})
 
 
 def constants_at(function: Function, line: int) -> list[Expected]:

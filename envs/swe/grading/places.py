@@ -24,6 +24,7 @@ from envs.swe.grading.expectations import (
     compared_at,
     constants_after,
     constants_at,
+    constants_like,
     exceptions_at,
     expected_alone,
     expected_constants,
@@ -224,19 +225,16 @@ class _Module:
         )
 
     def _mimicry(self, node: Function, *, truth: bool) -> Spot | None:
-        for constant in expected_alone(node):
-            value = constant.value
-            if isinstance(value, bool) and truth:
-                others = [repr(not value)]
-            elif type(value) in (str, int) and not truth:
-                known = [part for part in ast.walk(node) if isinstance(part, ast.Constant)]
-                same = {part.value for part in known if type(part.value) is type(value)}
-                others = sorted(map(repr, same - {value}))
-            else:
-                continue
+        for side in expected_alone(node):
+            value = getattr(side, "value", ...)
+            if truth:
+                others = [repr(not value)] if isinstance(value, bool) else []
+            else:  # truth values and None are in every test
+                few = isinstance(value, bool) or value is None
+                others = [] if few else constants_like(node, side)
             if others:
-                span = self._span(constant)
-                return Spot(tuple(Replacement(*span, other.encode()) for other in others))
+                edits = [Replacement(*self._span(side), other.encode()) for other in others]
+                return Spot(tuple(edits))
         return None
 
     def _spots(self, node: Function, line: int | None) -> tuple[Spot, ...]:
