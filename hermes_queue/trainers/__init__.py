@@ -1,4 +1,5 @@
 """Groups from the results stream into a trainer's steps. Nothing here loads a trainer.
 
-rows.py  token sequences with advantages, checked
+journal.py  which groups are in the weights of which step
+rows.py     token sequences with advantages, checked
 """
