@@ -2,4 +2,5 @@
 
 journal.py  which groups are in the weights of which step
 rows.py     token sequences with advantages, checked
+window.py   whose turn it is, and how old a group is
 """
