@@ -283,6 +283,7 @@ ROOMS = tuple[tuple[str, ...], ...]
 COLUMNS = {
     **{"workers": 190, "producers": 660, "envs": 390, "cli": 790},
     **{"broker": 90, "sinks": 630, "localmodal": 780, "agent": 230, "tools": 400, "results": 560},
+    **{"trainers": 500},
     **{"ledger": 250, "sandbox": 640, "keyspace": 250, "bodies": 90},
     **{"telemetry": 440, "disk": 90, "settings": 390, "models": 230},
 }

@@ -22,6 +22,7 @@ and extensions import from the rooms:
     images/      root file systems that tasks bring along
     sandbox/     the contract of a backend, and the backends: local/, modal/
     localmodal/  a Modal-compatible server for the unmodified SDK
+    trainers/    groups for a trainer's steps, each once in its weights
     sinks/       destinations of results: datasets/, atropos/
     telemetry/   logs and metrics
     cli/         the command `hermes-queue`

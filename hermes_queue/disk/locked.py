@@ -54,6 +54,19 @@ def append(fd: int, path: Path, data: bytes | bytearray) -> None:
         ) from error
 
 
+def cut(fd: int, path: Path, size: int) -> None:
+    """Remove all bytes from `size` on, durably.
+
+    Raises:
+        HermesQueueError: the device failed; they may be there or not.
+    """
+    try:
+        os.ftruncate(fd, size)
+        os.fsync(fd)
+    except OSError as error:
+        raise HermesQueueError(f"{path}: cannot be cut: {error.strerror}") from error
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """A hidden file to fill; it is renamed to `path` if the block succeeds.

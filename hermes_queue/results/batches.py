@@ -45,13 +45,15 @@ class ReadAhead:
                 await group.nack(counted=False)  # the caller never saw it
         await self._source.__aexit__(None, None, None)
 
-    async def take(self) -> DeliveredGroup | None:
+    async def take(self, timeout_s: float | None = None) -> DeliveredGroup | None:
         """The next group; None at the end.
 
         Raises:
             HermesQueueError: the background task failed.
+            TimeoutError: none came within `timeout_s`.
         """
-        group = await self._queue.get()
+        async with asyncio.timeout(timeout_s):
+            group = await self._queue.get()
         if group is None:
             self._queue.put_nowait(None)  # the next call also returns None
             if self._task:

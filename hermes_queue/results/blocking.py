@@ -39,6 +39,19 @@ class HeldGroup(TrajectoryGroup):
         """
         self._call(self._delivered.nack())
 
+    def reject(self, reason: str) -> None:
+        """Acknowledge the group and make it a dead letter (`undeliverable`, docs/dead-letters.md).
+
+        Raises:
+            RedisUnavailable: the group will be delivered again.
+        """
+        self._call(self._delivered.reject(reason))
+
+    def without_records(self) -> HeldGroup:
+        """The group without its records, so that they need no memory; it can be answered."""
+        nothing: dict[str, tuple[()]] = {"members": (), "extras": ()}
+        return _held(self._delivered.model_copy(update=nothing), self._call)
+
 
 class SyncConsumer:
     """An iterator of groups. Close it, or use it in a `with` statement.
@@ -61,6 +74,18 @@ class SyncConsumer:
         if delivered is None:
             raise StopIteration
         return _held(delivered, self._call)
+
+    def next_within(self, timeout_s: float) -> HeldGroup | None:
+        """The next group; None if none comes within `timeout_s`, or at the end.
+
+        Raises:
+            HermesQueueError: see `consume`.
+        """
+        try:
+            delivered = self._call(self._ahead.take(timeout_s))
+        except TimeoutError:
+            return None
+        return None if delivered is None else _held(delivered, self._call)
 
     def take(self, count: int) -> list[HeldGroup]:
         """The next `count` groups; fewer at the end.

@@ -6,13 +6,8 @@ Replies that a program never got are in no sequence of a record, so no selection
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import get_args
 
 from hermes_queue.models import BranchLabel, ScoredTrajectory
-
-ALL: tuple[BranchLabel, ...] = get_args(BranchLabel)
-TRAINED: tuple[BranchLabel, ...] = tuple(label for label in ALL if label != "side")
-"""Branches of which a reward says something: the task does not depend on titles and summaries."""
 
 
 def of_branches(record: ScoredTrajectory, labels: Collection[BranchLabel]) -> ScoredTrajectory:

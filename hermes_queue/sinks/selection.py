@@ -15,7 +15,8 @@ from pydantic import Field
 from hermes_queue.errors import ConfigurationError, InputError
 from hermes_queue.models import BranchLabel, ScoredTrajectory, StopReason, TrajectoryGroup
 from hermes_queue.sinks.base import SinkOptions
-from hermes_queue.sinks.branches import TRAINED, of_branches
+from hermes_queue.sinks.branches import of_branches
+from hermes_queue.wire.branches import TRAINED
 
 _CAUGHT = ("canary", "cut_short", "suspect", "verifier_broken")
 """Reasons in a report which mean that the agent's code interfered with the grading."""

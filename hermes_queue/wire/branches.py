@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 from hermes_queue.wire.conversation import Message, Wire
 
@@ -10,6 +10,10 @@ BranchLabel = Literal["main", "sub_agent", "compaction", "side"]
 """main: the conversation about the task. sub_agent: one that an agent of it was given. compaction:
 it goes on after the program has replaced its middle. side: titles, summaries and the like. Found by
 what the calls say, so a label may be wrong. Which message is an answer depends on it."""
+
+ALL: tuple[BranchLabel, ...] = get_args(BranchLabel)
+TRAINED: tuple[BranchLabel, ...] = tuple(label for label in ALL if label != "side")
+"""Branches of which a reward says something: the task does not depend on titles and summaries."""
 
 
 class Node(Wire):

@@ -12,7 +12,7 @@ from typing import Any
 from envs.harbor_task.shapes.known import is_task
 from envs.harbor_task.task import CONFIG
 from hermes_queue.errors import InputError
-from producers.run.dataset import Dataset, Row
+from producers.run.dataset import Dataset, SourceRow
 
 MAX_DEPTH = 4
 MAX_REGISTRY_BYTES = 256 << 20
@@ -27,7 +27,7 @@ class FolderDataset:
         self.name = path.name or str(path)
         self._first = first
 
-    def rows(self, seed: int | None = None) -> Iterator[Row]:
+    def rows(self, seed: int | None = None) -> Iterator[SourceRow]:
         """See `Dataset.rows`."""
         found = list(_task_folders(self.path, MAX_DEPTH))
         found.sort(key=lambda folder: folder.name not in self._first)
@@ -35,7 +35,7 @@ class FolderDataset:
             raise InputError(f"{self.path}: has no folder with a {CONFIG} in it")
         for folder in _ordered(found, seed):
             name = folder.name if folder == self.path else str(folder.relative_to(self.path))
-            yield Row(str(folder), {"instance_id": name, "task": str(folder)})
+            yield SourceRow(str(folder), {"instance_id": name, "task": str(folder)})
 
 
 class RegistryDataset:
@@ -46,12 +46,12 @@ class RegistryDataset:
         self.name = f"{path.name}#{dataset}" if dataset else path.name
         self._dataset = dataset
 
-    def rows(self, seed: int | None = None) -> Iterator[Row]:
+    def rows(self, seed: int | None = None) -> Iterator[SourceRow]:
         """See `Dataset.rows`."""
         tasks = self._tasks()
         for index in _ordered(list(range(len(tasks))), seed):
             place = f"{self.path}: task {index + 1} of {self.name}"
-            yield Row(place, _registered(tasks[index], place))
+            yield SourceRow(place, _registered(tasks[index], place))
 
     def _tasks(self) -> list[Any]:
         try:

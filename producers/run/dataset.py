@@ -23,7 +23,7 @@ _FORMATS = ".jsonl, .jsonl.gz or .parquet"
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SourceRow:
     """One row and its place, e.g. `rows.jsonl:3`."""
 
     place: str
@@ -35,7 +35,7 @@ class Dataset(Protocol):
 
     name: str
 
-    def rows(self, seed: int | None = None) -> Iterator[Row]:
+    def rows(self, seed: int | None = None) -> Iterator[SourceRow]:
         """All rows in the dataset's order, or shuffled in an order that depends only on `seed`.
 
         Raises:
@@ -86,7 +86,7 @@ class JsonlDataset:
         self.path = path
         self.name = path.name
 
-    def rows(self, seed: int | None = None) -> Iterator[Row]:
+    def rows(self, seed: int | None = None) -> Iterator[SourceRow]:
         """See `Dataset.rows`."""
         if seed is not None:
             yield from self._shuffled(seed)
@@ -96,7 +96,7 @@ class JsonlDataset:
                 if line.strip():
                     yield self._parse(number, line)
 
-    def _shuffled(self, seed: int) -> Iterator[Row]:
+    def _shuffled(self, seed: int) -> Iterator[SourceRow]:
         """Holds one offset per line in memory, not the rows."""
         with self._open() as packed, tempfile.TemporaryFile() as unpacked:
             stream = packed
@@ -135,7 +135,7 @@ class JsonlDataset:
                 "fetch or write it again"
             ) from error
 
-    def _parse(self, number: int, line: bytes) -> Row:
+    def _parse(self, number: int, line: bytes) -> SourceRow:
         place = f"{self.path}:{number}"
         try:
             data = json.loads(line.decode("utf-8-sig").rstrip("\r\n"))
@@ -152,7 +152,7 @@ class JsonlDataset:
             ) from error
         if not isinstance(data, dict):
             raise InputError(f"{place}: is a {type(data).__name__}; every line must be an object")
-        return Row(place, data)
+        return SourceRow(place, data)
 
 
 class ParquetDataset:
@@ -162,7 +162,7 @@ class ParquetDataset:
         self.path = path
         self.name = path.name
 
-    def rows(self, seed: int | None = None) -> Iterator[Row]:
+    def rows(self, seed: int | None = None) -> Iterator[SourceRow]:
         """See `Dataset.rows`. Shuffled, the table is held in memory as Arrow."""
         with self._open() as file:
             if seed is None:
@@ -173,7 +173,7 @@ class ParquetDataset:
                 order = _order(table.num_rows, seed)
                 numbered = ((index, table.slice(index, 1).to_pylist()[0]) for index in order)
             for index, data in numbered:
-                yield Row(f"{self.path}:row {index + 1}", data)
+                yield SourceRow(f"{self.path}:row {index + 1}", data)
 
     def _open(self) -> Any:
         try:
@@ -198,11 +198,11 @@ class HubDataset:
         self.name = name
         self.split = split
 
-    def rows(self, seed: int | None = None) -> Iterator[Row]:
+    def rows(self, seed: int | None = None) -> Iterator[SourceRow]:
         """See `Dataset.rows`."""
         table = self._load()
         for index in _order(len(table), seed):
-            yield Row(f"{self.name}[{self.split}]:row {index + 1}", dict(table[index]))
+            yield SourceRow(f"{self.name}[{self.split}]:row {index + 1}", dict(table[index]))
 
     def _load(self) -> Any:
         try:

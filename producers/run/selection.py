@@ -15,7 +15,7 @@ from hermes_queue.bodies import codec
 from hermes_queue.errors import ConfigurationError, InputError, PayloadTooLarge
 from hermes_queue.settings import ProducerSettings
 from hermes_queue.wire.names import group_key
-from producers.run.dataset import Dataset, Row
+from producers.run.dataset import Dataset, SourceRow
 from producers.run.options import DEFAULT_ITEMS, ProducerOptions, RowOptions
 from producers.run.programs import Misfit
 from producers.source import Producer, SelectedItem
@@ -127,7 +127,7 @@ class _Selector:
         self._repeat()
         return self._selection
 
-    def _prepared(self, row: Row) -> dict[str, Any]:
+    def _prepared(self, row: SourceRow) -> dict[str, Any]:
         """The row as its env reads it, marked if the dataset is an evaluation."""
         try:
             data = self._producer.call("prepare", row.data, self._own, place=row.place)

@@ -11,7 +11,8 @@ from records import make_job, make_record
 
 from hermes_queue.models import AgentSpec, TokenSequence, TrajectoryGroup, Turn
 from hermes_queue.sinks.atropos.options import AtroposCounts
-from hermes_queue.sinks.atropos.wire import GroupRefused, TrainerLimits, check_fits, convert
+from hermes_queue.sinks.atropos.wire import TrainerLimits, check_fits, convert
+from hermes_queue.trainers.rows import RowRefused
 
 NAN = float("nan")
 
@@ -124,14 +125,14 @@ def test_messages_have_a_role_and_content_when_they_are_sent():
     ],
 )
 def test_a_member_that_cannot_be_trained_on_refuses_its_group(row, reason):
-    with pytest.raises(GroupRefused) as refusal:
+    with pytest.raises(RowRefused) as refusal:
         convert(group((sequence(),), row))
     assert refusal.value.reason == reason
 
 
 @pytest.mark.parametrize("score", [None, NAN, float("inf")])
 def test_a_score_that_is_no_number_refuses_the_group(score):
-    with pytest.raises(GroupRefused) as refusal:
+    with pytest.raises(RowRefused) as refusal:
         convert(group((sequence(),), score=score))
     assert refusal.value.reason == "score"
 
@@ -140,7 +141,7 @@ def test_a_sequence_must_be_shorter_than_the_limit():
     [post] = convert(group((sequence(),)))
     check_fits(post, TrainerLimits(8, 4))
     check_fits(post, TrainerLimits(8, 0))  # no bound
-    with pytest.raises(GroupRefused, match="3 tokens, the trainer takes fewer than 3"):
+    with pytest.raises(RowRefused, match="3 tokens, the trainer takes fewer than 3"):
         check_fits(post, TrainerLimits(8, 3))
 
 

@@ -17,7 +17,7 @@ from hermes_queue.bodies import codec
 from hermes_queue.errors import EnvInfraError
 from hermes_queue.models import ScoredTrajectory, TrajectoryGroup
 from hermes_queue.sinks.selection import Filters, Selection
-from producers.run.dataset import Row
+from producers.run.dataset import SourceRow
 from producers.run.options import parse
 from producers.run.selection import select
 from producers.swe_smith import PRODUCER as SWE_SMITH
@@ -137,7 +137,7 @@ class Split:
 
     def rows(self, seed: int | None = None) -> Any:
         del seed
-        yield Row("row 1", make_row(patch=fix_patch(), environment=None))
+        yield SourceRow("row 1", make_row(patch=fix_patch(), environment=None))
 
 
 @pytest.mark.parametrize(

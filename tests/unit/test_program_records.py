@@ -24,11 +24,13 @@ from hermes_queue.models import (
     ToolCall,
     TrajectoryGroup,
 )
-from hermes_queue.sinks.atropos.wire import GroupRefused, convert
-from hermes_queue.sinks.branches import ALL, TRAINED, of_branches
+from hermes_queue.sinks.atropos.wire import convert
+from hermes_queue.sinks.branches import of_branches
 from hermes_queue.sinks.datasets.jsonl import JsonlSink
 from hermes_queue.sinks.selection import Filters, Selection
 from hermes_queue.telemetry.scrubbing import Scrubber
+from hermes_queue.trainers.rows import RowRefused
+from hermes_queue.wire.branches import ALL, TRAINED
 from workers.draft import Draft
 from workers.program.answer import with_answer
 from workers.record import encoded, record_of
@@ -241,7 +243,7 @@ def test_a_trainer_gets_the_branches_that_were_asked_for() -> None:
 
     assert sent() == ["main"] * 3 + ["sub_agent", "main"]
     assert sent(branches=("side",)) == ["side"]
-    with pytest.raises(GroupRefused, match="no tokens of compaction"):
+    with pytest.raises(RowRefused, match="no tokens of compaction"):
         sent(branches=("compaction",))
 
 

@@ -15,8 +15,8 @@ from pydantic.fields import FieldInfo
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.results.filters import stream_id
 from hermes_queue.sinks.base import DatasetSink, Format, RowChoice
-from hermes_queue.sinks.branches import ALL
 from hermes_queue.sinks.selection import Decontamination, Filters, Selection
+from hermes_queue.wire.branches import ALL
 
 F = TypeVar("F", bound=Callable[..., Any])
 M = TypeVar("M", bound=BaseModel)

@@ -17,8 +17,9 @@ from hermes_queue.results.reader import DeliveredGroup
 from hermes_queue.sinks.atropos.journal import Entry, Journal
 from hermes_queue.sinks.atropos.members import MissingMembers, Whole
 from hermes_queue.sinks.atropos.options import AtroposCounts, AtroposOptions
-from hermes_queue.sinks.atropos.wire import GroupRefused, convert
+from hermes_queue.sinks.atropos.wire import convert
 from hermes_queue.sinks.metering import SinkMeter
+from hermes_queue.trainers.rows import RowRefused
 
 _STALE_S = 300.0
 _MAX_DELIVERIES = 1000
@@ -108,9 +109,9 @@ class PendingDeliveries:
         group = whole.group
         try:
             if group.size != self.group_size:
-                raise GroupRefused("group_size", f"a group of {group.size}, not {self.group_size}")
+                raise RowRefused("group_size", f"a group of {group.size}, not {self.group_size}")
             if any(m.evaluation for m in group.members) and not self._options.allow_evaluation:
-                raise GroupRefused("evaluation", "of an evaluation; see --allow-evaluation")
+                raise RowRefused("evaluation", "of an evaluation; see --allow-evaluation")
             posts = await asyncio.to_thread(
                 convert,
                 group,
@@ -118,7 +119,7 @@ class PendingDeliveries:
                 messages=self._options.messages,
                 branches=self._options.branches,
             )
-        except GroupRefused as refusal:
+        except RowRefused as refusal:
             await self._reject(whole.deliveries, refusal.reason, str(refusal))
             return
         keys = {post.key for post in posts}

@@ -9,9 +9,9 @@ from pydantic import Field
 
 from hermes_queue.models import BranchLabel
 from hermes_queue.sinks.atropos.members import MissingPolicy
-from hermes_queue.sinks.atropos.wire import SequencePolicy
 from hermes_queue.sinks.base import START, SinkOptions
-from hermes_queue.sinks.branches import TRAINED
+from hermes_queue.trainers.rows import SequencePolicy
+from hermes_queue.wire.branches import TRAINED
 
 
 class AtroposOptions(SinkOptions):

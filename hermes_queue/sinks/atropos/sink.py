@@ -27,9 +27,10 @@ from hermes_queue.sinks.atropos.intake import PendingDeliveries
 from hermes_queue.sinks.atropos.journal import Entry, Journal
 from hermes_queue.sinks.atropos.options import AtroposCounts, AtroposOptions
 from hermes_queue.sinks.atropos.single_flight import single_flight
-from hermes_queue.sinks.atropos.wire import GroupRefused, TrainerLimits, check_fits
+from hermes_queue.sinks.atropos.wire import TrainerLimits, check_fits
 from hermes_queue.sinks.metering import SinkMeter
 from hermes_queue.telemetry.meter import Meter
+from hermes_queue.trainers.rows import RowRefused
 
 _WAIT_LOG_S = 30.0
 """Interval at which the log repeats the reason for waiting."""
@@ -235,7 +236,7 @@ class AtroposSink:
             overrides = {"group_size": known.group_size, "hermes_queue": note}
             body = await asyncio.to_thread(entry.post.body, known.env_id, overrides)
             await asyncio.to_thread(self._server.post, body)
-        except GroupRefused as refusal:
+        except RowRefused as refusal:
             await self._intake.refuse(entry, refusal.reason, str(refusal))
             return False
         except AtroposRefusal as refusal:

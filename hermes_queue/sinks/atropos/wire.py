@@ -10,33 +10,19 @@ from __future__ import annotations
 
 import gzip
 import json
-import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import compress
-from typing import Any, Literal
+from typing import Any
 
 from hermes_queue.models import BranchLabel, ScoredTrajectory, TokenSequence, TrajectoryGroup
-from hermes_queue.sinks.branches import TRAINED
-
-SequencePolicy = Literal["longest", "all"]
-"""Treatment of a trajectory with several sequences: send the longest one (the first of equal ones),
-or all, as further groups of the same size."""
+from hermes_queue.trainers.rows import RowRefused, SequencePolicy, score_of, sequences_of
+from hermes_queue.wire.branches import TRAINED
 
 NOT_TRAINED = -100
 NO_LOGPROB = 1.0
-MAX_LOGPROB = 0.01
-"""Tolerance for logprobs that rounding makes slightly greater than 0."""
 GZIP_LEVEL = 1
 """Measured on 8 x 8k tokens: level 9 takes twenty times as long to save an eighth."""
-
-
-class GroupRefused(Exception):
-    """A group that must not reach a trainer; `reason` is a word for counters."""
-
-    def __init__(self, reason: str, detail: str) -> None:
-        super().__init__(detail)
-        self.reason = reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +81,11 @@ def convert(
     number of trained tokens.
 
     Raises:
-        GroupRefused: for reason `score`, `no_tokens`, `lengths`, `token_ids`, `logprobs` or
+        RowRefused: for reason `score`, `no_tokens`, `lengths`, `token_ids`, `logprobs` or
             `nothing_trained`.
     """
-    chosen = [_sequences(member, sequences, branches) for member in group.members]
-    scores = [_score(member) for member in group.members]
+    chosen = [sequences_of(member, sequences, branches) for member in group.members]
+    scores = [score_of(member) for member in group.members]
     return tuple(
         _post(group, number, [_Row.of(m, c, number) for m, c in rows], scores, messages)
         for number in range(max(map(len, chosen), default=0))
@@ -111,10 +97,10 @@ def check_fits(post: Post, limits: TrainerLimits) -> None:
     """Check that the post is not too long for this trainer.
 
     Raises:
-        GroupRefused: for reason `too_long`.
+        RowRefused: for reason `too_long`.
     """
     if 0 < limits.max_token_len <= post.longest:
-        raise GroupRefused(
+        raise RowRefused(
             "too_long",
             f"a sequence has {post.longest} tokens, the trainer takes fewer than "
             f"{limits.max_token_len}",
@@ -168,52 +154,6 @@ class _Row:
                 "filler": self.filler,
             }
         }
-
-
-def _sequences(
-    member: ScoredTrajectory, policy: SequencePolicy, branches: Collection[BranchLabel]
-) -> list[tuple[int, TokenSequence]]:
-    found = [each for each in enumerate(member.sequences or ()) if each[1].branch in branches]
-    if len(found) > 1 and found[0][1].turns:
-        # What a program's conversations share is trained in one of them.
-        found = [pair for pair in found if 1 in pair[1].loss_mask] or found
-    if member.sequences and not found:
-        raise GroupRefused(
-            "no_tokens", f"{member.trajectory_id} has no tokens of {', '.join(sorted(branches))}"
-        )
-    if not found:
-        raise GroupRefused(
-            "no_tokens",
-            f"{member.trajectory_id} has no token ids: its model server returned none, and "
-            "they are never made up (docs/tokens.md)",
-        )
-    if policy == "longest":
-        found = [max(found, key=lambda pair: len(pair[1].ids))]
-    for _, sequence in found:
-        _check(member.trajectory_id, sequence)
-    return found
-
-
-def _check(name: str, sequence: TokenSequence) -> None:
-    ids, mask, logprobs = sequence.ids, sequence.loss_mask, sequence.logprobs
-    if not len(ids) == len(mask) == len(logprobs):
-        raise GroupRefused(
-            "lengths",
-            f"{name}: {len(ids)} token ids, {len(mask)} masks, {len(logprobs)} logprobs",
-        )
-    if (ids and min(ids) < 0) or not {*mask} <= {0, 1}:
-        raise GroupRefused("token_ids", f"{name}: a token id is negative, or a mask is not 0 or 1")
-    if 1 not in mask:
-        raise GroupRefused("nothing_trained", f"{name}: no token of the sequence is trained")
-    trained = list(compress(logprobs, mask))
-    if not math.isfinite(sum(trained)) or max(trained) > MAX_LOGPROB:
-        raise GroupRefused("logprobs", f"{name}: a logprob is not finite, or is above 0")
-
-
-def _score(member: ScoredTrajectory) -> float:
-    if member.score is None or not math.isfinite(member.score):
-        raise GroupRefused("score", f"{member.trajectory_id}: score {member.score}")
-    return member.score
 
 
 def _last_token_only(sequence: TokenSequence) -> TokenSequence:

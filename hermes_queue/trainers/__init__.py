@@ -1,0 +1,7 @@
+"""Groups from the results stream into a trainer's steps. Nothing here loads a trainer.
+
+feed.py     takes groups, and acknowledges them at the checkpoint
+journal.py  which groups are in the weights of which step
+rows.py     token sequences with advantages, checked
+window.py   whose turn it is, and how old a group is
+"""
