@@ -24,7 +24,7 @@ class Sink(Protocol):
         """Store new trajectories durably, so that the group may be acknowledged on return.
 
         Returns:
-            The number of trajectories that the sink did not hold before.
+            The number of rows that it added.
 
         Raises:
             HermesQueueError: the destination refused; nothing of this call counts as stored.

@@ -174,12 +174,13 @@ class Selection:
         for member in group.members:
             if member.trajectory_id in self.held:
                 continue
-            reason = about_group or self._refusal(member)
+            part = of_branches(member, self.filters.branches)
+            reason = about_group or self._refusal(part)
             if reason:
                 self.refused[reason] += 1
                 continue
             self._per_instance[member.instance_id] += 1
-            chosen.append(of_branches(member, self.filters.branches))
+            chosen.append(part)
         return chosen
 
     def _group_refusal(self, group: TrajectoryGroup) -> str:
@@ -193,6 +194,7 @@ class Selection:
         return ""
 
     def _refusal(self, member: ScoredTrajectory) -> str:
+        """The reason against a member, which has the tokens of the chosen branches only."""
         filters = self.filters
         score = math.nan if member.score is None else member.score  # within no bounds
         checks = (
@@ -201,10 +203,7 @@ class Selection:
             (filters.min_score is not None and not score >= filters.min_score, "score too low"),
             (filters.max_score is not None and not score <= filters.max_score, "score too high"),
             (filters.clean and tampered(member), "tampered"),
-            (
-                filters.tokens and not _has_tokens(of_branches(member, filters.branches)),
-                "no tokens",
-            ),
+            (filters.tokens and not _has_tokens(member), "no tokens"),
             (
                 bool(filters.stop_reasons) and member.stop_reason not in filters.stop_reasons,
                 "stop reason",

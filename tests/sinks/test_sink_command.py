@@ -24,7 +24,14 @@ from hermes_queue.ledger import Ledger
 pytestmark = pytest.mark.xdist_group("sinks")
 """One process imports pyarrow, and forks sinks and Atropos servers."""
 
-OUT = {"jsonl": "o.jsonl", "parquet": "o", "sharegpt": "s.jsonl", "openai": "c.jsonl", "hf": "h"}
+OUT = {
+    "jsonl": "o.jsonl",
+    "parquet": "o",
+    "sharegpt": "s.jsonl",
+    "openai": "c.jsonl",
+    "tokens": "t.jsonl",
+    "hf": "h",
+}
 
 
 def publish(ledger: Ledger, instances: range, *, size: int = 2, score: float | None = 1.0):

@@ -7,4 +7,5 @@ lines.py      base of line formats that have no field for our ids
 openai.py     OpenAI's fine-tuning format
 parquet.py    Parquet shards
 sharegpt.py   ShareGPT
+tokens.py     token ids and labels
 """
