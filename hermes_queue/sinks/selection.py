@@ -153,6 +153,9 @@ class Selection:
     refusal: Callable[[ScoredTrajectory], str] | None = None
     """The format's reason why a trajectory has no row in it; "" if it has one. Asked last, so that
     trajectories without a row do not count for `max_per_instance`."""
+    left_over: Callable[[Sequence[ScoredTrajectory]], Mapping[str, str]] | None = None
+    """The format's reasons, by trajectory id, why members of a group that nothing else refuses have
+    no row in it: for formats whose rows are made from several members."""
     refused: Counter[str] = field(default_factory=Counter)
     """Trajectories by the filter that refused them, counted since this object was created."""
     _per_instance: Counter[str] = field(init=False)
@@ -181,7 +184,14 @@ class Selection:
                 continue
             self._per_instance[member.instance_id] += 1
             chosen.append(part)
-        return chosen
+        return self._used(chosen)
+
+    def _used(self, chosen: list[ScoredTrajectory]) -> list[ScoredTrajectory]:
+        without_row = self.left_over(chosen) if self.left_over and chosen else {}
+        self.refused.update(without_row.values())
+        for member in chosen:
+            self._per_instance[member.instance_id] -= member.trajectory_id in without_row
+        return [member for member in chosen if member.trajectory_id not in without_row]
 
     def _group_refusal(self, group: TrajectoryGroup) -> str:
         if self.exclude and self.exclude.excludes(group.instance_id):
