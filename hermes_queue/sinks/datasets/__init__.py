@@ -8,5 +8,6 @@ openai.py       OpenAI's fine-tuning format
 parquet.py      Parquet shards
 preferences.py  pairs of a better and a worse trajectory
 sharegpt.py     ShareGPT
+swe_smith.py    the styles of SWE-smith's trajectories
 tokens.py       token ids and labels
 """
