@@ -24,7 +24,7 @@ class Sink(Protocol):
         """Store new trajectories durably, so that the group may be acknowledged on return.
 
         Returns:
-            The number of trajectories that the sink did not hold before.
+            The number of rows that it added.
 
         Raises:
             HermesQueueError: the destination refused; nothing of this call counts as stored.
@@ -37,7 +37,8 @@ class Sink(Protocol):
 class DatasetSink(Sink, Protocol):
     """A sink that builds a dataset and knows its content.
 
-    `write(())` is allowed at any time and does work that is due, such as ending a shard.
+    `write(())` is allowed at any time and does work that is due, such as ending a shard. A sink may
+    have the methods `refusal` and `left_over` of `selection.Selection`.
     """
 
     @property

@@ -102,12 +102,13 @@ async def feed(
     """
     async with in_batches(source, GROUPS_PER_WRITE, TICK_S) as batches:
         async for batch in batches:
+            known = len(sink.held)
             try:
                 written, spoiled = await asyncio.to_thread(store, sink, selection, batch)
             except NOT_THE_ROWS:
                 await _give_back(batch)
                 raise
-            meter.stored(batch, written)
+            meter.stored(batch, len(sink.held) - known)
             for group in batch:
                 fed.groups += 1
                 fed.trajectories += len(group.members)

@@ -154,6 +154,9 @@ class Selection:
     refusal: Callable[[ScoredTrajectory], str] | None = None
     """The format's reason why a trajectory has no row in it; "" if it has one. Asked last, so that
     trajectories without a row do not count for `max_per_instance`."""
+    left_over: Callable[[Sequence[ScoredTrajectory]], Mapping[str, str]] | None = None
+    """The format's reasons, by trajectory id, why members of a group that nothing else refuses have
+    no row in it: for formats whose rows are made from several members."""
     refused: Counter[str] = field(default_factory=Counter)
     """Trajectories by the filter that refused them, counted since this object was created."""
     _per_instance: Counter[str] = field(init=False)
@@ -175,13 +178,21 @@ class Selection:
         for member in group.members:
             if member.trajectory_id in self.held:
                 continue
-            reason = about_group or self._refusal(member)
+            part = of_branches(member, self.filters.branches)
+            reason = about_group or self._refusal(part)
             if reason:
                 self.refused[reason] += 1
                 continue
             self._per_instance[member.instance_id] += 1
-            chosen.append(of_branches(member, self.filters.branches))
-        return chosen
+            chosen.append(part)
+        return self._used(chosen)
+
+    def _used(self, chosen: list[ScoredTrajectory]) -> list[ScoredTrajectory]:
+        without_row = self.left_over(chosen) if self.left_over and chosen else {}
+        self.refused.update(without_row.values())
+        for member in chosen:
+            self._per_instance[member.instance_id] -= member.trajectory_id in without_row
+        return [member for member in chosen if member.trajectory_id not in without_row]
 
     def _group_refusal(self, group: TrajectoryGroup) -> str:
         if self.exclude and self.exclude.excludes(group.instance_id):
@@ -194,6 +205,7 @@ class Selection:
         return ""
 
     def _refusal(self, member: ScoredTrajectory) -> str:
+        """The reason against a member, which has the tokens of the chosen branches only."""
         filters = self.filters
         score = math.nan if member.score is None else member.score  # within no bounds
         checks = (
@@ -202,10 +214,7 @@ class Selection:
             (filters.min_score is not None and not score >= filters.min_score, "score too low"),
             (filters.max_score is not None and not score <= filters.max_score, "score too high"),
             (filters.clean and tampered(member), "tampered"),
-            (
-                filters.tokens and not _has_tokens(of_branches(member, filters.branches)),
-                "no tokens",
-            ),
+            (filters.tokens and not _has_tokens(member), "no tokens"),
             (
                 bool(filters.stop_reasons) and member.stop_reason not in filters.stop_reasons,
                 "stop reason",

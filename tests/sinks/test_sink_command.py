@@ -24,7 +24,15 @@ from hermes_queue.ledger import Ledger
 pytestmark = pytest.mark.xdist_group("sinks")
 """One process imports pyarrow, and forks sinks and Atropos servers."""
 
-OUT = {"jsonl": "o.jsonl", "parquet": "o", "sharegpt": "s.jsonl", "openai": "c.jsonl", "hf": "h"}
+OUT = {
+    "jsonl": "o.jsonl",
+    "parquet": "o",
+    "sharegpt": "s.jsonl",
+    "openai": "c.jsonl",
+    "tokens": "t.jsonl",
+    "swe_smith": "x.jsonl",
+    "hf": "h",
+}
 
 
 def publish(ledger: Ledger, instances: range, *, size: int = 2, score: float | None = 1.0):
@@ -44,7 +52,8 @@ def ids(kind: str, out: Path) -> list[str]:
     if kind == "hf":
         return pq.read_table(out / "data").column("trajectory_id").to_pylist()
     rows = [json.loads(line) for line in out.read_text().splitlines()]
-    return [row["trajectory_id"] for row in rows] if kind != "openai" else ["?"] * len(rows)
+    name = "traj_id" if kind == "swe_smith" else "trajectory_id"
+    return [row.get(name, "?") for row in rows]
 
 
 @pytest.mark.parametrize("kind", OUT)

@@ -106,7 +106,7 @@ class _Feeding:
         refused = f"; refused: {counted(selection.refused)}" if selection.refused else ""
         return (
             f"{self.out}: {self.fed.rows} rows written from {self.fed.trajectories} trajectories "
-            f"in {self.fed.groups} groups, {len(selection.held)} in all{refused}"
+            f"in {self.fed.groups} groups, {len(selection.held)} trajectories in all{refused}"
         )
 
     def _interrupt(self) -> None:

@@ -112,10 +112,8 @@ def export(kind: str, out: Path, **flags: Any) -> None:
         click.echo(f"error: {message}", err=True)
     if not flags["quiet"]:
         refused = f"; refused: {counted(selection.refused)}" if selection.refused else ""
-        held = len(dataset.held)
-        click.echo(
-            f"{out}: {rows} rows added from {count} groups, {held} in all{refused}", err=True
-        )
+        held = f"{len(dataset.held)} trajectories in all"
+        click.echo(f"{out}: {rows} rows added from {count} groups, {held}{refused}", err=True)
     if flags["as_json"]:
         summary = {"out": str(out), "groups": count, "rows": rows, "held": len(dataset.held)}
         click.echo(json.dumps({**summary, "refused": dict(selection.refused), "missing": missing}))

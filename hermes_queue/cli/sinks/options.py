@@ -110,7 +110,13 @@ def opened(
             f"sink {name!r} opens a {type(dataset).__name__}, which has no {', '.join(missing)}: "
             "see hermes_queue.sinks.base:DatasetSink"
         )
-    selection = Selection(filters, dataset.held, exclude, getattr(dataset, "refusal", None))
+    selection = Selection(
+        filters,
+        dataset.held,
+        exclude,
+        refusal=getattr(dataset, "refusal", None),
+        left_over=getattr(dataset, "left_over", None),
+    )
     with closing(dataset):
         yield dataset, selection
 

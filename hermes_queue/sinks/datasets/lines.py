@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,8 @@ class NotRepresentable(Exception):
     """A trajectory has no row in this format; the message gives the reason in a few words."""
 
 
-Render = Callable[[ScoredTrajectory], Mapping[str, Any]]
+DatasetRow = Mapping[str, Any]
+Render = Callable[[ScoredTrajectory], DatasetRow | Sequence[DatasetRow]]
 
 
 class LinesSink(Closing):
@@ -34,18 +35,20 @@ class LinesSink(Closing):
 
     Args:
         path: ends in .jsonl; created with its parents if missing.
-        render: makes the row; raises `NotRepresentable` for a trajectory without one.
+        render: makes the row, or several; raises `NotRepresentable` for a trajectory without one.
+        kind: what the rows are, for the message that refuses another kind in one file.
 
     Raises:
-        ConfigurationError: the path cannot be written, has another writer, or holds lines that
-            are not in its index (which stay unchanged).
+        ConfigurationError: the path cannot be written, has another writer, holds rows of another
+            kind, or lines that are not in its index (which stay unchanged).
     """
 
-    def __init__(self, path: Path, render: Render) -> None:
+    def __init__(self, path: Path, render: Render, *, kind: str) -> None:
         if path.suffix != ".jsonl":
             raise ConfigurationError(f"{path}: rows are JSON lines; choose a file ending in .jsonl")
         self.path = path
         self._render = render
+        self._kind = kind
         self._rendered: dict[str, bytes] = {}
         """Lines that `refusal` rendered and `write` has not received yet."""
         self.held: dict[str, str] = {}
@@ -78,26 +81,31 @@ class LinesSink(Closing):
                 data += self._rendered[name]
                 rows[name] = trajectory.instance_id
         self._rendered.clear()
+        return self._append(data, rows)
+
+    def _append(self, data: bytes | bytearray, rows: Mapping[str, str], **more: Any) -> int:
+        """Store lines and the trajectories that they are made from; returns the number of lines."""
         if not rows or self._index is None:
             return 0
         start = os.lseek(self._fd, 0, os.SEEK_END)
         files.append(self._fd, self.path, data)
-        entry = {"end": start + len(data), "rows": rows}
+        entry = {"end": start + len(data), "rows": rows, "kind": self._kind, **more}
         try:
             self._index.append([json.dumps(entry, ensure_ascii=False).encode()])
         except BaseException:
             os.ftruncate(self._fd, start)
             raise
         self.held.update(rows)
-        return len(rows)
+        return data.count(b"\n")
 
     def refusal(self, trajectory: ScoredTrajectory) -> str:
         """The reason why the trajectory has no row in this format; "" if it has one."""
         try:
-            line = json.dumps(self._render(trajectory), ensure_ascii=False)
+            made = self._render(trajectory)
+            rows = [made] if isinstance(made, Mapping) else made
+            self._rendered[trajectory.trajectory_id] = b"".join(map(line, rows))
         except NotRepresentable as reason:
             return str(reason)
-        self._rendered[trajectory.trajectory_id] = line.encode() + b"\n"
         return ""
 
     def close(self) -> None:
@@ -113,8 +121,13 @@ class LinesSink(Closing):
         end = 0
         for frame in index:
             entry = json.loads(frame)
+            if (kind := entry.get("kind", self._kind)) != self._kind:
+                raise ConfigurationError(
+                    f"{self.path}: holds rows of {kind}, these are of {self._kind}; choose "
+                    "another --out"
+                )
             end = entry["end"]
-            self.held.update(entry["rows"])
+            self._recall(entry)
         size = os.lseek(self._fd, 0, os.SEEK_END)
         if size < end:
             raise ConfigurationError(
@@ -122,3 +135,19 @@ class LinesSink(Closing):
                 "another program changed it; remove both, or choose another --out"
             )
         os.ftruncate(self._fd, end)
+
+    def _recall(self, entry: Mapping[str, Any]) -> None:
+        """Learn from an entry of the index what the file holds."""
+        self.held.update(entry["rows"])
+
+
+def line(row: DatasetRow) -> bytes:
+    """The row as a line of the file.
+
+    Raises:
+        NotRepresentable: a model wrote half of a surrogate pair, which is no Unicode text.
+    """
+    try:
+        return json.dumps(row, ensure_ascii=False).encode() + b"\n"
+    except UnicodeEncodeError as error:
+        raise NotRepresentable("no Unicode text") from error

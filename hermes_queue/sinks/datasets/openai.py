@@ -21,14 +21,28 @@ class OpenAiSink(LinesSink):
     """Appends one row per trajectory to `path` (`*.jsonl`). See `LinesSink`."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(path, row)
+        super().__init__(path, row, kind="openai")
 
 
 def row(trajectory: ScoredTrajectory) -> Mapping[str, Any]:
-    """The row of one trajectory, without tool results after the last assistant message.
+    """The row of one trajectory.
 
     Raises:
         NotRepresentable: the format cannot hold the conversation.
+    """
+    made: dict[str, Any] = {"messages": [each.to_openai() for each in conversation(trajectory)]}
+    if trajectory.tools:
+        made["tools"] = list(trajectory.tools)
+    return made
+
+
+def conversation(trajectory: ScoredTrajectory) -> list[Message]:
+    """The messages, without tool results after the last one of the assistant.
+
+    The arguments of all calls are JSON objects, and all calls but the last ones are answered.
+
+    Raises:
+        NotRepresentable: the conversation is another.
     """
     messages = list(trajectory.messages)
     while messages and messages[-1].role != "assistant":
@@ -38,10 +52,7 @@ def row(trajectory: ScoredTrajectory) -> Mapping[str, Any]:
     if not any(message.role == "user" for message in messages):
         raise NotRepresentable("no user message")
     _check_calls(messages)
-    made: dict[str, Any] = {"messages": [message.to_openai() for message in messages]}
-    if trajectory.tools:
-        made["tools"] = list(trajectory.tools)
-    return made
+    return messages
 
 
 def _check_calls(messages: list[Message]) -> None:

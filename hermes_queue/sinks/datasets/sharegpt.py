@@ -46,7 +46,7 @@ class ShareGptSink(LinesSink):
 
     def __init__(self, path: Path) -> None:
         self._instances: dict[str, int] = {}
-        super().__init__(path, self._row)
+        super().__init__(path, self._row, kind="sharegpt")
         for instance in self.held.values():
             self._index_of(instance)
 
