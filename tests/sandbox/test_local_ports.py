@@ -103,7 +103,7 @@ async def test_ports_leave_no_descriptors(any_local):
     for _ in range(50):
         listening = await any_local.backend.listen(slot, Greeter)
         await listening.close()
-    assert descriptors() == before
+    assert descriptors() <= before  # what earlier tests left may be closed meanwhile
     await any_local.backend.listen(slot, Greeter)
     await any_local.backend.release(slot)
     assert descriptors() < before
