@@ -24,6 +24,8 @@ Advantage = Literal["mean", "std"]
 """mean: score minus the mean of the group. std: that, divided by their population standard
 deviation."""
 
+NOT_TRAINED = -100
+"""Label of a token that no loss counts, the default `ignore_index` of PyTorch's cross-entropy."""
 MAX_LOGPROB = 0.01
 """Tolerance for logprobs that rounding makes slightly greater than 0."""
 MIN_STD = 1e-6
@@ -145,6 +147,17 @@ def sequences_of(
     return found
 
 
+def is_in_range(sequence: TokenSequence) -> bool:
+    """Whether no token id is negative, and masks are 0 or 1."""
+    return not (sequence.ids and min(sequence.ids) < 0) and {*sequence.loss_mask} <= {0, 1}
+
+
+def labels_of(sequence: TokenSequence) -> list[int]:
+    """The ids of the trained tokens at their places, `NOT_TRAINED` elsewhere."""
+    pairs = zip(sequence.ids, sequence.loss_mask, strict=True)
+    return [i if trained else NOT_TRAINED for i, trained in pairs]
+
+
 def score_of(member: ScoredTrajectory) -> float:
     """The score of a trajectory.
 
@@ -163,7 +176,7 @@ def _check(name: str, sequence: TokenSequence) -> None:
             "lengths",
             f"{name}: {len(ids)} token ids, {len(mask)} masks, {len(logprobs)} logprobs",
         )
-    if (ids and min(ids) < 0) or not {*mask} <= {0, 1}:
+    if not is_in_range(sequence):
         raise RowRefused("token_ids", f"{name}: a token id is negative, or a mask is not 0 or 1")
     if 1 not in mask:
         raise RowRefused("nothing_trained", f"{name}: no token of the sequence is trained")

@@ -19,12 +19,18 @@ from typing import Any
 
 import pytest
 import swe_images
-from container_engines import NoEngine, base_tarball, docker_engine, engine_directory
-from swe_verdicts import SECONDS, attempt, import_image, verdict
+from container_engines import docker_engine, engine_directory
+from swe_verdicts import (
+    SECONDS,
+    attempt,
+    base_or_skip,
+    check_fix_and_nothing,
+    import_image,
+    verdict,
+)
 
 from envs.swe.images.workplace import ImagePlace
 from envs.swe_smith import ENV
-from hermes_queue.settings import PathSettings
 from hermes_queue.tools import Toolbox, ToolContext
 
 SANDBOX = os.environ.get("HARBOR_SANDBOX", "local")
@@ -46,10 +52,7 @@ pytestmark = [
 def rows(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, dict[str, Any]]]:
     """The rows, with their images at hand."""
     place = tmp_path_factory.mktemp("images")
-    try:
-        base = base_tarball(PathSettings().cache)
-    except NoEngine as why:
-        pytest.skip(str(why))
+    base = base_or_skip()
     sources = asyncio.run(swe_images.read_sources(place / "sources"))
     with contextlib.ExitStack() as stack:
         if SANDBOX == "docker":
@@ -70,10 +73,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, dict[st
 async def test_the_fix_scores_one_and_nothing_zero(
     rows: dict[str, dict[str, Any]], shape: str
 ) -> None:
-    solved = await verdict(rows[shape], "oracle", SANDBOX)
-    assert solved.score == 1.0, solved.report
-    nothing = await verdict(rows[shape], "nop", SANDBOX)
-    assert (nothing.score, nothing.report["reason"]) == (0.0, "tests_fail"), nothing.report
+    await check_fix_and_nothing(rows[shape], SANDBOX)
 
 
 @pytest.mark.parametrize("cheat", CHEATS)

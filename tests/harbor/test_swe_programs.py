@@ -10,10 +10,7 @@ from typing import Any
 
 import program_images
 import pytest
-from container_engines import NoEngine, base_tarball
-from swe_verdicts import SECONDS, import_image, verdict
-
-from hermes_queue.settings import PathSettings
+from swe_verdicts import SECONDS, base_or_skip, check_fix_and_nothing, import_image, verdict
 
 SANDBOX = "local"
 CASES = ("django-34568", "django-34539", "sympy-26799", "sympy-union", "unittest")
@@ -45,10 +42,7 @@ pytestmark = [
 def rows(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     """The rows, with their images at hand."""
     place = tmp_path_factory.mktemp("images")
-    try:
-        base = base_tarball(PathSettings().cache)
-    except NoEngine as why:
-        pytest.skip(str(why))
+    base = base_or_skip()
     made = program_images.make(base, place)
     for name, program in program_images.PROGRAMS.items():
         import_image(program.image, place / f"{name}.tar", SANDBOX)
@@ -59,10 +53,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
 async def test_the_fix_scores_one_and_nothing_zero(
     rows: dict[str, dict[str, Any]], case: str
 ) -> None:
-    solved = await verdict(rows[case], "oracle", SANDBOX)
-    assert solved.score == 1.0, solved.report
-    nothing = await verdict(rows[case], "nop", SANDBOX)
-    assert (nothing.score, nothing.report["reason"]) == (0.0, "tests_fail"), nothing.report
+    await check_fix_and_nothing(rows[case], SANDBOX)
 
 
 @pytest.mark.parametrize(

@@ -158,6 +158,15 @@ def run(program: Program, tree: Path, labels: Sequence[str], site: Path) -> dict
     return found
 
 
+def columns(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str]:
+    """FAIL_TO_PASS and PASS_TO_PASS of the outcomes without and with the fix."""
+    passing = [test for test, how in after.items() if how == "ok"]
+    return {
+        "FAIL_TO_PASS": json.dumps([test for test in passing if before.get(test) != "ok"]),
+        "PASS_TO_PASS": json.dumps([test for test in passing if before.get(test) == "ok"]),
+    }
+
+
 def labels_of(name: str, test_patch: str) -> list[str]:
     """The test files of a patch as arguments of the program."""
     files = re.findall(r"^\+\+\+ b/(\S+)$", test_patch, re.MULTILINE)
@@ -176,7 +185,6 @@ def make_row(name: str, case: str, tree: Path, site: Path) -> dict[str, Any]:
         outcomes.append(run(PROGRAMS[name], tree, labels_of(name, tests), site))
         swe_images.git("checkout", "-q", ".", cwd=tree)
     before, after = outcomes
-    passing = [test for test, how in after.items() if how == "ok"]
     return {
         "repo": f"{name}/{name}",
         "instance_id": f"{name}__{case}",
@@ -184,8 +192,7 @@ def make_row(name: str, case: str, tree: Path, site: Path) -> dict[str, Any]:
         "problem_statement": STATEMENTS[case],
         "patch": fix,
         "test_patch": tests,
-        "FAIL_TO_PASS": json.dumps([test for test in passing if before.get(test) != "ok"]),
-        "PASS_TO_PASS": json.dumps([test for test in passing if before.get(test) == "ok"]),
+        **columns(before, after),
         "version": "1.0",
         "image": PROGRAMS[name].image,
     }
@@ -218,11 +225,8 @@ def unittest_row(sources: swe_images.Sources, tree: Path) -> dict[str, Any]:
     hidden = [path.removesuffix(".py").replace("/", ".") for path in sources.item.hidden_files]
     before = run(program, sources.graded, hidden, tree)
     after = run(program, sources.fixed, hidden, tree)
-    passing = [test for test, how in after.items() if how == "ok"]
-    row["instance_id"] = "sched__schedule-9"
-    row["FAIL_TO_PASS"] = json.dumps([test for test in passing if before.get(test) != "ok"])
-    row["PASS_TO_PASS"] = json.dumps([test for test in passing if before.get(test) == "ok"])
-    return {**row, "image": program.image}
+    named = {"instance_id": "sched__schedule-9", "image": program.image}
+    return {**row, **named, **columns(before, after)}
 
 
 def make(base: Path, out: Path) -> dict[str, dict[str, Any]]:

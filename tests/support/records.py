@@ -11,6 +11,7 @@ from hermes_queue.models import (
     Message,
     ScoredTrajectory,
     TokenSequence,
+    TrajectoryGroup,
     TrajectoryJob,
     Turn,
     identity,
@@ -66,6 +67,22 @@ def make_record(
         ),
         sequences=(TokenSequence(ids=(1, 2, 3), loss_mask=(0, 0, 1), logprobs=(0.0, 0.0, -0.5)),),
     )
+
+
+def make_group(*members: ScoredTrajectory, **more) -> TrajectoryGroup:
+    """A complete group of `members`; `more` are other values of its fields."""
+    fields = {
+        "size": len(members),
+        "members": members,
+        "complete": True,
+        "mean": 0.5,
+        "std": 0.5,
+        "created": 0.0,
+        "finished": 0.0,
+        **members[0].model_dump(include={"run_id", "group_id", "env", "instance_id"}),
+        **more,
+    }
+    return TrajectoryGroup(**fields)
 
 
 def published_records(ledger: Ledger) -> list[ScoredTrajectory]:

@@ -10,15 +10,27 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+from container_engines import NoEngine, base_tarball
+
 from envs.base import Verdict
 from envs.swe.item import Item
 from envs.swe_smith import ENV
 from hermes_queue.sandbox import make_backend
 from hermes_queue.sandbox.base import SandboxBackend
 from hermes_queue.sandbox.context import SlotContext
+from hermes_queue.settings import PathSettings
 from hermes_queue.tools import Toolbox, ToolContext
 
 SECONDS = 1800.0
+
+
+def base_or_skip() -> Path:
+    """The file system that images are made on; the test is skipped where none can be made."""
+    try:
+        return base_tarball(PathSettings().cache)
+    except NoEngine as why:
+        pytest.skip(str(why))
 
 
 def import_image(name: str, archive: Path, sandbox: str) -> None:
@@ -61,3 +73,11 @@ async def verdict(row: dict[str, Any], agent: str, sandbox: str, script: str = "
         if script:
             assert (await context.run(script, timeout_s=300.0)).ok
         return await ENV.verify(item, context, [])
+
+
+async def check_fix_and_nothing(row: dict[str, Any], sandbox: str) -> None:
+    """Assert that the fix scores 1, and no change 0 for the tests that fail."""
+    solved = await verdict(row, "oracle", sandbox)
+    assert solved.score == 1.0, solved.report
+    nothing = await verdict(row, "nop", sandbox)
+    assert (nothing.score, nothing.report["reason"]) == (0.0, "tests_fail"), nothing.report

@@ -7,7 +7,7 @@ import json
 import struct
 
 import pytest
-from records import make_job, make_record
+from records import make_group, make_job, make_record
 
 from hermes_queue.models import AgentSpec, TokenSequence, TrajectoryGroup, Turn
 from hermes_queue.sinks.atropos.options import AtroposCounts
@@ -25,21 +25,12 @@ def group(*rows: tuple[TokenSequence, ...] | None, **change) -> TrajectoryGroup:
     plain = tuple(
         make_record(make_job(sample=n, size=len(rows)), float(n)) for n in range(len(rows))
     )
-    made = TrajectoryGroup(
-        **plain[0].model_dump(include={"run_id", "group_id", "env", "instance_id"}),
-        size=len(rows),
-        members=plain,
-        complete=True,
-        mean=0.5,
-        std=0.5,
-        created=0.0,
-        finished=0.0,
-    )
     changed = tuple(
         member.model_copy(update={"sequences": row, **change})
         for member, row in zip(plain, rows, strict=True)
     )
-    return made.model_copy(update={"members": changed})  # unlike the models, unchecked
+    # Unlike the models, unchecked.
+    return make_group(*plain).model_copy(update={"members": changed})
 
 
 def sent(made, **options):

@@ -58,6 +58,11 @@ def test_a_machine_that_is_twice_as_slow_may_take_twice_as_long() -> None:
     assert loop_s() > 0
 
 
+def test_a_machine_with_a_faster_loop_has_the_same_budgets() -> None:
+    tests = {f"tests/unit/a.py::{number}": cost(9) for number in range(3)}
+    assert excesses(tests, 0.01, BUDGET) == []
+
+
 def test_a_dear_test_has_to_be_marked_as_slow_and_a_new_folder_to_have_a_budget() -> None:
     [unmarked] = excesses({"tests/e2e/a.py::one": cost(12)}, None, BUDGET)
     assert 'tests/e2e/a.py::one took 12.0 CPU s; above 10 it needs @pytest.mark.slow("' in unmarked

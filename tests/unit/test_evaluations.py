@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from records import make_job, make_record
+from records import make_group, make_job, make_record
 from sample_package import fix_patch, make_row
 
 from envs.prompts import PromptItem, Prompts
@@ -15,7 +15,7 @@ from envs.swe.item import Item
 from envs.swe_smith import ENV as SWE
 from hermes_queue.bodies import codec
 from hermes_queue.errors import EnvInfraError
-from hermes_queue.models import ScoredTrajectory, TrajectoryGroup
+from hermes_queue.models import ScoredTrajectory
 from hermes_queue.sinks.selection import Filters, Selection
 from producers.run.dataset import SourceRow
 from producers.run.options import parse
@@ -30,20 +30,13 @@ def record(*, evaluation: bool) -> ScoredTrajectory:
     return make_record(make_job()).model_copy(update={"evaluation": evaluation})
 
 
-def group(member: ScoredTrajectory) -> TrajectoryGroup:
-    fields: dict[str, Any] = {"size": 1, "members": (member,), "complete": True}
-    names = ("run_id", "group_id", "env", "instance_id")
-    fields |= {name: getattr(member, name) for name in names}
-    return TrajectoryGroup(**fields, mean=1.0, std=0.0, created=0.0, finished=1.0)
-
-
 def test_datasets_refuse_them_unless_a_person_allows_it() -> None:
     member = record(evaluation=True)
     selection = Selection(Filters(), {})
-    assert selection.choose(group(member)) == []
+    assert selection.choose(make_group(member)) == []
     assert selection.refused == {"of an evaluation": 1}
-    assert Selection(Filters(allow_evaluation=True), {}).choose(group(member)) == [member]
-    assert Selection(Filters(), {}).choose(group(record(evaluation=False)))
+    assert Selection(Filters(allow_evaluation=True), {}).choose(make_group(member)) == [member]
+    assert Selection(Filters(), {}).choose(make_group(record(evaluation=False)))
 
 
 @pytest.mark.parametrize("evaluation", [True, False])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
-from records import make_job, make_record
+from records import make_group, make_job, make_record
 
 from hermes_queue.errors import ConfigurationError, InputError
 from hermes_queue.models import ScoredTrajectory, TokenSequence, TrajectoryGroup
@@ -18,19 +18,7 @@ def group(*scores: float | None, instance: str = "i", run: str = "run", **more) 
         make_record(make_job(run, instance, i, len(scores)), score).model_copy(update=more)
         for i, score in enumerate(scores)
     )
-    return TrajectoryGroup(
-        run_id=run,
-        group_id=members[0].group_id,
-        env="gsm8k",
-        instance_id=instance,
-        size=len(scores),
-        members=members,
-        complete=None not in scores,
-        mean=None,
-        std=None,
-        created=0,
-        finished=0,
-    )
+    return make_group(*members, complete=None not in scores, mean=None, std=None)
 
 
 @pytest.mark.parametrize(

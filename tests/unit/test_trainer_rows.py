@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from records import make_job, make_record
+from records import make_group, make_job, make_record
 
 from hermes_queue.models import AgentSpec, TokenSequence, TrajectoryGroup, Turn
 from hermes_queue.trainers.rows import RowRefused, rows_of
@@ -26,19 +26,7 @@ def group(*scores: float | None, size: int | None = None, **change) -> Trajector
         member.model_copy(update={"score": score, **change})
         for member, score in zip(plain, scores, strict=True)
     )
-    whole = TrajectoryGroup(
-        run_id="run",
-        group_id="run-i",
-        env="gsm8k",
-        instance_id="i",
-        size=len(scores) if size is None else size,
-        members=(),
-        complete=True,
-        mean=0.5,
-        std=0.5,
-        created=0.0,
-        finished=0.0,
-    )
+    whole = make_group(*plain, size=len(scores) if size is None else size, members=())
     return whole.model_copy(update={"members": members})  # unlike the models, unchecked
 
 
@@ -95,7 +83,7 @@ def test_branches_that_the_reward_says_nothing_about_are_left_out():
 
 def test_a_group_with_a_hole_or_of_another_size_is_refused():
     assert refusal(group(0.0, 1.0, size=3)) == "group_size"
-    assert refusal(group()) == "group_size"
+    assert refusal(group(0.0).model_copy(update={"size": 0, "members": ()})) == "group_size"
     assert refusal(group(0.0, None)) == "score"
     assert refusal(group(0.0, NAN)) == "score"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from records import make_job, make_record
+from records import make_group, make_job, make_record
 
 from hermes_queue.models import TrajectoryGroup
 from hermes_queue.trainers.window import Age, Window
@@ -21,16 +21,7 @@ def group(*versions: str | None, begun: int | None = None) -> TrajectoryGroup:
         make_record(make_job(sample=n, size=len(versions)), policy=version, policy_begun=begun)
         for n, version in enumerate(versions)
     )
-    return TrajectoryGroup(
-        **members[0].model_dump(include={"run_id", "group_id", "env", "instance_id"}),
-        size=len(versions),
-        members=members,
-        complete=True,
-        mean=1.0,
-        std=0.0,
-        created=12.5,
-        finished=20.0,
-    )
+    return make_group(*members, created=12.5, finished=20.0)
 
 
 def test_without_a_window_groups_keep_the_order_in_which_they_finished():

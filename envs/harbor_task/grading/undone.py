@@ -196,10 +196,15 @@ def _fetched(task: TaskFolder) -> frozenset[str]:
     """Names of modules and programs that tests install into an environment that is there."""
     needs = needs_of(task.scripts, task.test_folders)
     names = {re.split(r"[\[<>=~!]", each)[0] for each in needs.installed}
-    names = {re.sub(r"[-_.]+", "_", name).lower() for name in names}
+    names = {_module_name(name) for name in names}
     if any(name.startswith("pytest") for name in names):
         names |= _PYTEST
     return frozenset(names)
+
+
+def _module_name(package: str) -> str:
+    """As the folder of a package is named."""
+    return re.sub(r"[-_.]+", "_", package).lower()
 
 
 def _is_fetched(path: str, names: frozenset[str]) -> bool:
@@ -207,7 +212,7 @@ def _is_fetched(path: str, names: frozenset[str]) -> bool:
     if not names:
         return False
     if match := _IN_PACKAGES.fullmatch(path):
-        return re.sub(r"[-_.]+", "_", match[1]).lower() in names
+        return _module_name(match[1]) in names
     folder, _, name = path.rpartition("/")
     programs = {each for known in names for each in _PROGRAMS.get(known, (known,))}
     return posixpath.basename(folder) == "bin" and name in programs

@@ -2,6 +2,7 @@
 
 commands.py    runner and settings in a dataset's test command
 concealed.py   what a slot of the image must not hold: copies of the fix and of hidden tests
+definitions.py what test modules define
 facts.py       an image's repository, read once per host from a fresh slot of it
 hidden.py      tests that are a directory of the image (R2E-Gym)
 names.py       image names of datasets whose rows have none

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import ast
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from envs.swe.grading.suite import run_tests
 from envs.swe.images import r2e
 from envs.swe.images.commands import parse_command
+from envs.swe.images.definitions import definitions, parsed
 from envs.swe.images.node_ids import with_node_ids
 from envs.swe.images.notes import ImageNote
 from envs.swe.images.workplace import ImagePlace
@@ -22,10 +23,8 @@ from envs.swe.paths import file_of
 from envs.swe.workspace import Pinned
 from hermes_queue.errors import EnvBug, SandboxError
 from hermes_queue.sandbox.context import SlotContext
-from hermes_queue.syntax import parse_module
 
 RULES = "1"
-MAX_SOURCE_BYTES = 4 << 20
 
 
 def names_tests(item: Item) -> bool:
@@ -127,29 +126,12 @@ class _Names:
 def _modules(sources: Mapping[str, bytes]) -> dict[str, _Names]:
     """The names that each test module defines; modules that cannot be parsed are left out."""
     found = {}
-    for path, source in sources.items():
-        if len(source) > MAX_SOURCE_BYTES:
-            continue
-        try:
-            body = parse_module(source.decode()).body
-        except (SyntaxError, ValueError, RecursionError):
-            continue
-        pairs = list(_definitions(body))
-        functions = frozenset(name for name, is_class in pairs if not is_class)
-        found[path] = _Names(functions, frozenset(name for name, is_class in pairs if is_class))
+    for path, tree in parsed(sources):
+        functions, classes = set[str](), set[str]()
+        for name, node in definitions(tree.body):
+            (classes if isinstance(node, ast.ClassDef) else functions).add(name)
+        found[path] = _Names(frozenset(functions), frozenset(classes))
     return found
-
-
-def _definitions(body: Sequence[ast.stmt], prefix: str = "") -> Iterator[tuple[str, bool]]:
-    for node in body:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield prefix + node.name, False
-        elif isinstance(node, ast.ClassDef):
-            yield prefix + node.name, True
-            yield from _definitions(node.body, f"{prefix}{node.name}::")
-        elif isinstance(node, ast.If | ast.Try | ast.With):
-            yield from _definitions(node.body, prefix)
-            yield from _definitions(getattr(node, "orelse", []), prefix)
 
 
 def _find(name: str, modules: Mapping[str, _Names]) -> list[str]:

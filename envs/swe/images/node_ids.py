@@ -11,11 +11,11 @@ from __future__ import annotations
 import ast
 import asyncio
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from envs.swe.grading.expectations import last_name
+from envs.swe.images.definitions import definitions, parsed
 from envs.swe.images.facts import ImageFacts
 from envs.swe.images.notes import ImageNote
 from envs.swe.images.runners import is_node_id
@@ -24,11 +24,9 @@ from envs.swe.item import Item
 from envs.swe.paths import file_of
 from envs.swe.repository import Repository
 from hermes_queue.errors import EnvBug
-from hermes_queue.syntax import parse_module
 
 RULES = "1"
 """Rises when the same id becomes another node id."""
-MAX_SOURCE_BYTES = 4 << 20
 MAX_FILES = 200
 _VERBOSE = re.compile(r"(\w+) \(([\w.]+)\)")
 _MARKS = frozenset(("XFAIL", "SKIP", "slow", "tooslow"))
@@ -175,16 +173,14 @@ class _Names:
 def _modules(sources: Mapping[str, bytes]) -> dict[str, _Module]:
     """What each module defines; those that cannot be parsed define nothing."""
     found = {path: _Module(frozenset(), frozenset(), {}, frozenset()) for path in sources}
-    for path, source in sources.items():
-        if len(source) <= MAX_SOURCE_BYTES:
-            with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
-                found[path] = _module(parse_module(source.decode()))
-    return found
+    return found | {path: _module(tree) for path, tree in parsed(sources)}
 
 
 def _module(tree: ast.Module) -> _Module:
     functions, marked, described = set(), set(), dict[str, tuple[str, ...]]()
-    for name, node in _definitions(tree.body):
+    for name, node in definitions(tree.body):
+        if isinstance(node, ast.ClassDef):
+            continue
         functions.add(name)
         called = [each.func if isinstance(each, ast.Call) else each for each in node.decorator_list]
         if _MARKS & set(map(last_name, called)):
@@ -195,16 +191,3 @@ def _module(tree: ast.Module) -> _Module:
     classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
     bases = frozenset(last_name(base) for node in classes for base in node.bases)
     return _Module(frozenset(functions), frozenset(marked), described, bases)
-
-
-def _definitions(
-    body: Sequence[ast.stmt], prefix: str = ""
-) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
-    for node in body:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield prefix + node.name, node
-        elif isinstance(node, ast.ClassDef):
-            yield from _definitions(node.body, f"{prefix}{node.name}::")
-        elif isinstance(node, ast.If | ast.Try | ast.With):
-            yield from _definitions(node.body, prefix)
-            yield from _definitions(getattr(node, "orelse", []), prefix)

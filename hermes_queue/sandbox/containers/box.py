@@ -22,7 +22,7 @@ from hermes_queue.sandbox.base import (
 )
 from hermes_queue.sandbox.commands.arguments import is_no_argument
 from hermes_queue.sandbox.commands.deadline import KillAttempt
-from hermes_queue.sandbox.containers.host import ExecHost, HostFacts
+from hermes_queue.sandbox.containers.host import ROOT_USERS, ExecHost, HostFacts
 from hermes_queue.sandbox.containers.plan import ContainerPlan
 from hermes_queue.sandbox.containers.process import (
     BACKSTOP_S,
@@ -180,7 +180,7 @@ class SlotBox:
             self.why_spent = f"no command can start in it: {why}"
             raise SlotKilled(f"slot {self.slot_id} is lost: {self.why_spent}")
         # Root reads the environments of others only with a right that engines do not give.
-        if user in ("0", "root", ""):
+        if user in ROOT_USERS:
             sees_all = self.plan.uid is None or self.host.facts.ptrace
             users = ["0"] if sees_all else [f"{self.plan.uid}:{self.plan.uid}", "0"]
         else:

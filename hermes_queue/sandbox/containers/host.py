@@ -21,6 +21,8 @@ from hermes_queue.settings import ImageSettings
 
 KILLED = 137
 """The exit code of a program that SIGKILL has ended."""
+ROOT_USERS = frozenset({"", "0", "root"})
+"""What a request may say of its user if commands are to run as root."""
 STDOUT, STDERR = 1, 2
 """Streams of an `ExecStream`."""
 

@@ -20,6 +20,7 @@ from hermes_queue.sandbox.archives import FilesRefused
 from hermes_queue.sandbox.base import SandboxInfo
 from hermes_queue.sandbox.containers.backend import ContainerBackend
 from hermes_queue.sandbox.containers.host import (
+    ROOT_USERS,
     ContainerSpec,
     ContainerState,
     ExecStream,
@@ -45,8 +46,6 @@ from hermes_queue.settings import DockerSettings, PathSettings
 logger = logging.getLogger(__name__)
 FIRST_IS_GONE = re.compile(r'exec: "/bin/sh"|executable file `?/bin/sh`? not found')
 """What engines say of a container whose first process cannot start again."""
-
-ROOT = frozenset({"", "0", "root"})
 
 NOFILE, NPROC = 65_536, 30_000
 """The kernel counts a user's processes in all containers together; PidsLimit limits a slot's."""
@@ -199,7 +198,7 @@ class Engine:
 
         if container in self._images_own:
             # Docker's daemon looks up each user that is named, though it were root.
-            user = "" if user in ROOT else user
+            user = "" if user in ROOT_USERS else user
             await self._check_start(container, user)
         body = {
             "Cmd": list(argv),

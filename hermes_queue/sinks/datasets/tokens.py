@@ -7,7 +7,6 @@ transformers shift them themselves. Text is never encoded again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -16,9 +15,7 @@ from pydantic import Field
 from hermes_queue.models import ScoredTrajectory, TokenSequence
 from hermes_queue.sinks.base import Format, SinkOptions
 from hermes_queue.sinks.datasets.lines import DatasetRow, LinesSink, NotRepresentable
-
-IGNORED = -100
-"""Label of a token that has no loss, the default `ignore_index` of PyTorch's cross-entropy."""
+from hermes_queue.trainers.rows import is_in_range, labels_of
 
 
 class TokenOptions(SinkOptions):
@@ -67,17 +64,16 @@ def rows(trajectory: ScoredTrajectory, *, max_length: int | None = None) -> list
 
 
 def _check(sequence: TokenSequence) -> None:
-    ids, mask = sequence.ids, sequence.loss_mask
-    if len(ids) != len(mask):
+    if len(sequence.ids) != len(sequence.loss_mask):
         raise NotRepresentable("tokens and mask of different lengths")
-    if (ids and min(ids) < 0) or not {*mask} <= {0, 1}:
+    if not is_in_range(sequence):
         raise NotRepresentable("a token id or a mask out of range")
 
 
 def _row(trajectory: ScoredTrajectory, number: int, sequence: TokenSequence) -> DatasetRow:
     return {
         "input_ids": list(sequence.ids),
-        "labels": _labels(sequence.ids, sequence.loss_mask),
+        "labels": labels_of(sequence),
         "trajectory_id": trajectory.trajectory_id,
         "sequence": number,
         "branch": sequence.branch,
@@ -88,10 +84,6 @@ def _row(trajectory: ScoredTrajectory, number: int, sequence: TokenSequence) -> 
         "model": trajectory.agent.model or trajectory.agent.kind,
         "score": trajectory.score,
     }
-
-
-def _labels(ids: Sequence[int], mask: Sequence[int]) -> list[int]:
-    return [i if trained else IGNORED for i, trained in zip(ids, mask, strict=True)]
 
 
 FORMAT = Format(

@@ -3,8 +3,8 @@
 --
 -- life:{owner} (hash, kept for a day): boot = id of its host's boot, seen = its last beat, told = '1'
 -- once it was shutting down (SIGTERM), outlived = '1' once a process of the same boot has found it
--- dead, witnessed = '1' once its parent has, parent = the worker that started it for the quarantine, shared = number of jobs leased to it when the first of
--- these leases expired.
+-- dead, witnessed = '1' once its parent has, parent = the worker that started it for the quarantine,
+-- shared = number of jobs leased to it when the first of these leases expired.
 -- boot:{id} = the last beat of any worker of that boot.
 -- A living worker can let a lease expire, too: if the steps after an attempt fail every time. This
 -- counts like a death that its parent saw if the worker has beaten before and after. If the worker was
