@@ -29,10 +29,10 @@ UV ?= $(BIN)/uv
 PACKAGES := hermes_queue workers producers envs
 COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-annotate --custom-compile-command "make lock"
-SLOW := test-exhaustive|test-images|test-agents|test-engines|test-engine-kill|test-harbor|tamper|validate|chaos|datasets|test-atropos|test-prometheus|test-compose|test-image|test-flower|test-pages|test-gvisor|test-modal-docker|test-modal-oldest|test-aimock|test-vllm|test-sglang|soak
+SLOW := test-fleet|test-exhaustive|test-images|test-agents|test-engines|test-engine-kill|test-harbor|tamper|validate|chaos|datasets|test-atropos|test-prometheus|test-compose|test-image|test-flower|test-pages|test-gvisor|test-modal-docker|test-modal-oldest|test-aimock|test-vllm|test-sglang|soak
 RUN_EXTRAS := --extra producer --extra worker --extra local --extra images
 
-.PHONY: .engine-docker .engine-podman help demo test test-all test-exhaustive test-agents test-engines test-engine-kill test-harbor test-aimock test-atropos test-compose test-flower test-image test-images test-modal-oldest test-pages test-prometheus \
+.PHONY: .engine-docker .engine-podman help demo test test-all test-exhaustive test-fleet test-agents test-engines test-engine-kill test-harbor test-aimock test-atropos test-compose test-flower test-image test-images test-modal-oldest test-pages test-prometheus \
 	test-gvisor test-modal-docker test-sglang test-vllm validate tamper chaos datasets lint audit sbom format bench soak lock lock-programs docs site clean redis
 
 help: ## List the targets
@@ -54,6 +54,9 @@ test-all: $(VENV)/.dev ## Everything that `make test` leaves out, one table at t
 
 test-exhaustive: redis $(VENV)/.dev ## The same proofs with the other Redis servers, users, protocols and seeds
 	$(BIN)/python -m pytest -n $(JOBS) -m exhaustive tests
+
+test-fleet: redis $(VENV)/.dev ## Fleets that are killed or limited together, poison jobs, and suites as an ordinary user (2 minutes)
+	$(BIN)/python -m pytest -n $(JOBS) -m 'fleet and not exhaustive' tests
 
 test-modal-oldest: redis ## The Modal backend and its server with the oldest SDK we take
 	$(MAKE) VENV=$(VENV)-modal-oldest $(VENV)-modal-oldest/.dev

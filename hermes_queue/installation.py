@@ -6,7 +6,9 @@ overwrites our files without a warning, so workers and producers check at their 
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from importlib.metadata import distributions
 
 from hermes_queue.errors import ConfigurationError
@@ -17,9 +19,11 @@ _OWN_DISTRIBUTION = "hermes-queue"
 
 def check_installation() -> None:
     """Raise ConfigurationError if another distribution owns one of our top-level packages."""
-    # `packages_distributions` of `importlib.metadata` makes a path of every file, and `metadata`
-    # parses a mail: either for all distributions takes longer than the rest of a worker's start.
-    for distribution in distributions():
+    # To read what all distributions have installed takes as long as the rest of a worker's start,
+    # so places without such a package are left out. `packages_distributions` would also make a path
+    # of every file, and `metadata` parse a mail.
+    places = [place for place in sys.path if _has_one_of_ours(place)]
+    for distribution in distributions(path=places):
         files = "\n" + (distribution.read_text("RECORD") or "")
         names = (distribution.read_text("top_level.txt") or "").split()
         for package in OWN_PACKAGES:
@@ -31,3 +35,9 @@ def check_installation() -> None:
                         f"have overwritten ours; run: pip uninstall -y {owner} && "
                         "pip install --force-reinstall hermes-queue"
                     )
+
+
+def _has_one_of_ours(place: str) -> bool:
+    """Whether modules that are imported from `place` have one of our names."""
+    names = (name for package in OWN_PACKAGES for name in (package, f"{package}.py"))
+    return any(os.path.exists(os.path.join(place, name)) for name in names)

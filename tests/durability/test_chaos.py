@@ -16,6 +16,7 @@ from zygote import run_forked
 from workers.chaos.__main__ import drain
 
 
+@pytest.mark.fleet
 @pytest.mark.slow("kills, and the leases that end after them")
 @pytest.mark.timeout(560)
 def test_nothing_is_lost_doubled_or_left_behind_when_everything_is_killed():

@@ -54,6 +54,7 @@ def ask_model(instance, *endpoints, **limits):
     return make_job("run", instance, item=ROW, agent=agent, limits=limits)
 
 
+@pytest.mark.fleet
 def test_four_processes_learn_what_an_endpoint_serves_and_are_seldom_refused(
     redis_server, ledger, serve
 ):
@@ -76,6 +77,7 @@ def test_four_processes_learn_what_an_endpoint_serves_and_are_seldom_refused(
             process.communicate()
 
 
+@pytest.mark.fleet
 def test_leases_of_long_calls_are_kept_and_those_of_a_killed_worker_end(
     start_worker, ledger, factory, serve
 ):

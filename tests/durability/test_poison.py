@@ -16,6 +16,7 @@ SUPPORT = str(Path(__file__).parents[1] / "support")
 ROW = {"question": "How many eggs are two dozen?", "answer": "2*12=<<2*12=24>>24\n#### 24"}
 
 
+@pytest.mark.fleet
 @pytest.mark.timeout(400)
 def test_a_poison_job_is_quarantined_and_buried_and_its_neighbours_are_measured(
     factory, ledger, start_worker

@@ -32,6 +32,7 @@ def open_directory() -> Iterator[Path]:
     shutil.rmtree(directory)
 
 
+@pytest.mark.fleet
 @pytest.mark.slow("files of tests in a process of its own")
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(

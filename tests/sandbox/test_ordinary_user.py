@@ -13,6 +13,7 @@ LOCAL = pytest.param(RIGHTS, id="local")
 """What depends on rights, on the backend that depends on them most."""
 
 
+@pytest.mark.fleet
 @pytest.mark.slow("a conformance suite in a process of its own")
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("chosen", [LOCAL, EVERY_BACKEND] if os.geteuid() == 0 else [])

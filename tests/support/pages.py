@@ -6,6 +6,7 @@ do not see it.
 
 from __future__ import annotations
 
+import functools
 import re
 import shlex
 import textwrap
@@ -52,8 +53,14 @@ def page_id(path: Path) -> str:
 
 def blocks(page: Path, *languages: str) -> list[Block]:
     """The page's fenced blocks, in order; only those in `languages` if any are named."""
+    return [block for block in _blocks(page) if not languages or block.language in languages]
+
+
+@functools.cache
+def _blocks(page: Path) -> tuple[Block, ...]:
+    """All of them, found once per process: many files of tests ask for them."""
     text = page.read_text(encoding="utf-8")
-    found = [
+    return tuple(
         Block(
             page,
             text.count("\n", 0, match.start("language")) + 1,
@@ -62,8 +69,7 @@ def blocks(page: Path, *languages: str) -> list[Block]:
             textwrap.dedent(match["text"]),
         )
         for match in _BLOCK.finditer(text)
-    ]
-    return [block for block in found if not languages or block.language in languages]
+    )
 
 
 def all_blocks(*languages: str) -> list[Block]:

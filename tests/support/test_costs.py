@@ -28,7 +28,7 @@ from zygote import cpu_of_forks_s
 
 __test__ = False
 
-LOOP_EVERY_S = 20.0
+LOOP_EVERY_S = 60.0
 DEAREST = 40
 
 _loop_due = 0.0

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from hermes_queue.installation import OWN_PACKAGES, check_installation
+from hermes_queue.errors import ConfigurationError
+from hermes_queue.installation import check_installation
 
 ROOT = Path(__file__).parents[2]
 
@@ -35,7 +36,13 @@ def test_our_own_installation_passes() -> None:
     check_installation()
 
 
-def test_only_metadata_of_owners_is_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_metadata_of_owners_is_parsed_where_one_of_our_packages_is(
+    foreign_envs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for place in (foreign_envs, tmp_path / "elsewhere"):
+        facts = place / "other-1.0.dist-info"
+        facts.mkdir(parents=True)
+        (facts / "RECORD").write_text("other/__init__.py,,\n")
     read: list[str] = []
     read_text = PathDistribution.read_text
 
@@ -44,9 +51,11 @@ def test_only_metadata_of_owners_is_parsed(monkeypatch: pytest.MonkeyPatch) -> N
         return read_text(self, filename)
 
     monkeypatch.setattr(PathDistribution, "read_text", noted)
-    check_installation()
-    assert read.count("RECORD") > 50
-    assert read.count("METADATA") <= len(OWN_PACKAGES)
+    monkeypatch.setattr(sys, "path", [str(foreign_envs), str(tmp_path / "elsewhere")])
+    with pytest.raises(ConfigurationError, match="'envs'"):
+        check_installation()
+    assert read.count("RECORD") <= 2
+    assert read.count("METADATA") == 1
 
 
 def test_producer_names_the_foreign_distribution_and_the_fix(foreign_envs: Path) -> None:

@@ -13,7 +13,6 @@ the version, it is the row's column `version`, else "0.0.0".
 from __future__ import annotations
 
 import asyncio
-import base64
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -93,8 +92,8 @@ async def place(context: SlotContext, distribution: Distribution | None) -> str:
     if distribution is not None:
         lines.append(f'i="$d"/{shlex.quote(distribution.directory)}; mkdir -- "$i"')
         for name, text in distribution.files().items():
-            coded = base64.b64encode(text.encode(errors="replace")).decode()
-            lines.append(f'printf %s {coded} | base64 -d > "$i"/{name}')
+            plain = text.encode(errors="replace").decode().replace("\0", "")
+            lines.append(f'printf %s {shlex.quote(plain)} > "$i"/{name}')
     lines.append('printf %s "$d"')
     result = await context.run("\n".join(lines), cwd="/", timeout_s=60.0)
     directory = result.stdout.decode(errors="replace")

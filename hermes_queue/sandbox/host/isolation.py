@@ -122,8 +122,12 @@ def _copy_bundled(bundled: Path, cache: Path) -> Path:
     return place / package.name / bundled.parent.name / bundled.name
 
 
+@functools.cache
 def _probe(bwrap: str, drop: tuple[str, ...]) -> bool:
-    """Make the namespaces once; returns whether further ones can be forbidden inside."""
+    """Make the namespaces once per process; returns whether further ones can be forbidden inside.
+
+    A failure is not remembered, because its remedy may come while the process runs.
+    """
     base = [*drop, bwrap, "--unshare-user", "--unshare-all", "--uid", "1000", "--gid", "1000"]
     rest = ["--ro-bind", "/usr", "/usr", *top_level(), "--proc", "/proc", "--dev", "/dev"]
     outcome = ""

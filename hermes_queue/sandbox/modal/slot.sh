@@ -239,15 +239,14 @@ configure() {
 }
 
 open_slot() {
-  local slot=$root/slots/$1 uid=$2 workspace=$3 pair place
+  local slot=$root/slots/$1 uid=$2 workspace=$3 pair
   shift 3
+  local places=("$workspace" "$slot"/{home,tmp,var-tmp,shm})
   mkdir -m 710 "$slot" && chown "0:$uid" "$slot" || return 1
   mkdir "$slot/assets"
   # A sandbox's only workspace exists from the start.
   rm -rf -- "$workspace"
-  for place in "$workspace" "$slot"/{home,tmp,var-tmp,shm}; do
-    mkdir -m 700 "$place" && chown "$uid:$uid" "$place" || return 1
-  done
+  mkdir -m 700 "${places[@]}" && chown "$uid:$uid" "${places[@]}" || return 1
   for pair in "$@"; do
     mkdir -p "$slot/assets/${pair#*=/opt/assets/}"
     printf '%s\0' "$pair" >>"$slot/mounts"
