@@ -11,6 +11,7 @@ it ends when the last that has used it is gone.
 
 from __future__ import annotations
 
+import atexit
 import fcntl
 import gc
 import hashlib
@@ -378,6 +379,33 @@ def _import(modules: Sequence[str]) -> None:
         importlib.import_module(module)
     if isolation := sys.modules.get("hermes_queue.sandbox.host.isolation"):
         isolation.host_python()  # walks through /usr, once per process
+    if connection := sys.modules.get("hermes_queue.agent.endpoint.connection"):
+        connection.trusted_authorities()  # reads hundreds of certificates, once per process
+
+
+def _run(module: str) -> None:
+    """Run a module as `__main__` and end, without the interpreter's own end.
+
+    That frees every object, which in a fork means copying all that the zygote has imported: more
+    work than many a command has.
+    """
+    code = 0
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        if not isinstance(end.code, int | None):
+            raise
+        code = end.code or 0
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except ValueError:  # it is closed
+            pass
+        except OSError:  # nobody reads it
+            code = 120
+    os._exit(code & 0xFF)
 
 
 if __name__ == "__main__":
@@ -387,4 +415,4 @@ if __name__ == "__main__":
     wanted = _Server(socket.socket(fileno=int(sys.argv[1]))).serve()
     if wanted is not None:
         _become(wanted)
-        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+        _run(sys.argv[0])

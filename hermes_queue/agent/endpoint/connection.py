@@ -225,7 +225,7 @@ def _http_client(answer_max_bytes: int) -> httpx2.AsyncClient:
             # Do not follow redirects: an endpoint could send the conversation, and the key,
             # elsewhere. The answer 3xx is reported with its target.
             follow_redirects=False,
-            verify=_trust(),
+            verify=trusted_authorities(),
             headers={"Accept-Encoding": ACCEPT_ENCODING},
             event_hooks={"response": [bound_to(answer_max_bytes)]},
         )
@@ -236,7 +236,7 @@ def _http_client(answer_max_bytes: int) -> httpx2.AsyncClient:
 
 
 @functools.cache
-def _trust() -> ssl.SSLContext:
+def trusted_authorities() -> ssl.SSLContext:
     """The authorities that endpoints may be certified by, read once per process (30 ms of CPU)."""
     import httpx2
 
