@@ -302,6 +302,7 @@ def test_a_misspelt_setting(monkeypatch):
 def test_a_foreign_distribution_that_owns_our_package(start, tmp_path, monkeypatch):
     metadata = tmp_path / "site" / "workers-0.1.dist-info"
     metadata.mkdir(parents=True)
+    (metadata.parent / "workers").mkdir()
     (metadata / "METADATA").write_text("Name: workers\nVersion: 0.1\n")
     (metadata / "top_level.txt").write_text("workers\n")
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
