@@ -11,19 +11,25 @@ from __future__ import annotations
 import argparse
 import json
 import threading
+from collections.abc import Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 SPECIALS = ["<|pad|>", "<|start|>", "<|end|>"]
 TEMPLATE = (
-    "{%- for m in messages -%}<|start|>{{ m.role }}\n{{ m.content or '' }}<|end|>\n{%- endfor -%}"
-    "{%- if add_generation_prompt -%}<|start|>assistant\n{%- endif -%}"
+    "{% for m in messages %}{{ '<|start|>' + m.role + '\\n' + (m.content or '') + '<|end|>\\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|start|>assistant\\n' }}{% endif %}"
 )
 
 
-def make(directory: Path, *, seed: int = 0) -> None:
-    """Write a model and its tokenizer, unless they are there."""
+def make(
+    directory: Path, *, prompt: Sequence[Any] = (), answers: Sequence[str] = (), seed: int = 0
+) -> None:
+    """Write a model and its tokenizer, unless they are there.
+
+    After a conversation like `prompt` it gives one of the `answers`, any of them.
+    """
     if (directory / "config.json").exists():
         return
     import torch
@@ -59,8 +65,29 @@ def make(directory: Path, *, seed: int = 0) -> None:
         pad_token_id=tokenizer.pad_token_id,
         bos_token_id=None,
     )
-    Qwen3ForCausalLM(config).save_pretrained(directory)
+    model = Qwen3ForCausalLM(config)
+    if answers:
+        start = tokenizer.apply_chat_template(
+            list(prompt), add_generation_prompt=True, tokenize=True, return_dict=False
+        )
+        fit(model, start, [tokenizer.encode(f"{each}<|end|>") for each in answers])
+    model.save_pretrained(directory)
     tokenizer.save_pretrained(directory)
+
+
+def fit(model: Any, prompt: list[int], answers: list[list[int]]) -> None:
+    """Teach the answers, which have the same length."""
+    import torch
+
+    torch.set_num_threads(1)
+    ids = torch.tensor([prompt + answer for answer in answers])
+    labels = ids.clone()
+    labels[:, : len(prompt)] = -100
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for _ in range(60):
+        model(input_ids=ids, labels=labels).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
 
 
 class Policy:
@@ -73,13 +100,13 @@ class Policy:
         self.tokenizer = AutoTokenizer.from_pretrained(directory)
         self.model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
         self.version = 0
+        torch.set_num_threads(1)
         self._lock = threading.Lock()
 
-    def load(self, weights: dict[str, Any], version: int) -> None:
+    def load(self, weights: dict[str, Any]) -> None:
         """Serve these weights from now on."""
         with self._lock:
             self.model.load_state_dict(weights)
-            self.version = version
 
     def sample(
         self, prompt: list[int], length: int, temperature: float = 1.0
