@@ -1,11 +1,14 @@
 """GRPO with TRL on a run of gsm8k whose workers are elsewhere.
 
-    python -m producers.gsm8k --dataset openai/gsm8k:main --items all --run-id gsm8k1 --enqueue \\
+    python -m producers.gsm8k --dataset openai/gsm8k:main --items all --run-id gsm8k1 \\
         --group-size 8 --agent openai --model MODEL --base-url http://127.0.0.1:8000/v1 \\
         --agent-param token_ids=true
-    python examples/trl_grpo_gsm8k.py --run gsm8k1 --model MODEL --groups 4
+    python examples/trl_grpo_gsm8k.py --run gsm8k1 --model MODEL --groups 4 \\
+        --vllm http://127.0.0.1:8000
 
-`--demo` needs none of that: it samples sums with a tiny model on the CPU, and trains that.
+TRL brings the weights of each step to that vLLM. Without `--vllm` the sampling model stays as it
+was, and its logprobs are ignored. `--demo` needs none of that: a tiny model guesses sums on the
+CPU, and is trained on them.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ def main() -> None:
     parser.add_argument("--groups", type=int, default=2, help="per step and process")
     parser.add_argument("--group-size", type=int, default=8)
     parser.add_argument("--max-tokens", type=int, default=8192, help="of a row")
+    parser.add_argument("--vllm", metavar="URL", help="server that samples")
     parser.add_argument("--demo", action="store_true", help="everything on this machine")
     given = parser.parse_args()
     if not given.demo:
@@ -45,8 +49,7 @@ def main() -> None:
 def train(given: argparse.Namespace, url: str | None) -> None:
     """Train until `--steps`; Redis is `HERMES_QUEUE_REDIS_URL` without `url`."""
     options = {"run": given.run, "directory": given.out, "group_size": given.group_size}
-    # This trainer does not correct for older weights: no group may be older than one version.
-    with Feed("grpo", max_lag=1, url=url, **options) as feed:
+    with Feed("grpo", max_lag=4, url=url, **options) as feed:
         rollout = QueueRollout(feed, max_tokens=given.max_tokens, idle_timeout_s=3600)
         slots = {"prompt": [f"slot {n}" for n in range(given.steps * given.groups)]}
         trainer = GRPOTrainer(
@@ -59,6 +62,9 @@ def train(given: argparse.Namespace, url: str | None) -> None:
                 learning_rate=1e-3 if given.demo else 1e-6,
                 num_generations=given.group_size,
                 per_device_train_batch_size=given.groups * given.group_size,
+                use_vllm=bool(given.vllm),
+                vllm_mode="server",
+                vllm_server_base_url=given.vllm,
                 use_cpu=given.demo,
                 bf16=not given.demo,
                 model_init_kwargs={"dtype": "float32" if given.demo else "bfloat16"},

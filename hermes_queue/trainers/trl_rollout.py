@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hermes_queue.disk.durable import sync_tree
-from hermes_queue.errors import ConfigurationError
+from hermes_queue.errors import ConfigurationError, RedisUnavailable
 from hermes_queue.results.blocking import HeldGroup
 from hermes_queue.trainers.feed import Feed
 from hermes_queue.trainers.rows import Row, RowRefused, rows_of
@@ -28,7 +28,8 @@ class QueueRollout:
 
     Give the trainer `rollout_func=rollout`, `reward_funcs=score` and
     `callbacks=[rollout.callback]`, and a dataset of as many numbered prompts as there are groups to
-    train on: their text is not used.
+    train on: their text is not used. With `use_vllm`, TRL brings the weights of each step to vLLM,
+    and the run's policy version follows; otherwise call `feed.published` when new weights are live.
 
     Args:
         feed: None in every process but rank 0, which reads for all.
@@ -57,9 +58,9 @@ class QueueRollout:
         """What TRL calls with the prompts of one process, each `num_generations` times."""
         if not trainer.model.training:
             raise ConfigurationError("groups of a run are no evaluation: set eval_strategy='no'")
-        rows = self._share(trainer.accelerator, len(prompts), trainer.num_generations)
         if self._feed is not None:
-            self._after_sync(trainer)
+            self._publish(self._feed, trainer)
+        rows = self._share(trainer.accelerator, len(prompts), trainer.num_generations)
         return {
             "prompt_ids": [list(row.ids[: row.cut]) for row in rows],
             "completion_ids": [list(row.ids[row.cut :]) for row in rows],
@@ -90,17 +91,23 @@ class QueueRollout:
         rank: int = accelerator.process_index
         return list(sent[0][rank * count : (rank + 1) * count])
 
-    def _after_sync(self, trainer: Any) -> None:
+    def _publish(self, feed: Feed, trainer: Any) -> None:
+        """Set the policy version if TRL has just brought the weights to vLLM."""
+        if trainer.use_vllm:
+            try:
+                feed.published(trainer.state.global_step)
+            except RedisUnavailable as error:
+                # The next version tells it as well.
+                logger.warning("policy version not set: %s", error, extra={"action": "redis_wait"})
         corrects = trainer.use_vllm and trainer.vllm_importance_sampling_correction
-        if self._feed is not None and self._feed.options.max_lag != 0 and not corrects:
-            if not self._warned:
-                logger.warning(
-                    "GRPOTrainer ignores the sampler's logprobs without use_vllm and "
-                    "vllm_importance_sampling_correction: groups of older weights are trained as "
-                    "if these weights had sampled them. Use AsyncGRPOTrainer, or max_lag=0",
-                    extra={"action": "logprobs_ignored"},
-                )
+        if feed.options.max_lag != 0 and not corrects and not self._warned:
             self._warned = True
+            logger.warning(
+                "GRPOTrainer ignores the sampler's logprobs without use_vllm and "
+                "vllm_importance_sampling_correction: groups of older weights are trained as if "
+                "these weights had sampled them. Use AsyncGRPOTrainer, or max_lag=0",
+                extra={"action": "logprobs_ignored"},
+            )
 
     def _prepare(self, args: Any, _state: Any) -> None:
         if self._feed is None:

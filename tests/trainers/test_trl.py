@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -13,7 +15,7 @@ from typing import Any
 import pytest
 from ledger_steps import begin, enqueue
 from ledger_steps import publish as publish_record
-from records import make_job, make_record
+from records import make_job, make_record, published_records
 from redis_server import RedisServer
 from worker_process import WorkerProcess, closing_workers, wait_until
 
@@ -159,6 +161,57 @@ def test_the_trainer_computes_the_logprobs_that_were_sampled(ledger, trainer, po
     assert ratios[0] == pytest.approx(1.0, abs=1e-4)
     assert abs(ratios[-1] - 1.0) > 1e-4  # the weights have moved, and the groups have not
     assert [len(line["groups"]) for line in trainer.journal] == [2] * STEPS
+    # Versions count weights that are live: after the last step too, or before it.
+    assert version_of(ledger, "rl") == {"async": STEPS + 1, "sync": STEPS - 1}[mode]
+
+
+def example(name: str, *arguments: object, cache: Path) -> str:
+    """Run a script of examples/; returns what it printed."""
+    command = [sys.executable, str(EXAMPLES / name), *map(str, arguments)]
+    env = {"PATH": "/usr/bin:/bin", "HF_HUB_OFFLINE": "1", "HERMES_QUEUE_PATHS_CACHE": str(cache)}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=500, env=env)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def test_fine_tuning_has_the_loss_of_what_was_sampled(ledger, policy, model, tmp_path, capsys):
+    publish_two_turns(ledger, policy)
+    rows = tmp_path / "sft.jsonl"
+    sink = [str(Path(sys.executable).with_name("hermes-queue")), "sink", "tokens", "--quiet"]
+    command = [*sink, "--out", str(rows), "--run", "rl", "--idle-timeout", "2"]
+    env = {"HERMES_QUEUE_REDIS_URL": ledger.url, "PATH": "/usr/bin:/bin"}
+    subprocess.run(command, check=True, env=env, timeout=100)
+    ids = [json.loads(line)["input_ids"] for line in rows.read_text().splitlines()]
+    sampled = [
+        logprob
+        for record in published_records(ledger)
+        for sequence in record.sequences or ()
+        for logprob in itertools.compress(sequence.logprobs, sequence.loss_mask)
+    ]
+    assert len(ids) == GROUPS * SIZE
+    flags = ["--model", model, "--steps", 2, "--batch", len(ids), "--cpu", "--out", tmp_path / "o"]
+    printed = example("sft_from_run.py", rows, *flags, cache=tmp_path / "cache")
+    losses = [float(loss) for loss in re.findall(r"^step .* loss (\S+)$", printed, re.MULTILINE)]
+    with capsys.disabled():
+        print(f"\nSFT: losses {losses}, sampled {-sum(sampled) / len(sampled):.6f}")
+    assert losses[0] == pytest.approx(-sum(sampled) / len(sampled), abs=1e-3)
+    assert losses[1] < losses[0]
+
+
+def test_the_on_policy_example_trains_publishes_and_goes_on(tmp_path, capsys):
+    flags = ["--out", tmp_path / "out", "--run", f"op-{tmp_path.name}", "--steps"]
+    first = example("on_policy_trl.py", *flags, 5, cache=tmp_path / "cache")
+    assert "policy version 4, 10 groups trained" in first
+    again = example("on_policy_trl.py", *flags, 7, cache=tmp_path / "cache")
+    assert "policy version 6, 4 groups trained" in again
+    with capsys.disabled():
+        print("\n" + again)
+
+
+def test_the_gsm8k_example_trains_on_sums(tmp_path):
+    flags = ["--demo", "--steps", 4, "--out", tmp_path / "out", "--run", f"gs-{tmp_path.name}"]
+    printed = example("trl_grpo_gsm8k.py", *flags, cache=tmp_path / "cache")
+    assert "4 steps; FeedCounts(taken=8, trained=8, saved=8, " in printed
 
 
 @pytest.fixture
@@ -218,6 +271,6 @@ def test_every_group_is_once_in_the_weights_whatever_is_killed(
     assert trainer.log["recognised"] == 4  # of steps 3 and 4, whose checkpoint was not reported
     assert ledger.client.xpending("hq:results", "trainer")["pending"] == 0
     with capsys.disabled():
-        print(f"\n{mode}: {GROUPS} groups in {STEPS} steps, {trainer.log['cpu_s']:.0f} s of CPU")
+        print(f"\n{mode}: {GROUPS} groups in {STEPS} steps, {trainer.log['cpu_s']:.2f} s of CPU")
     if mode == "async":
         assert version_of(ledger, "rl") >= STEPS
