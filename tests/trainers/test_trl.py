@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -165,6 +166,14 @@ def test_the_trainer_computes_the_logprobs_that_were_sampled(ledger, trainer, po
     assert version_of(ledger, "rl") == {"async": STEPS + 1, "sync": STEPS - 1}[mode]
 
 
+@pytest.fixture
+def cache() -> Iterator[Path]:
+    """A cache that the users of slots can reach, which pytest's directories are not."""
+    with tempfile.TemporaryDirectory(prefix="hq-cache-", dir="/var/tmp") as made:
+        Path(made).chmod(0o711)
+        yield Path(made)
+
+
 def example(name: str, *arguments: object, cache: Path) -> str:
     """Run a script of examples/; returns what it printed."""
     command = [sys.executable, str(EXAMPLES / name), *map(str, arguments)]
@@ -174,7 +183,9 @@ def example(name: str, *arguments: object, cache: Path) -> str:
     return done.stdout
 
 
-def test_fine_tuning_has_the_loss_of_what_was_sampled(ledger, policy, model, tmp_path, capsys):
+def test_fine_tuning_has_the_loss_of_what_was_sampled(
+    ledger, policy, model, tmp_path, cache, capsys
+):
     publish_two_turns(ledger, policy)
     rows = tmp_path / "sft.jsonl"
     sink = [str(Path(sys.executable).with_name("hermes-queue")), "sink", "tokens", "--quiet"]
@@ -190,7 +201,7 @@ def test_fine_tuning_has_the_loss_of_what_was_sampled(ledger, policy, model, tmp
     ]
     assert len(ids) == GROUPS * SIZE
     flags = ["--model", model, "--steps", 2, "--batch", len(ids), "--cpu", "--out", tmp_path / "o"]
-    printed = example("sft_from_run.py", rows, *flags, cache=tmp_path / "cache")
+    printed = example("sft_from_run.py", rows, *flags, cache=cache)
     losses = [float(loss) for loss in re.findall(r"^step .* loss (\S+)$", printed, re.MULTILINE)]
     with capsys.disabled():
         print(f"\nSFT: losses {losses}, sampled {-sum(sampled) / len(sampled):.6f}")
@@ -198,19 +209,19 @@ def test_fine_tuning_has_the_loss_of_what_was_sampled(ledger, policy, model, tmp
     assert losses[1] < losses[0]
 
 
-def test_the_on_policy_example_trains_publishes_and_goes_on(tmp_path, capsys):
+def test_the_on_policy_example_trains_publishes_and_goes_on(tmp_path, cache, capsys):
     flags = ["--out", tmp_path / "out", "--run", f"op-{tmp_path.name}", "--steps"]
-    first = example("on_policy_trl.py", *flags, 5, cache=tmp_path / "cache")
+    first = example("on_policy_trl.py", *flags, 5, cache=cache)
     assert "policy version 4, 10 groups trained" in first
-    again = example("on_policy_trl.py", *flags, 7, cache=tmp_path / "cache")
+    again = example("on_policy_trl.py", *flags, 7, cache=cache)
     assert "policy version 6, 4 groups trained" in again
     with capsys.disabled():
         print("\n" + again)
 
 
-def test_the_gsm8k_example_trains_on_sums(tmp_path):
+def test_the_gsm8k_example_trains_on_sums(tmp_path, cache):
     flags = ["--demo", "--steps", 4, "--out", tmp_path / "out", "--run", f"gs-{tmp_path.name}"]
-    printed = example("trl_grpo_gsm8k.py", *flags, cache=tmp_path / "cache")
+    printed = example("trl_grpo_gsm8k.py", *flags, cache=cache)
     assert "4 steps; FeedCounts(taken=8, trained=8, saved=8, " in printed
 
 
