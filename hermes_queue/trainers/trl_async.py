@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from hermes_queue.errors import ConfigurationError, RedisUnavailable
-from hermes_queue.models import ScoredTrajectory
 from hermes_queue.results.blocking import HeldGroup
 from hermes_queue.trainers.feed import Feed
 from hermes_queue.trainers.rows import Advantage, Row
@@ -113,13 +112,15 @@ class QueueWorker:
         from trl.experimental.async_grpo.async_rollout_worker import RolloutSample
 
         now = (self._feed.version or 0) - (self._offset or 0)
-        members = {member.trajectory_id: member for member in group.members}
+        texts = {
+            member.trajectory_id: [each.model_dump(exclude_none=True) for each in member.messages]
+            for member in group.members
+        }
         number = next(self._numbers)
         for row in rows:
-            prompt, completion = _messages(members[row.trajectory_id])
             yield RolloutSample(
-                prompt=prompt,
-                completion=completion,
+                prompt=[],
+                completion=texts[row.trajectory_id],  # for the traces that TRL logs
                 input_ids=numpy.asarray(row.ids, dtype=numpy.int64),
                 completion_mask=numpy.asarray(row.mask, dtype=numpy.int64),
                 old_log_probs=numpy.asarray(row.logprobs, dtype=numpy.float32),
@@ -135,27 +136,20 @@ class QueueWorker:
         samples *= args.gradient_accumulation_steps
         bounded = given.max_lag is not None and given.on_stale == "drop"
         staleness = given.max_lag + 1 if bounded and given.max_lag is not None else UNBOUNDED
-        problems = (
-            (
-                samples % given.group_size,
-                f"{samples} samples per step do not hold whole groups of {given.group_size}: "
-                "change gradient_accumulation_steps",
-            ),
-            (
-                args.token_budget != 0,
-                "batches by tokens split groups between steps: set token_budget=0, and bound rows "
-                "by max_tokens of QueueWorker",
-            ),
-            (
-                args.max_staleness < staleness,
-                "TRL would drop single samples of groups that the feed lets pass: set "
-                f"max_staleness={staleness}",
-            ),
-            (args.max_steps <= 0, "a queue has no length: set max_steps"),
+        wrong = (
+            samples % given.group_size
+            and f"{samples} samples per step do not hold whole groups of {given.group_size}: "
+            "change gradient_accumulation_steps",
+            args.token_budget != 0
+            and "batches by tokens split groups between steps: set token_budget=0, and bound rows "
+            "by max_tokens of QueueWorker",
+            args.max_staleness < staleness
+            and "TRL would drop single samples of groups that the feed lets pass: set "
+            f"max_staleness={staleness}",
+            args.max_steps <= 0 and "a queue has no length: set max_steps",
         )
-        for wrong, fix in problems:
-            if wrong:
-                raise ConfigurationError(fix)
+        if found := [each for each in wrong if each]:
+            raise ConfigurationError("; ".join(map(str, found)))
         self._options["temperature"] = args.temperature
         self._groups_per_step = samples // given.group_size
         self._wanted = (args.max_steps - state.global_step) * self._groups_per_step
@@ -175,11 +169,3 @@ class NoWeightTransfer:
     def send_weights(self, iterator: Iterator[tuple[str, Any]]) -> None:
         """Let the other ranks take part in gathering the weights, and drop them."""
         deque(iterator, maxlen=0)
-
-
-def _messages(member: ScoredTrajectory) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Prompt and completion, for the traces that TRL logs."""
-    messages = [each.model_dump(mode="json", exclude_none=True) for each in member.messages]
-    roles = [each.get("role") for each in messages]
-    cut = roles.index("assistant") if "assistant" in roles else len(roles)
-    return messages[:cut], messages[cut:]
