@@ -265,9 +265,12 @@ def test_every_group_is_once_in_the_weights_whatever_is_killed(
         trainer.wait(first, "trained:3")
         assert [line["step"] for line in trainer.journal] == [1, 2, 3]
 
-        second = trainer.start(mode, "checkpoint:4")
+        gate = trainer.directory / "gate"
+        gate.touch()
+        second = trainer.start(mode, "checkpoint:4", "--wait", str(gate))
         wait_until("the trainer has begun", lambda: len(trainer.journal) < 3, timeout_s=400)
         redis_server.kill9()
+        gate.unlink()
         redis_server.start()
         trainer.wait(second, "checkpoint:4")
         assert [line["step"] for line in trainer.journal] == [1, 2, 3, 4]

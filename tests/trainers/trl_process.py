@@ -1,6 +1,6 @@
 """A TRL trainer of the tiny model on a feed, for tests that kill it.
 
-    trl_process.py sync|async DIRECTORY --steps 6 [--kill POINT] [--vllm]
+    trl_process.py sync|async DIRECTORY --steps 6 [--kill POINT] [--wait FILE] [--vllm]
 
 DIRECTORY/model is what it begins with, DIRECTORY/out its checkpoints, from the newest of which it
 goes on. It kills itself with SIGKILL at POINT: `trained:3` (journaled, no checkpoint yet) or
@@ -34,9 +34,14 @@ ROWS_PER_STEP = GROUP_SIZE * GROUPS_PER_STEP
 class KilledFeed(Feed):
     """Dies on purpose."""
 
-    def __init__(self, kill: str, **options: Any) -> None:
+    def __init__(self, kill: str, wait: Path | None, **options: Any) -> None:
         super().__init__("trainer", group_size=GROUP_SIZE, min_std=None, **options)
-        self._kill = kill
+        self._kill, self._wait = kill, wait
+
+    def take(self, groups: int, *, timeout_s: float | None = None) -> Any:
+        while self._wait is not None and self._wait.exists():
+            time.sleep(0.05)
+        return super().take(groups, timeout_s=timeout_s)
 
     def trained(self, step: int, groups: Any) -> None:
         super().trained(step, groups)
@@ -124,6 +129,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--run", default="rl")
     parser.add_argument("--kill", default="")
+    parser.add_argument("--wait", type=Path, help="take no group while this file exists")
     parser.add_argument("--idle", type=float, default=300.0)
     parser.add_argument("--vllm", action="store_true", help="sync: use the sampler's logprobs")
     given = parser.parse_args()
@@ -147,7 +153,7 @@ def main() -> None:
     }
     slots = Dataset.from_dict({"prompt": [f"slot {n}" for n in range(64)]})
     model = str(given.directory / "model")
-    with KilledFeed(given.kill, run=given.run, directory=out) as feed:
+    with KilledFeed(given.kill, given.wait, run=given.run, directory=out) as feed:
         if given.mode == "async":
             trainer, rows = asynchronous(feed, model, slots, common, given.idle)
         else:
