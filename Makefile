@@ -23,17 +23,19 @@ EPISODES ?= 100
 HARBOR_SANDBOX ?= local
 LIVE_TESTS ?= tests/live
 SEED ?= 1
+# Adapters of hermes_queue/trainers whose trainer has a lock; make test-trainers NAME=trl
+NAME := $(patsubst requirements/trainers-%.txt,%,$(wildcard requirements/trainers-*.txt))
 
 BIN := $(VENV)/bin
 UV ?= $(BIN)/uv
 PACKAGES := hermes_queue workers producers envs
 COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-annotate --custom-compile-command "make lock"
-SLOW := test-exhaustive|test-images|test-agents|test-engines|test-engine-kill|test-harbor|tamper|validate|chaos|datasets|test-atropos|test-prometheus|test-compose|test-image|test-flower|test-pages|test-gvisor|test-modal-docker|test-modal-oldest|test-aimock|test-vllm|test-sglang|soak
+SLOW := test-exhaustive|test-images|test-agents|test-engines|test-engine-kill|test-harbor|test-trainers|tamper|validate|chaos|datasets|test-atropos|test-prometheus|test-compose|test-image|test-flower|test-pages|test-gvisor|test-modal-docker|test-modal-oldest|test-aimock|test-vllm|test-sglang|soak
 RUN_EXTRAS := --extra producer --extra worker --extra local --extra images
 
 .PHONY: .engine-docker .engine-podman help demo test test-all test-exhaustive test-agents test-engines test-engine-kill test-harbor test-aimock test-atropos test-compose test-flower test-image test-images test-modal-oldest test-pages test-prometheus \
-	test-gvisor test-modal-docker test-sglang test-vllm validate tamper chaos datasets lint audit sbom format bench soak lock lock-programs docs site clean redis
+	test-gvisor test-modal-docker test-sglang test-trainers test-vllm validate tamper chaos datasets lint audit sbom format bench soak lock lock-programs lock-trainers docs site clean redis
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 20
@@ -111,6 +113,12 @@ test-sglang: $(VENV)/.dev $(LIVE)/model/.made $(LIVE)/program-model/.made ## The
 	PYTHON=$(PYTHON) bash tests/live/install_sglang.sh $(LIVE)/sglang $(LIVE)/vllm
 	$(BIN)/python -m pytest $(LIVE_TESTS) --server sglang --server-venv $(LIVE)/sglang \
 		--model-dir $(LIVE)/model --program-model-dir $(LIVE)/program-model --episodes $(EPISODES)
+
+# An environment for each: they want different versions of the same packages.
+test-trainers: redis $(NAME:%=$(VENV)-trainers-%/.made) ## Real optimiser steps, and kills, with the trainers that have an adapter (1.5 GB for NAME=trl, CPU)
+	@for name in $(NAME); do \
+		$(VENV)-trainers-$$name/bin/python -m pytest -rs tests/trainers/test_$$name.py $(if $(TESTS_OF),-k '$(TESTS_OF)'); \
+	done
 
 validate: $(VENV)/.run ## Oracle 1.0 and nop 0.0 on every bundled row, on each Python there is
 	@for version in $(PYTHONS); do \
@@ -212,8 +220,16 @@ lock-programs: ## Resolve the locks of the bundled agent programs anew
 			$$input -o $$program.lock; \
 	done
 
+lock-trainers: ## Resolve the locks of the trainers' environments anew
+	for input in $(if $(filter command line,$(origin NAME)),$(NAME:%=requirements/trainers-%.in),requirements/trainers-*.in); do \
+		python=$$(sed -n 's/^# Python //p' $$input); \
+		$(subst --python-version 3.11,--python-version $${python:-3.11},$(subst "make lock","make lock-trainers",$(COMPILE))) \
+			--upgrade --no-emit-package torch --extra producer --extra worker --extra local --group build \
+			pyproject.toml requirements/trainers.in $$input -o $${input%.in}.txt; \
+	done
+
 clean: ## Remove the virtual environment and everything generated (not your caches and results)
-	rm -rf $(VENV) $(VENV)-modal-oldest $(VENV)-peers $(LIVE) dist build site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) $(VENV)-modal-oldest $(VENV)-peers $(VENV)-trainers-* $(LIVE) dist build site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 redis: ## A second Redis version for the tests, from Debian (does nothing without root)
@@ -230,6 +246,10 @@ $(BIN)/python:
 
 $(VENV)/.run: requirements/run.txt pyproject.toml | $(BIN)/python
 	bash requirements/install.sh $(BIN)/python requirements/run.txt
+	@touch $@
+
+$(VENV)-trainers-%/.made: requirements/trainers-%.txt requirements/install_trainer.sh pyproject.toml
+	PYTHON=$(PYTHON) bash requirements/install_trainer.sh $* $(@D)
 	@touch $@
 
 # --- the servers of test-vllm and test-sglang, and the model that they serve --------------

@@ -29,7 +29,7 @@ class TrainerVersion:
     install: str = ""
     """What to install; "" = `package==version`."""
     uses: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Fields of types and parameters of functions that the adapter uses, by `module:name`."""
+    """Fields and methods of types and parameters that the adapter uses, by `module:name`."""
 
     @property
     def requirement(self) -> str:
@@ -37,7 +37,38 @@ class TrainerVersion:
         return self.install or f"{self.package}=={self.version}"
 
 
-TRAINERS: Mapping[str, TrainerVersion] = {}
+TRAINERS: Mapping[str, TrainerVersion] = {
+    "trl_async": TrainerVersion(
+        "trl",
+        "1.16.0",
+        uses={
+            "trl.experimental.async_grpo.async_rollout_worker:RolloutSample": (
+                *("prompt", "completion", "input_ids", "completion_mask", "old_log_probs"),
+                *("advantage", "model_version", "group_id", "metrics"),
+            ),
+            "trl.experimental.async_grpo.async_grpo_trainer:RolloutWorkerProtocol": (
+                *("rollout_buffer", "metrics_queue", "start", "stop", "update_model_version"),
+                "check_health",
+            ),
+            "trl.experimental.async_grpo.async_grpo_trainer:WeightTransferProtocol": (
+                *("init_weight_transfer", "pause", "send_weights", "resume", "destroy"),
+            ),
+            "trl.experimental.async_grpo:AsyncGRPOTrainer": ("rollout_worker", "weight_transfer"),
+            "trl.experimental.async_grpo:AsyncGRPOConfig": ("max_staleness", "token_budget"),
+        },
+    ),
+    "trl_rollout": TrainerVersion(
+        "trl",
+        "1.16.0",
+        uses={
+            "trl:GRPOTrainer": ("rollout_func",),
+            "trl:GRPOConfig": (
+                *("num_generations", "temperature", "use_vllm"),
+                "vllm_importance_sampling_correction",
+            ),
+        },
+    ),
+}
 """By the name of the adapter's module."""
 
 
@@ -91,10 +122,13 @@ def missing(tested: TrainerVersion) -> list[str]:
 
 
 def _names(found: object) -> frozenset[str]:
-    """Fields and methods of a type, or parameters of a function."""
+    """Fields, methods and parameters of a type, or parameters of a function."""
+    try:
+        names = {*inspect.signature(found).parameters} if callable(found) else set[str]()
+    except (TypeError, ValueError):
+        names = set[str]()  # written in C
     if not isinstance(found, type):
-        return frozenset(inspect.signature(found).parameters) if callable(found) else frozenset()
-    names = set[str]()
+        return frozenset(names)
     for base in found.__mro__[:-1]:
         names |= {*vars(base), *vars(base).get("__annotations__", ())}
     return frozenset(name for name in names if not name.startswith("_"))

@@ -20,6 +20,12 @@ import pytest
 import yaml
 from pages import PAGES, Block, all_blocks, blocks, page_id
 
+from hermes_queue.trainers.versions import TRAINERS as ADAPTERS
+
+TRAINERS = {"datasets", "peft", "torch", "transformers"} | {
+    each.package.replace("-", "_") for each in ADAPTERS.values()
+}
+"""Packages that an environment of trainers has, see docs/trainer-adapters.md."""
 LANGUAGES = {"sh", "python", "text", "json", "jsonl", "toml", "yaml", "ini", "promql"}
 PYTHON = all_blocks("python")
 
@@ -46,8 +52,13 @@ def unresolved(block: Block) -> list[str]:
     wrong = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            wrong += [a.name for a in node.names if importlib.util.find_spec(a.name) is None]
-        if isinstance(node, ast.ImportFrom) and node.module not in files:
+            ours = [a.name for a in node.names if a.name.partition(".")[0] not in TRAINERS]
+            wrong += [name for name in ours if importlib.util.find_spec(name) is None]
+        if (
+            isinstance(node, ast.ImportFrom)
+            and node.module not in files
+            and str(node.module).partition(".")[0] not in TRAINERS
+        ):
             module = importlib.import_module(str(node.module))
             wrong += [
                 alias.name

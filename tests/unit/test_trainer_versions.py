@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.trainers import versions
 from hermes_queue.trainers.versions import TRAINERS, TrainerVersion, check
 
+ROOT = Path(__file__).parents[2]
 ROW = "hermes_queue.trainers.rows:Row"
 ROWS_OF = "hermes_queue.trainers.rows:rows_of"
 
@@ -41,6 +45,12 @@ def test_a_newer_version_that_differs_is_refused_with_what_changed(tested) -> No
     assert text.endswith("Install 'pydantic==0.1'")
 
 
+def test_parameters_of_a_constructor_count_as_fields(tested) -> None:
+    tested(uses={"hermes_queue.trainers.journal:StepJournal": ("directory", "add", "folder")})
+    with pytest.raises(ConfigurationError, match="StepJournal has no folder; it has add"):
+        check("mine")
+
+
 def test_a_package_that_is_not_installed_is_named_with_the_command(tested) -> None:
     tested(package="no-such-trainer", version="1.2")
     with pytest.raises(ConfigurationError, match=r"pip install 'no-such-trainer==1\.2'"):
@@ -51,3 +61,24 @@ def test_an_unknown_adapter_is_answered_with_those_there_are() -> None:
     with pytest.raises(ValueError, match="no adapter 'typo'; there are"):
         check("typo")
     assert all(each.version for each in TRAINERS.values())
+
+
+def test_the_documented_versions_are_those_of_the_table() -> None:
+    page = (ROOT / "docs" / "trainer-adapters.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| (\S+) \| (\S+) \|", page, re.MULTILINE)
+    assert {name: (package, version) for name, package, version in rows} == {
+        name: (each.package, each.version) for name, each in TRAINERS.items()
+    }
+    assert [name for name, _, _ in rows] == sorted(TRAINERS) == list(TRAINERS)
+
+
+def test_the_environments_of_the_tests_have_the_versions_of_the_table() -> None:
+    locked = {
+        found[1]: found[2]
+        for path in sorted((ROOT / "requirements").glob("trainers-*.txt"))
+        for found in re.finditer(r"^([\w.-]+)==(\S+)", path.read_text(), re.MULTILINE)
+        if found[1] in {each.package for each in TRAINERS.values()}
+    }
+    tested = {each.package: each.version for each in TRAINERS.values()}
+    assert locked == {package: tested[package] for package in locked}
+    assert locked.keys() >= {"trl"}
