@@ -258,13 +258,23 @@ class Feed:
         Raises:
             RedisUnavailable: the version may or may not be set; repeat the call.
         """
+        shifted = self.numbered(version)
+        set_version(self._ledger, self.options.run, shifted)
+        self._version = shifted
+        return shifted
+
+    def numbered(self, version: int) -> int:
+        """The policy version that `published(version)` will set; for weights named by it.
+
+        Raises:
+            RedisUnavailable: call it again.
+        """
         before = version_of(self._ledger, self.options.run)
         first = self._offset is None
         offset = self._offset or 0
         if before is not None and (version + offset < before or (first and version <= before)):
             offset = before + 1 - version
-        set_version(self._ledger, self.options.run, version + offset)
-        self._offset, self._version = offset, version + offset
+        self._offset = offset
         return version + offset
 
     def close(self) -> None:

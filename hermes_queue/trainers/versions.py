@@ -38,6 +38,18 @@ class TrainerVersion:
 
 
 TRAINERS: Mapping[str, TrainerVersion] = {
+    "tinker": TrainerVersion(
+        "tinker",
+        "0.38.0",
+        uses={
+            "tinker:AdamParams": ("learning_rate",),
+            "tinker:Datum": ("model_input", "loss_fn_inputs"),
+            "tinker:ModelInput": ("from_ints",),
+            "tinker:TrainingClient": (
+                *("forward_backward", "optim_step", "save_state", "save_weights_for_sampler"),
+            ),
+        },
+    ),
     "trl_async": TrainerVersion(
         "trl",
         "1.16.0",

@@ -54,14 +54,18 @@ def member(
     mode: str | None = "processed_logprobs",
     version: str | None = None,
     parts: Sequence[Part] = TWO_TURNS,
+    tokens: Sequence[TokenSequence] = (),
 ) -> ScoredTrajectory:
-    """A trajectory whose turns and sequences agree; its policy version is `step-<sample + 3>`."""
+    """A trajectory whose turns and sequences agree; its policy version is `step-<sample + 3>`.
+
+    Its sequences are `tokens`, or made of `parts`.
+    """
     record = make_record(make_job(instance=instance, sample=sample, size=size), score)
     version = version or f"step-{sample + 3}"
-    found = [sequence(100 * sample + 20 * n + 5, parts) for n in range(sequences)]
+    made = [sequence(100 * sample + 20 * n + 5, parts) for n in range(sequences)]
+    found = [*tokens] or made
     turns = [turn for each in found for turn in _turns(each, mode, version)]
-    made = [each.model_copy(update={"turns": (n,)}) for n, each in enumerate(found)]
-    change = {"turns": tuple(turns), "sequences": tuple(made if sequences > 1 else found)}
+    change = {"turns": tuple(turns), "sequences": tuple(found)}
     return record.model_copy(update={**change, "policy_oldest": version, "policy_newest": version})
 
 
