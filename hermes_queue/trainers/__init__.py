@@ -3,6 +3,7 @@
 feed.py      takes groups, and acknowledges them at the checkpoint
 journal.py   which groups are in the weights of which step
 rows.py      token sequences with advantages, checked
+slime.py     slime's rollout function, data source and rewards
 tinker.py    a training loop for Tinker's SDK and the servers of its protocol
 versions.py  versions of trainers that the adapters were tested with
 window.py    whose turn it is, and how old a group is

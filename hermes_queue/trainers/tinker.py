@@ -7,7 +7,6 @@ journal: a trainer goes on from there, and groups of later steps are trained aga
 from __future__ import annotations
 
 import asyncio
-import importlib
 import json
 import math
 import time
@@ -65,7 +64,8 @@ def datums(given: Iterable[Row | TrajectoryGroup], **options: Any) -> list[Any]:
         RowRefused: a group is unfit.
         ValueError: a row without an advantage.
     """
-    tinker = importlib.import_module("tinker")
+    import tinker
+
     made = []
     for each in given:
         for row in [each] if isinstance(each, Row) else rows_of(each, **options):
@@ -106,7 +106,9 @@ async def train(
     go on with a client from the newest state. Returns the last step.
     """
     check("tinker")
-    params = optimizer or importlib.import_module("tinker").AdamParams()
+    from tinker import AdamParams
+
+    params = optimizer or AdamParams()
     step = saved = resumed.step if resumed else 0
     await asyncio.to_thread(feed.resume, resumed.step if resumed else None)
     while step < steps and (taken := await _take(feed, groups_per_step, patience_s)):

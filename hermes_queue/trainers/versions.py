@@ -38,6 +38,19 @@ class TrainerVersion:
 
 
 TRAINERS: Mapping[str, TrainerVersion] = {
+    "slime": TrainerVersion(
+        "slime",
+        "624b824",
+        install="slime @ git+https://github.com/THUDM/slime@624b824",
+        uses={
+            "slime.rollout.base_types:RolloutFnTrainOutput": ("samples", "metrics"),
+            "slime.utils.types:Sample": (
+                *("group_index", "index", "rollout_id", "tokens", "response_length", "reward"),
+                *("loss_mask", "rollout_log_probs", "weight_versions", "status", "metadata"),
+                "get_reward_value",
+            ),
+        },
+    ),
     "tinker": TrainerVersion(
         "tinker",
         "0.38.0",
