@@ -1,5 +1,6 @@
 """Groups from the results stream into a trainer's steps. Nothing here loads a trainer.
 
+areal.py     a rollout workflow of AReaL
 feed.py      takes groups, and acknowledges them at the checkpoint
 journal.py   which groups are in the weights of which step
 rows.py      token sequences with advantages, checked

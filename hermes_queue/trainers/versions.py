@@ -38,6 +38,9 @@ class TrainerVersion:
 
 
 TRAINERS: Mapping[str, TrainerVersion] = {
+    "areal": TrainerVersion(
+        "areal", "1.0.4", uses={"areal.api.workflow_api:RolloutWorkflow": ("arun_episode",)}
+    ),
     "slime": TrainerVersion(
         "slime",
         "624b824",
