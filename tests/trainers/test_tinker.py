@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import signal
 import subprocess
 import sys
@@ -194,3 +195,18 @@ def test_sampler_paths_have_the_runs_version_after_going_back_to_a_state(
     versions = [version_number(path) for path in server.samplers]
     assert versions == [1, 2, 3, 4, 5, 6, 7]
     assert version_of(ledger, "run") == 7
+
+
+def test_the_example_trains_and_goes_on_from_its_state(ledger, server, tinker_at, tmp_path) -> None:
+    for name in (1, 2, 3):
+        publish_group(ledger, sampled(server, name))
+    example = Path(__file__).parents[2] / "examples" / "tinker_loop.py"
+    options = ["--run", "run", "--model", "bigrams", "--url", tinker_at[1], "--group-size", "4"]
+    known = {"HERMES_QUEUE_REDIS_URL": ledger.url, "TINKER_API_KEY": "tml-local"}
+    for steps in ("1", "3"):
+        command = [sys.executable, str(example), *options, "--groups", "1", "--steps", steps]
+        subprocess.run(
+            [*command, "--out", str(tmp_path)], check=True, timeout=100, env={**os.environ, **known}
+        )
+    weights = server.states[newest_state(tmp_path).path]
+    assert sorted(weights.steps) == [[name] * 4 for name in (1, 2, 3)]
