@@ -10,6 +10,7 @@
     resume.py         continuing trajectories of dead workers
     section.py        what all sections have in common
     store.py          the object store
+    trainer.py        the feed of a trainer that is given none
 
 A section is built where it is used (`RedisSettings()`); nothing is read at import.
 `docs/configuration.md` is generated from these classes.
@@ -39,6 +40,7 @@ from hermes_queue.settings.resume import ResumeSettings
 from hermes_queue.settings.sandbox import LocalSandboxSettings, ModalSettings, SandboxSettings
 from hermes_queue.settings.section import PREFIX, Section
 from hermes_queue.settings.store import StoreSettings
+from hermes_queue.settings.trainer import TrainerSettings
 from hermes_queue.wire.names import check_served_lane
 
 DEFAULT_REDIS_URL = "redis://127.0.0.1:6379/0"
@@ -270,6 +272,7 @@ SECTIONS: tuple[type[BaseSettings], ...] = (
     StoreSettings,
     ArchiveSettings,
     ProducerSettings,
+    TrainerSettings,
     HarborSettings,
     ImageSettings,
     MetricsSettings,
@@ -302,6 +305,7 @@ __all__ = [
     "RetrySettings",
     "SandboxSettings",
     "StoreSettings",
+    "TrainerSettings",
     "WorkerSettings",
     "check_environment",
     "private_directory",

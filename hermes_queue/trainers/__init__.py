@@ -1,8 +1,11 @@
 """Groups from the results stream into a trainer's steps. Importing a module loads no trainer.
 
+areal.py        a rollout workflow of AReaL
 feed.py         takes groups, and acknowledges them at the checkpoint
 journal.py      which groups are in the weights of which step
 rows.py         token sequences with advantages, checked
+slime.py        slime's rollout function, data source and rewards
+tinker.py       a training loop for Tinker's SDK and the servers of its protocol
 trl_async.py    TRL's AsyncGRPOTrainer
 trl_rollout.py  TRL's GRPOTrainer
 versions.py     versions of trainers that the adapters were tested with

@@ -57,6 +57,9 @@ class FeedOptions(BaseModel):
     """Policy versions by which a group may be behind when it is taken; None = no bound."""
     on_stale: Literal["drop", "train"] = "drop"
     """What happens beyond `max_lag`; `train` is for losses that correct it, and only counts."""
+    age: Literal["served", "begun"] = "served"
+    """Which version counts: the one that served a turn, or the run's when the attempt began, for
+    servers whose versions begin anew when they are restarted."""
     window: int = Field(default=0, ge=0)
     """Groups to hold back in memory and hand out by age; 0 keeps the order of the stream."""
     min_std: float | None = MIN_STD
@@ -258,13 +261,23 @@ class Feed:
         Raises:
             RedisUnavailable: the version may or may not be set; repeat the call.
         """
+        shifted = self.numbered(version)
+        set_version(self._ledger, self.options.run, shifted)
+        self._version = shifted
+        return shifted
+
+    def numbered(self, version: int) -> int:
+        """The policy version that `published(version)` will set; for weights named by it.
+
+        Raises:
+            RedisUnavailable: call it again.
+        """
         before = version_of(self._ledger, self.options.run)
         first = self._offset is None
         offset = self._offset or 0
         if before is not None and (version + offset < before or (first and version <= before)):
             offset = before + 1 - version
-        set_version(self._ledger, self.options.run, version + offset)
-        self._offset, self._version = offset, version + offset
+        self._offset = offset
         return version + offset
 
     def close(self) -> None:
@@ -330,7 +343,7 @@ class Feed:
             return
         self._held[name] = [bare]
         self._waiting.add(name)
-        self._window.add(group, Age.of(group))
+        self._window.add(group, Age.of(group, begun=self.options.age == "begun"))
 
     def _is_stale(self, age: Age) -> bool:
         bound, lag = self.options.max_lag, age.lag(self._version)

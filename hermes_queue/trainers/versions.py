@@ -38,6 +38,34 @@ class TrainerVersion:
 
 
 TRAINERS: Mapping[str, TrainerVersion] = {
+    "areal": TrainerVersion(
+        "areal", "1.0.4", uses={"areal.api.workflow_api:RolloutWorkflow": ("arun_episode",)}
+    ),
+    "slime": TrainerVersion(
+        "slime",
+        "624b824",
+        install="slime @ git+https://github.com/THUDM/slime@624b824",
+        uses={
+            "slime.rollout.base_types:RolloutFnTrainOutput": ("samples", "metrics"),
+            "slime.utils.types:Sample": (
+                *("group_index", "index", "rollout_id", "tokens", "response_length", "reward"),
+                *("loss_mask", "rollout_log_probs", "weight_versions", "status", "metadata"),
+                "get_reward_value",
+            ),
+        },
+    ),
+    "tinker": TrainerVersion(
+        "tinker",
+        "0.38.0",
+        uses={
+            "tinker:AdamParams": ("learning_rate",),
+            "tinker:Datum": ("model_input", "loss_fn_inputs"),
+            "tinker:ModelInput": ("from_ints",),
+            "tinker:TrainingClient": (
+                *("forward_backward", "optim_step", "save_state", "save_weights_for_sampler"),
+            ),
+        },
+    ),
     "trl_async": TrainerVersion(
         "trl",
         "1.16.0",

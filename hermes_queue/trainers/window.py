@@ -30,9 +30,14 @@ class Age:
     """When the group was enqueued: Unix seconds, by Redis' clock."""
 
     @classmethod
-    def of(cls, group: TrajectoryGroup) -> Age:
-        """The age of a group whose records are at hand."""
-        versions = [oldest_number(member) for member in group.members]
+    def of(cls, group: TrajectoryGroup, *, begun: bool = False) -> Age:
+        """The age of a group whose records are at hand.
+
+        With `begun`, by the run's version when each attempt began, whatever served it.
+        """
+        versions = [
+            member.policy_begun if begun else oldest_number(member) for member in group.members
+        ]
         known = [version for version in versions if version is not None]
         return cls(min(known, default=None), None not in versions, group.created)
 

@@ -20,7 +20,7 @@ from records import make_job, make_record
 import hermes_queue
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.ledger import Ledger
-from hermes_queue.ledger.policy import version_of
+from hermes_queue.ledger.policy import set_version, version_of
 from hermes_queue.models import make_ids
 from hermes_queue.trainers.feed import Feed
 from hermes_queue.trainers.journal import FILE_NAME
@@ -326,3 +326,11 @@ def test_a_second_trainer_of_a_directory_is_refused(feed):
 def test_an_option_that_does_not_exist_is_refused(feed):
     with pytest.raises(ValidationError, match="allow_evaluation"):
         feed(allow_evaluation=True)
+
+
+def test_weights_may_be_named_by_the_version_that_publishing_them_will_set(ledger, feed) -> None:
+    set_version(ledger, "run", 7)
+    trainer = feed()
+    assert trainer.numbered(1) == 8
+    assert version_of(ledger, "run") == 7
+    assert [trainer.published(1), trainer.numbered(2), trainer.published(2)] == [8, 9, 9]

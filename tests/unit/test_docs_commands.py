@@ -48,6 +48,12 @@ FOREIGN_FLAGS = {
         ("--from", "--chown", "--chmod", "--link", "--mount", "--platform"), "Dockerfile"
     ),
     **dict.fromkeys(("--security", "--parents", "--exclude"), "Dockerfile"),
+    **dict.fromkeys(
+        ("--use-tis", "--use-rollout-logprobs", "--async-save", "--save", "--save-interval"),
+        "slime",
+    ),
+    **dict.fromkeys(("--global-batch-size", "--num-rollout", "--eval-function-path"), "slime"),
+    "--disable-rollout-global-dataset": "slime",
     "--no-deps": "pip",
     "--hash": "pip",
     "--generate-hashes": "uv",

@@ -77,6 +77,11 @@ def test_members_without_a_version_count_from_the_beginning_of_their_attempt():
     assert Age.of(group("7", None, begun=6)).version == 6
 
 
+def test_the_version_at_the_beginning_of_an_attempt_may_count_alone():
+    begun = Age.of(group("step-1", "step-2", begun=6), begun=True)
+    assert (begun.version, begun.certain) == (6, True)
+
+
 def test_a_version_that_nobody_knows_has_no_lag():
     unknown = Age.of(group(None, None))
     assert (unknown.version, unknown.certain, unknown.lag(3)) == (None, False, None)
