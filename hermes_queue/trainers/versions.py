@@ -68,6 +68,23 @@ TRAINERS: Mapping[str, TrainerVersion] = {
             ),
         },
     ),
+    "verl": TrainerVersion(
+        "verl",
+        "0.9.1",
+        uses={
+            "verl.experimental.agent_loop:AgentLoopOutput": (
+                *("prompt_ids", "response_ids", "response_mask", "response_logprobs"),
+                *("reward_score", "num_turns", "metrics", "extra_fields", "as_dict"),
+            ),
+            "verl.trainer.ppo.checkpoint_callback:CheckpointCallback": ("config", "on_save"),
+            "verl.trainer.ppo.v1.replay_buffer:ReplayBufferAsync": (
+                *("max_off_policy_threshold", "sample"),
+            ),
+            "verl.utils.tensordict_utils:list_of_dict_to_tensordict": ("list_of_dicts",),
+            "transfer_queue:kv_batch_put": ("keys", "partition_id", "fields", "tags"),
+            "transfer_queue:kv_put": ("key", "partition_id", "tag"),
+        },
+    ),
 }
 """By the name of the adapter's module."""
 
