@@ -38,6 +38,37 @@ class TrainerVersion:
 
 
 TRAINERS: Mapping[str, TrainerVersion] = {
+    "prime_rl": TrainerVersion(
+        "prime-rl",
+        "0.8.1.dev0",
+        install="git+https://github.com/PrimeIntellect-ai/prime-rl@559b447",
+        uses={
+            "prime_rl.trainer.batch:build_bin_cost": ("model_config",),
+            "prime_rl.trainer.batch:prepare_batch": (
+                *("rollouts", "seq_len", "num_train_workers", "bin_cost", "pad_to_multiple_of"),
+            ),
+            "prime_rl.transports.rollouts:FileSystemMicroBatchSender": (
+                *("output_dir", "data_world_size", "current_step", "send"),
+            ),
+            "prime_rl.transports.rollouts:TrainingSample": (
+                *("token_ids", "mask", "logprobs", "temperatures", "env_name", "advantages"),
+            ),
+        },
+    ),
+    "skyrl": TrainerVersion(
+        "skyrl",
+        "0.3.0",
+        uses={
+            "skyrl.train.generators.base:GeneratorInput": ("trajectory_ids", "batch_metadata"),
+            "skyrl.train.generators.base:GeneratorOutput": (
+                *("prompt_token_ids", "response_ids", "rewards", "loss_masks", "stop_reasons"),
+                *("rollout_metrics", "rollout_logprobs", "trajectory_ids", "is_last_step"),
+            ),
+            "skyrl.train.trainer:RayPPOTrainer": (
+                *("convert_to_training_input", "save_checkpoints", "has_critic", "generator"),
+            ),
+        },
+    ),
     "trl_async": TrainerVersion(
         "trl",
         "1.16.0",

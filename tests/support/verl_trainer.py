@@ -3,10 +3,10 @@
     verl_trainer.py REDIS_URL RAY_ADDRESS DIRECTORY MODE STEPS KILL
 
 Every step trains two groups of two members, every second one is saved. MODE is `sync`, or
-`separate_async` with a batch of prompts submitted ahead and TransferQueue in the checkpoints. What
-is replaced of `PPOTrainer` is `_setup`, which starts GPU workers. KILL is `trained:3` (in the step,
-after the weights changed), `saved:4` (the checkpoint is complete, its callback was not called),
-`ahead:3` (a step that nobody saves, while the next one waits), or "".
+`separate_async`: two updates a step, a batch of prompts submitted ahead, and TransferQueue in the
+checkpoints. What is replaced of `PPOTrainer` is `_setup`, which starts GPU workers. KILL is
+`trained:3` (in the step, after an update), `saved:4` (the checkpoint is complete, its callback was
+not called), or "".
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ def config_of(directory: Path, *, mode: str = "sync", steps: int = 6, **feed: ob
         "trainer.save_freq": 2,
         "trainer.logger": ["console"],
         "actor_rollout_ref.rollout.n": 2,
-        "actor_rollout_ref.actor.ppo_mini_batch_size": 2,
+        "actor_rollout_ref.actor.ppo_mini_batch_size": 2 if mode == "sync" else 1,
+        f"trainer.v1.{mode}.parameter_sync_step": 1 if mode == "sync" else 2,
         "data.train_batch_size": 2,
         "algorithm.adv_estimator": "grpo",
         "algorithm.rollout_correction": {"bypass_mode": True},
@@ -78,10 +79,9 @@ class Weights:
 
     _dispatch_info: ClassVar = {"actor": [0]}
 
-    def __init__(self, passes: Any) -> None:
+    def __init__(self, trainer: Any) -> None:
         self.trained: list[str] = []
-        self.passes = passes
-        self.step = 0
+        self.trainer = trainer
 
     def update_actor(self, batch: Any) -> dict[str, Any]:
         fields = ["extra_fields", "advantages", "old_log_probs", "input_ids", "position_ids"]
@@ -91,18 +91,15 @@ class Weights:
         real = [not tag.get("is_padding", False) for tag in batch.tags]
         names = [each["trajectory_id"] for each in list(data["extra_fields"])]
         self.trained += [name for name, is_real in zip(names, real, strict=True) if is_real]
-        self.step += 1
-        self.passes(f"trained:{self.step}")
+        self.trainer.passes(f"trained:{self.trainer.global_steps}")
         return {"metrics": {"mfu": [0.0]}}
 
     def save_checkpoint(self, path: str, *_: object, **__: object) -> None:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
-        state = {"step": self.step, "trained": self.trained}
-        Path(path).write_text(json.dumps(state), encoding="utf-8")
+        Path(path).write_text(json.dumps(self.trained), encoding="utf-8")
 
     def load_checkpoint(self, local_path: str, **_: object) -> None:
-        state = json.loads(Path(local_path).read_text(encoding="utf-8"))
-        self.step, self.trained = state["step"], state["trained"]
+        self.trained = json.loads(Path(local_path).read_text(encoding="utf-8"))
 
 
 class Trainer(PPOTrainer):
@@ -111,7 +108,7 @@ class Trainer(PPOTrainer):
     passes: Any = None
 
     def _setup(self) -> None:
-        self.actor_rollout_wg = Weights(self.passes)
+        self.actor_rollout_wg = Weights(self)
         self.train_dataloader, self.train_dataloader_it = Slots(), None
         self.total_training_steps = self.steps_per_epoch = self.config.trainer.total_training_steps
         self.reward_loop_manager = SimpleNamespace(reward_loop_worker_handles=[])
@@ -143,7 +140,7 @@ def main() -> None:
 
     ray.init(address=address, namespace="verl", log_to_driver=False, logging_level="error")
     tq.init()
-    for partition, keys in (tq.kv_list() or {}).items():
+    for partition, keys in ((name, keys) for name, keys in (tq.kv_list() or {}).items() if keys):
         tq.kv_clear(keys=list(keys), partition_id=partition)  # as a new one is empty
     Trainer.passes = staticmethod(passes)
     config = config_of(Path(directory), mode=mode, steps=int(steps), url=url, name="trainer")

@@ -69,8 +69,7 @@ def train(
 def weights(directory: Path) -> list[str]:
     """The trajectories in the newest checkpoint."""
     step = (directory / "latest_checkpointed_iteration.txt").read_text()
-    state = json.loads((directory / f"global_step_{step}" / "actor").read_text())
-    return state["trained"]
+    return json.loads((directory / f"global_step_{step}" / "actor").read_text())
 
 
 @pytest.mark.parametrize("mode", ["sync", "separate_async"])
@@ -87,7 +86,8 @@ def test_a_killed_trainer_has_every_group_once_in_the_weights_that_survive(
     trained = weights(tmp_path)
     assert len(trained) == len(set(trained)) == 24
     lines = [json.loads(line) for line in (tmp_path / FILE_NAME).read_text().splitlines()]
-    assert [line["step"] for line in lines] == [1, 2, 3, 4, 5, 6]
+    updates = 1 if mode == "sync" else 2
+    assert [line["step"] for line in lines] == sorted([1, 2, 3, 4, 5, 6] * updates)
     assert ledger.client.xpending("hq:results", "trainer")["pending"] == 0
     assert version_of(ledger, "run") is not None
 
