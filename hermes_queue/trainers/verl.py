@@ -8,6 +8,7 @@ journaled as of this step. So nothing waits in TransferQueue, whose own checkpoi
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -34,6 +35,7 @@ class _Driver:
         options = {"name": "verl", "directory": config.trainer.default_local_dir, **given}
         fit: dict[str, Any] = {"max_tokens": limit, "temperature": rollout.temperature}
         fit = {name: options.pop(name, value) for name, value in fit.items()}
+        self.rows: Callable[[TrajectoryGroup], tuple[Row, ...]]
         self.rows = partial(rows_of, advantage=None, **fit)
         self.feed = Feed(group_size=rollout.n, check=self.rows, **options)
         self.slots: deque[str] = deque()
