@@ -95,15 +95,13 @@ class QueueGenerator:
             if step > self._step:
                 self._step = step
                 self.feed.published(step - 1)  # it asks when its servers have the weights
-            if missing := max(0, len(prompts) - len(self._spare)):
+            self._spare += [self._out.pop(name) for name in prompts if name in self._out]
+            if (missing := len(prompts) - len(self._spare)) > 0:
                 self._spare += self.feed.take(missing, timeout_s=_SLICE_S)
             if len(self._spare) < len(prompts):
                 return []
             groups = [self._spare.pop(0) for _ in prompts]
-            for name, group in zip(prompts, groups, strict=True):
-                if (given_up := self._out.get(name)) is not None:
-                    self._spare.append(given_up)
-                self._out[name] = group
+            self._out.update(zip(prompts, groups, strict=True))
             return groups
 
     def _output(self, groups: Sequence[HeldGroup], slots: Sequence[Any]) -> dict[str, Any]:
