@@ -1,6 +1,6 @@
 """verl's own trainer loop over our three classes; a list of trajectories stands in for the model.
 
-    verl_trainer.py REDIS_URL RAY_ADDRESS DIRECTORY MODE STEPS KILL
+    verl_trainer.py REDIS_URL DIRECTORY MODE STEPS KILL
 
 Every step trains two groups of two members, every second one is saved. MODE is `sync`, or
 `separate_async`: two updates a step, a batch of prompts submitted ahead, and TransferQueue in the
@@ -132,13 +132,13 @@ class Trainer(PPOTrainer):
 
 def main() -> None:
     """As verl's task runner."""
-    url, address, directory, mode, steps, kill = sys.argv[1:]
+    url, directory, mode, steps, kill = sys.argv[1:]
 
     def passes(point: str) -> None:
         if point == kill:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    ray.init(address=address, namespace="verl", log_to_driver=False, logging_level="error")
+    ray.init(namespace="verl", log_to_driver=False, logging_level="error")
     tq.init()
     for partition, keys in ((name, keys) for name, keys in (tq.kv_list() or {}).items() if keys):
         tq.kv_clear(keys=list(keys), partition_id=partition)  # as a new one is empty

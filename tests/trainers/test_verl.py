@@ -6,12 +6,10 @@ What no CPU can do is left out: the model. A list of trained trajectories stands
 from __future__ import annotations
 
 import json
-import os
-import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +17,7 @@ from typing import Any
 
 import pytest
 from trainer_groups import CASES, FIT, UNFIT, group_of, publish_group
+from transfer_queue_host import ANSWER, COMMAND
 
 from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.policy import version_of
@@ -28,42 +27,32 @@ from hermes_queue.trainers.rows import RowRefused, rows_of
 from hermes_queue.trainers.versions import check
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of verl, Ray and torch
-ROOT = Path(__file__).parents[2]
-TRAINER = ROOT / "tests" / "support" / "verl_trainer.py"
-HOST = ROOT / "tests" / "support" / "transfer_queue_host.py"
+TRAINER = Path(__file__).parents[1] / "support" / "verl_trainer.py"
+Run = Callable[..., SimpleNamespace]
 
 
 @pytest.fixture(scope="module")
-def ray_address() -> Iterator[str]:
-    """A Ray of this machine with an empty TransferQueue."""
-    command = [sys.executable, "-W", "ignore", str(HOST)]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as host:
-        assert host.stdin
-        assert host.stdout
-        while not re.search(r":\d+$", line := host.stdout.readline().strip()):
-            assert host.poll() is None
-        yield line
-        host.stdin.close()
+def beside_ray() -> Iterator[Run]:
+    """Runs commands beside a Ray with an empty TransferQueue."""
+    host = subprocess.Popen(COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    with host as process:
+        assert process.stdin
+        assert process.stdout
+
+        def run(*command: object) -> SimpleNamespace:
+            process.stdin.write(json.dumps([str(each) for each in command]) + "\n")
+            process.stdin.flush()
+            while not (line := process.stdout.readline()).startswith(ANSWER):
+                assert process.poll() is None
+            return SimpleNamespace(**json.loads(line.removeprefix(ANSWER)))
+
+        yield run
+        process.stdin.close()
 
 
 def publish(ledger: Ledger, *instances: str) -> None:
     for name in instances:
         publish_group(ledger, group_of(name, scores=(0.0, 1.0)).group)
-
-
-def train(
-    ledger: Ledger, ray_address: str, directory: Path, mode: str, steps: int, kill: str = ""
-) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-W", "ignore", str(TRAINER), ledger.url, ray_address]
-    return subprocess.run(
-        [*command, str(directory), mode, str(steps), kill],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env={**os.environ, "RAY_AUTH_MODE": "disabled"},
-    )
 
 
 def weights(directory: Path) -> list[str]:
@@ -74,15 +63,14 @@ def weights(directory: Path) -> list[str]:
 
 @pytest.mark.parametrize("mode", ["sync", "separate_async"])
 def test_a_killed_trainer_has_every_group_once_in_the_weights_that_survive(
-    ledger, tmp_path, ray_address, mode
+    ledger, tmp_path, beside_ray, mode
 ):
     publish(ledger, *"abcdefghijkl")
-    for kill in ("trained:3", "saved:4"):
-        killed = train(ledger, ray_address, tmp_path, mode, 6, kill)
-        assert killed.returncode == -signal.SIGKILL, killed.stderr[-3000:]
-    finished = train(ledger, ray_address, tmp_path, mode, 6)
-    assert finished.returncode == 0, finished.stderr[-3000:]
-    assert "recognised 4" in finished.stdout
+    command = (sys.executable, "-W", "ignore", TRAINER, ledger.url, tmp_path, mode, 6)
+    for kill in ("trained:3", "saved:4", ""):
+        ended = beside_ray(*command, kill)
+        assert ended.returncode == (-signal.SIGKILL if kill else 0), ended.stderr[-3000:]
+    assert "recognised 4" in ended.stdout
     trained = weights(tmp_path)
     assert len(trained) == len(set(trained)) == 24
     lines = [json.loads(line) for line in (tmp_path / FILE_NAME).read_text().splitlines()]
