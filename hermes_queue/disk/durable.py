@@ -60,3 +60,14 @@ def sync_directory(path: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def sync_tree(path: Path) -> None:
+    """Make all files below a directory durable, which others wrote. Raises OSError."""
+    for directory, _, names in os.walk(path):
+        for name in names:
+            with (Path(directory) / name).open("rb") as file:
+                os.fsync(file.fileno())
+        sync_directory(Path(directory))
+    if path.exists():
+        sync_directory(path.parent)

@@ -1,8 +1,10 @@
-"""Groups from the results stream into a trainer's steps. Nothing here loads a trainer.
+"""Groups from the results stream into a trainer's steps. Importing a module loads no trainer.
 
-feed.py      takes groups, and acknowledges them at the checkpoint
-journal.py   which groups are in the weights of which step
-rows.py      token sequences with advantages, checked
-versions.py  versions of trainers that the adapters were tested with
-window.py    whose turn it is, and how old a group is
+feed.py         takes groups, and acknowledges them at the checkpoint
+journal.py      which groups are in the weights of which step
+rows.py         token sequences with advantages, checked
+trl_async.py    TRL's AsyncGRPOTrainer
+trl_rollout.py  TRL's GRPOTrainer
+versions.py     versions of trainers that the adapters were tested with
+window.py       whose turn it is, and how old a group is
 """

@@ -77,9 +77,15 @@ def test_what_a_module_shares_is_no_reason_to_mark_the_test_that_came_first() ->
 
 def test_every_folder_of_tests_has_a_budget() -> None:
     folders = {path.parent.name for path in (SUPPORT.parent).glob("*/test_*.py")}
-    assert folders - {"agents", "builds", "engines", "harbor", "live", "support"} == set(
-        Budget.of_project().folder_cpu_s
-    )
+    assert folders - {
+        "agents",
+        "builds",
+        "engines",
+        "harbor",
+        "live",
+        "support",
+        "trainers",
+    } == set(Budget.of_project().folder_cpu_s)
 
 
 @pytest.mark.parametrize("arguments", [(), ("",), (7,), ("a", "b")])

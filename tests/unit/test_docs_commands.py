@@ -115,7 +115,7 @@ def parse_make(words: Sequence[str]) -> None:
     targets = [word for word in words if "=" not in word]
     assert all(re.search(rf"^{target}:", MAKEFILE, re.MULTILINE) for target in targets), targets
     for variable in {word.partition("=")[0] for word in words} - set(targets):
-        assert re.search(rf"^{variable} \?=", MAKEFILE, re.MULTILINE), variable
+        assert re.search(rf"^{variable} [?:]=", MAKEFILE, re.MULTILINE), variable
 
 
 @cache
