@@ -2,9 +2,12 @@
 
 feed.py         takes groups, and acknowledges them at the checkpoint
 journal.py      which groups are in the weights of which step
+prime_rl.py     prime-rl, in the place of its orchestrator
 rows.py         token sequences with advantages, checked
+skyrl.py        SkyRL's generator and trainers
 trl_async.py    TRL's AsyncGRPOTrainer
 trl_rollout.py  TRL's GRPOTrainer
+verl.py         verl's V1 trainers
 versions.py     versions of trainers that the adapters were tested with
 window.py       whose turn it is, and how old a group is
 """

@@ -10,7 +10,6 @@ import argparse
 import asyncio
 import inspect
 import logging
-import os
 import shlex
 import subprocess
 import time
@@ -19,6 +18,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from hermes_queue.disk import durable
 from hermes_queue.models import TrajectoryGroup
 from hermes_queue.trainers.feed import Feed
 from hermes_queue.trainers.rows import Row, rows_of
@@ -107,11 +107,10 @@ class _Orchestrator:
         if inspect.isawaitable(sent := sender(draft, given.ranks, step).send(grid)):
             asyncio.run(_finished(sent))
         written = draft / "rollouts" / f"step_{step}"
-        for path in [*written.iterdir(), written]:
-            _sync(path)
+        durable.sync_tree(written)
         self._batch(step).parent.mkdir(exist_ok=True)
         written.rename(self._batch(step))
-        _sync(self._batch(step).parent)
+        durable.sync_directory(self._batch(step).parent)
 
     def _samples(self, group: TrajectoryGroup) -> list[Any]:
         types, given = import_module("prime_rl.transports.rollouts"), self.given
@@ -132,14 +131,6 @@ def _sample(types: Any, row: Row, env: str, temperature: float) -> Any:
 
 async def _finished(sent: Any) -> None:
     await sent
-
-
-def _sync(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _options() -> argparse.ArgumentParser:

@@ -84,7 +84,7 @@ class QueueAgentLoopManager:
         """Make one for verl.
 
         Raises:
-            ConfigurationError: verl is told to do what cannot be done with groups of the queue.
+            ConfigurationError: verl is configured for what groups of the queue cannot do.
         """
         _opened()
         sampler = config.trainer.v1.sampler.custom_sampler
