@@ -152,19 +152,21 @@ class Feed:
         """The run's policy version when a group was last taken or a version published."""
         return self._version
 
-    def resume(self, step: int | None) -> int:
+    def resume(self, step: int | None, *, written: int = 0) -> int:
         """Go on from the checkpoint of `step`; None without one. Call it before the first `take`.
 
         Groups of later steps are trained again, unless they are acknowledged: those of a
-        checkpoint that `saved` reported are lost if it is given up for an earlier one.
+        checkpoint that `saved` reported are lost if it is given up for an earlier one. The
+        batches of steps up to `written` are on the disk, where the trainer finds them again: their
+        groups are not handed out, and acknowledged when `saved` reports them.
 
         Returns:
-            The number of groups in the weights of that checkpoint.
+            The number of groups in the weights of that checkpoint, and in written batches.
         """
         if self._held:
             raise RuntimeError("resume() comes before the first take()")
         self._saved = _NO_CHECKPOINT if step is None else step
-        known = self._journal.resume(self._saved)
+        known = self._journal.resume(max(self._saved, written))
         if step and not known:
             extra = {"action": "journal_empty", "path": str(self._journal.path)}
             logger.warning(
@@ -325,9 +327,11 @@ class Feed:
         if name in self._held:
             self._held[name].append(bare)
             return
-        if name in self._journal.steps:
-            # In a durable checkpoint: what is only trained since is among the held ones.
+        if (step := self._journal.steps.get(name)) is not None:
             self.counts.recognised += 1
+            if step > self._last_checkpoint():
+                self._held[name] = [bare]  # of a written batch, see `resume`
+                return
             self._owed.append(bare)
             self._settle()
             return

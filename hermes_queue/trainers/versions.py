@@ -41,6 +41,37 @@ TRAINERS: Mapping[str, TrainerVersion] = {
     "areal": TrainerVersion(
         "areal", "1.0.4", uses={"areal.api.workflow_api:RolloutWorkflow": ("arun_episode",)}
     ),
+    "prime_rl": TrainerVersion(
+        "prime-rl",
+        "0.8.1.dev0",
+        install="git+https://github.com/PrimeIntellect-ai/prime-rl@559b447",
+        uses={
+            "prime_rl.trainer.batch:build_bin_cost": ("model_config",),
+            "prime_rl.trainer.batch:prepare_batch": (
+                *("rollouts", "seq_len", "num_train_workers", "bin_cost", "pad_to_multiple_of"),
+            ),
+            "prime_rl.transports.rollouts:FileSystemMicroBatchSender": (
+                *("output_dir", "data_world_size", "current_step", "send"),
+            ),
+            "prime_rl.transports.rollouts:TrainingSample": (
+                *("token_ids", "mask", "logprobs", "temperatures", "env_name", "advantages"),
+            ),
+        },
+    ),
+    "skyrl": TrainerVersion(
+        "skyrl",
+        "0.3.0",
+        uses={
+            "skyrl.train.generators.base:GeneratorInput": ("trajectory_ids", "batch_metadata"),
+            "skyrl.train.generators.base:GeneratorOutput": (
+                *("prompt_token_ids", "response_ids", "rewards", "loss_masks", "stop_reasons"),
+                *("rollout_metrics", "rollout_logprobs", "trajectory_ids", "is_last_step"),
+            ),
+            "skyrl.train.trainer:RayPPOTrainer": (
+                *("convert_to_training_input", "save_checkpoints", "has_critic", "generator"),
+            ),
+        },
+    ),
     "slime": TrainerVersion(
         "slime",
         "624b824",
@@ -94,6 +125,23 @@ TRAINERS: Mapping[str, TrainerVersion] = {
                 *("num_generations", "temperature", "use_vllm"),
                 "vllm_importance_sampling_correction",
             ),
+        },
+    ),
+    "verl": TrainerVersion(
+        "verl",
+        "0.9.1",
+        uses={
+            "verl.experimental.agent_loop:AgentLoopOutput": (
+                *("prompt_ids", "response_ids", "response_mask", "response_logprobs"),
+                *("reward_score", "num_turns", "metrics", "extra_fields", "as_dict"),
+            ),
+            "verl.trainer.ppo.checkpoint_callback:CheckpointCallback": ("config", "on_save"),
+            "verl.trainer.ppo.v1.replay_buffer:ReplayBufferAsync": (
+                *("max_off_policy_threshold", "sample"),
+            ),
+            "verl.utils.tensordict_utils:list_of_dict_to_tensordict": ("list_of_dicts",),
+            "transfer_queue:kv_batch_put": ("keys", "partition_id", "fields", "tags"),
+            "transfer_queue:kv_put": ("key", "partition_id", "tag"),
         },
     ),
 }

@@ -153,6 +153,23 @@ def test_a_trainer_that_goes_on_must_say_from_which_checkpoint(ledger, feed):
         again.resume(1)
 
 
+def test_groups_of_written_batches_neither_come_again_nor_are_acknowledged_too_early(ledger, feed):
+    publish(ledger, *"abc")
+    first = feed()
+    for step in (1, 2):
+        first.trained(step, first.take(1))
+    first.saved(1)
+    first.close()
+    again = feed()
+    assert again.resume(1, written=2) == 2
+    assert names(again.take(1)) == "c"
+    while not again.counts.recognised:
+        assert again.take(1, timeout_s=0.1) == []
+    assert pending(ledger) == 2
+    again.saved(2)
+    assert pending(ledger) == 1
+
+
 def test_a_checkpoint_without_a_journal_is_warned_of(feed, caplog):
     assert feed().resume(7) == 0
     assert "no group is known to be in the weights of step 7" in caplog.text

@@ -225,7 +225,8 @@ def known_flags() -> frozenset[str]:
     parsers = [producer_parser(name) for name in GENERATE["producer_modules"]()]
     worker = [name for p in celery_command.commands["worker"].params for name in p.opts]
     rooms = ("", ".faults", ".operators", ".simulate", ".soak")
-    modules = ("workers.chaos", *(f"benchmarks{room}" for room in rooms))
+    ours = ("workers.chaos", "hermes_queue.trainers.prime_rl")
+    modules = (*ours, *(f"benchmarks{room}" for room in rooms))
     return frozenset(
         [
             *re.findall(r"(?<![\w-])--[a-z][a-z-]*", page),

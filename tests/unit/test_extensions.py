@@ -178,8 +178,9 @@ def test_nothing_else_looks_for_extensions() -> None:
         "hermes_queue/cli/play.py",  # what stands above it
         "hermes_queue/cli/tasks/validate.py",  # the same
         "hermes_queue/extensions.py",
-        "hermes_queue/trainers/versions.py",  # a trainer, to compare its types
         "hermes_queue/sandbox/host/isolation.py",  # a wheel that may be missing
+        "hermes_queue/trainers/prime_rl.py",  # a trainer, when it is used
+        "hermes_queue/trainers/verl.py",  # the same
         "hermes_queue/trainers/versions.py",  # what an adapter needs of its trainer
         "workers/imports.py",  # what `extensions` will import, in a thread
     }
