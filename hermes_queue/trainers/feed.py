@@ -10,22 +10,21 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Literal
-
-from pydantic import BaseModel, ConfigDict, Field
+from dataclasses import dataclass
+from typing import Any
 
 from hermes_queue.errors import ConfigurationError, RedisUnavailable
 from hermes_queue.ledger.ledger import Ledger
-from hermes_queue.ledger.policy import set_version, version_of
-from hermes_queue.models import Name, TrajectoryGroup
+from hermes_queue.models import TrajectoryGroup
 from hermes_queue.results.blocking import HeldGroup, consume_sync
 from hermes_queue.trainers.journal import StepJournal
-from hermes_queue.trainers.rows import MIN_STD, RowRefused
+from hermes_queue.trainers.rows import RowRefused
+from hermes_queue.trainers.sources.lease import ReaderLease
+from hermes_queue.trainers.sources.options import FeedCounts, FeedOptions
+from hermes_queue.trainers.sources.pace import TrainerPace
+from hermes_queue.trainers.sources.policy import RunVersion
 from hermes_queue.trainers.window import Age, Waiting, Window
 
 logger = logging.getLogger(__name__)
@@ -40,51 +39,13 @@ _FILL_S = 0.1
 _POLL_S = 1.0
 
 
-class FeedOptions(BaseModel):
-    """What a feed takes, and how."""
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What the feeds of one trainer have in common, see `Mix`."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    name: str = Field(min_length=1)
-    """Name of the consumer group, which no other process reads."""
-    run: Name
-    directory: Path
-    """Of the journal: where the checkpoints are."""
-    group_size: int = Field(ge=1)
-    """Groups of another size are refused."""
-    env: str | None = None
-    max_lag: int | None = Field(default=None, ge=0)
-    """Policy versions by which a group may be behind when it is taken; None = no bound."""
-    on_stale: Literal["drop", "train"] = "drop"
-    """What happens beyond `max_lag`; `train` is for losses that correct it, and only counts."""
-    window: int = Field(default=0, ge=0)
-    """Groups to hold back in memory and hand out by age; 0 keeps the order of the stream."""
-    min_std: float | None = MIN_STD
-    """Only groups whose scores have at least this standard deviation; None = all."""
-    url: str | None = None
-    """Redis; default `HERMES_QUEUE_REDIS_URL`."""
-
-
-@dataclass(slots=True)
-class FeedCounts:
-    """Groups of this process so far, by outcome."""
-
-    taken: int = 0
-    """Handed to the trainer."""
-    trained: int = 0
-    """In the journal."""
-    saved: int = 0
-    """In a durable checkpoint, hence acknowledged."""
-    recognised: int = 0
-    """Delivered again though the weights hold them: acknowledged, not handed out."""
-    dropped: int = 0
-    """Older than `max_lag`: acknowledged, not handed out."""
-    stale: int = 0
-    """Older than `max_lag`, and handed out."""
-    policy_unknown: int = 0
-    """Handed out although nobody knows the age of a member."""
-    refused: Counter[str] = field(default_factory=Counter)
-    """Unfit, now dead letters, by reason."""
+    journal: StepJournal
+    readers: Mapping[str, Sequence[str]]
+    """Names of the feeds that read a run, by run."""
 
 
 class Feed:
@@ -96,11 +57,12 @@ class Feed:
         name: name of the consumer group, which no other process reads.
         check: called with every group before it is handed out, e.g. `rows_of` with the trainer's
             options; the groups for which it raises `RowRefused` become dead letters.
+        shared: what it has in common with other feeds of the trainer; None = nothing.
         **options: the other fields of `FeedOptions`.
 
     Raises:
         ConfigurationError: the journal belongs to a living process or is damaged, or the consumer
-            group exists with another filter.
+            group is read by another process or exists with another filter.
         RedisUnavailable: Redis cannot be reached; later outages are waited out.
     """
 
@@ -109,6 +71,7 @@ class Feed:
         name: str,
         *,
         check: Callable[[TrajectoryGroup], object] | None = None,
+        shared: Shared | None = None,
         **options: Any,
     ) -> None:
         self.options = given = FeedOptions(name=name, **options)
@@ -122,14 +85,21 @@ class Feed:
         """Groups in the window."""
         self._owed: list[HeldGroup] = []
         """Deliveries to acknowledge as soon as Redis answers."""
-        self._version: int | None = None
-        self._offset: int | None = None
-        """What is added to the trainer's versions; None before the first one."""
         with ExitStack() as stack:
-            self._journal = stack.enter_context(closing(StepJournal(given.directory)))
+            journal = (
+                shared.journal
+                if shared
+                else stack.enter_context(closing(StepJournal(given.directory)))
+            )
+            self._journal = journal
             self._saved = _NO_CHECKPOINT if self._journal.last_step is None else None
             """The last durable checkpoint; None until `resume` says it."""
             self._ledger = stack.enter_context(closing(Ledger.connect(url=given.url)))
+            lease = ReaderLease(self._ledger, name, journal.path)
+            self._lease = stack.enter_context(closing(lease))
+            readers = shared.readers[given.run] if shared else (name,)
+            self._policy = RunVersion(self._ledger, given.run)
+            self._pace = TrainerPace(self._ledger, given, readers)
             self._stream = stack.enter_context(
                 consume_sync(
                     name,
@@ -143,11 +113,12 @@ class Feed:
                 )
             )
             self._open = stack.pop_all()
+        self._is_closed = False
 
     @property
     def version(self) -> int | None:
         """The run's policy version when a group was last taken or a version published."""
-        return self._version
+        return self._policy.current
 
     def resume(self, step: int | None) -> int:
         """Go on from the checkpoint of `step`; None without one. Call it before the first `take`.
@@ -179,27 +150,66 @@ class Feed:
         What has come until then stays here for the next call.
 
         Raises:
-            ConfigurationError: the journal holds steps, and `resume` was not called.
+            ConfigurationError: the journal holds steps, and `resume` was not called; or another
+                process reads the consumer group, because this one was silent for too long.
             HermesQueueError: as `consume`.
         """
-        self._last_checkpoint()
         until = None if timeout_s is None else time.monotonic() + timeout_s
-        self._settle()
+        self.begin_take(groups)
         ready: list[Waiting[HeldGroup]] = []
         while len(ready) < groups:
-            if not self._fill(groups - len(ready), until):
+            drawn = self.draw(until, more=groups - len(ready))
+            # All of them again: while we waited, a new version may have made them stale.
+            ready = [each for each in ready if self.is_fresh(each)]
+            if drawn is None:
                 for each in ready:
                     self._window.put_back(each)
                 return []
-            self._refresh_version()
-            # All of them again: while we waited, a new version may have made them stale.
-            ready = [each for each in [*ready, self._window.take()] if self._is_fresh(each)]
-        for each in ready:
-            self._waiting.discard(each.item.group_id)
-            self.counts.taken += 1
-            self.counts.stale += self._is_stale(each.age)
-            self.counts.policy_unknown += not each.age.certain
-        return [each.item for each in ready]
+            ready.append(drawn)
+        return [self.hand_out(each) for each in ready]
+
+    def begin_take(self, groups: int) -> None:
+        """Begin to draw the groups of a step, as `take` does.
+
+        Raises:
+            ConfigurationError: as `take`, or another process reads the consumer group.
+        """
+        self._last_checkpoint()
+        self._lease.check()
+        self._settle(step_groups=groups)
+
+    def draw(self, until: float | None, *, more: int = 1) -> Waiting[HeldGroup] | None:
+        """The group whose turn it is, young enough by now; None if none comes until then.
+
+        It still waits here: `hand_out` it, or put it back with `put_back`.
+
+        Args:
+            until: monotonic time; None = wait for ever.
+            more: groups that will be drawn, so that the window chooses among all of them.
+        """
+        while self._fill(more, until):
+            if self.options.max_lag is not None:
+                self._policy.refresh()
+            drawn = self._window.take()
+            if self.is_fresh(drawn):
+                return drawn
+        return None
+
+    def put_back(self, drawn: Waiting[HeldGroup]) -> None:
+        """Put a group back that was drawn, at its old place."""
+        self._window.put_back(drawn)
+
+    def hand_out(self, drawn: Waiting[HeldGroup]) -> HeldGroup:
+        """Count a group that was drawn as taken."""
+        self._waiting.discard(drawn.item.group_id)
+        self.counts.taken += 1
+        self.counts.stale += self._is_stale(drawn.age)
+        self.counts.policy_unknown += not drawn.age.certain
+        return drawn.item
+
+    def has_taken(self, group_id: str) -> bool:
+        """Whether the group was handed out here, and no checkpoint that was reported has it."""
+        return group_id in self._held and group_id not in self._waiting
 
     def refuse(self, group: TrajectoryGroup, refusal: RowRefused) -> None:
         """Give a group up that was taken and cannot be trained: it becomes a dead letter.
@@ -213,6 +223,7 @@ class Feed:
             raise ValueError(f"group {group.group_id} is trained already")
         self._reject(self._held[group.group_id], refusal)
         del self._held[group.group_id]
+        self._settle()
 
     def trained(self, step: int, groups: Sequence[TrajectoryGroup]) -> None:
         """Record that the weights after optimiser step `step` hold these groups.
@@ -230,7 +241,12 @@ class Feed:
         if step <= self._last_checkpoint():
             raise ValueError(f"step {step} is not after the checkpoint of step {self._saved}")
         self._journal.add(step, names)
+        self.note_trained(names)
+
+    def note_trained(self, names: Sequence[str]) -> None:
+        """Count groups that the journal has now."""
         self.counts.trained += len(names)
+        self._pace.off(*names)
 
     def saved(self, step: int) -> None:
         """Acknowledge the groups in the checkpoint of `step`, which is durable now.
@@ -258,17 +274,23 @@ class Feed:
         Raises:
             RedisUnavailable: the version may or may not be set; repeat the call.
         """
-        before = version_of(self._ledger, self.options.run)
-        first = self._offset is None
-        offset = self._offset or 0
-        if before is not None and (version + offset < before or (first and version <= before)):
-            offset = before + 1 - version
-        set_version(self._ledger, self.options.run, version + offset)
-        self._offset, self._version = offset, version + offset
-        return version + offset
+        return self.published_at(version, self.offset_of(version))
+
+    def offset_of(self, version: int) -> int:
+        """What `published` would add to the trainer's version. Raises as it does."""
+        return self._policy.offset_of(version)
+
+    def published_at(self, version: int, offset: int) -> int:
+        """As `published`, with a known offset."""
+        now = self._policy.set(version, offset)
+        self._settle()
+        return now
 
     def close(self) -> None:
         """End reading. Groups without a checkpoint are delivered again. Idempotent."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._settle()
         self._open.close()
 
     def __enter__(self) -> Feed:
@@ -287,7 +309,7 @@ class Feed:
 
     def _require_taken(self, names: Sequence[str]) -> None:
         for name in names:
-            if name not in self._held or name in self._waiting:
+            if not self.has_taken(name):
                 raise ValueError(f"group {name} was not taken from this feed, or is saved already")
 
     def _fill(self, needed: int, until: float | None) -> bool:
@@ -301,7 +323,7 @@ class Feed:
             if group is not None:
                 self._admit(group)
                 continue
-            self._settle()
+            self._settle(step_groups=needed)
             if enough or (until is not None and time.monotonic() >= until):
                 return enough
         return True
@@ -316,6 +338,7 @@ class Feed:
             # In a durable checkpoint: what is only trained since is among the held ones.
             self.counts.recognised += 1
             self._owed.append(bare)
+            self._pace.off(name)
             self._settle()
             return
         try:
@@ -333,34 +356,28 @@ class Feed:
         self._window.add(group, Age.of(group))
 
     def _is_stale(self, age: Age) -> bool:
-        bound, lag = self.options.max_lag, age.lag(self._version)
+        bound, lag = self.options.max_lag, age.lag(self._policy.current)
         return bound is not None and lag is not None and lag > bound
 
-    def _is_fresh(self, waiting: Waiting[HeldGroup]) -> bool:
-        """Whether the group may be handed out; else it is dropped."""
+    def is_fresh(self, waiting: Waiting[HeldGroup]) -> bool:
+        """Whether a group that was drawn may be handed out; else it is dropped."""
         if self.options.on_stale == "train" or not self._is_stale(waiting.age):
             return True
         name = waiting.item.group_id
         self.counts.dropped += 1
         self._waiting.discard(name)
         self._owed += self._held.pop(name)
+        self._pace.off(name)
         self._settle()
         return False
 
-    def _refresh_version(self) -> None:
-        if self.options.max_lag is None:
-            return
-        try:
-            self._version = version_of(self._ledger, self.options.run)
-        except RedisUnavailable as error:
-            logger.warning("policy version unknown: %s", error, extra={"action": "redis_wait"})
-
-    def _settle(self) -> None:
-        """Acknowledge what is owed; what Redis does not take stays owed."""
+    def _settle(self, *, step_groups: int = 0) -> None:
+        """Acknowledge and tell what is owed; what Redis does not take stays owed."""
         try:
             while self._owed:
                 self._owed[-1].ack()
                 self._owed.pop()
+            self._pace.tell(step_groups=step_groups, weights=self._journal.steps)
         except RedisUnavailable as error:
             logger.warning("waiting for Redis: %s", error, extra={"action": "redis_wait"})
 
@@ -376,4 +393,5 @@ class Feed:
     def _reject(self, deliveries: Sequence[HeldGroup], refusal: RowRefused) -> None:
         for each in deliveries:
             each.reject(f"trainer: {refusal.reason}: {refusal}"[:500])
+            self._pace.off(each.group_id)
         self.counts.refused[refusal.reason] += 1

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hermes_queue.cli.overview import Lane, Overview, RunProgress
-from hermes_queue.cli.watch.table import age
+from hermes_queue.cli.watch.table import age, ahead_of_trainer
 from hermes_queue.ledger.answers import middle
 
 _BAR_CELLS = 5
@@ -116,10 +116,10 @@ def _runs(seen: Overview) -> _Block:
     columns = ("RUN", "STATE", "DONE", ">", ">ACTIVE", ">FAILED", ">PER H", "ETA")
     current = [each for each in seen.runs if each.info.state in ("active", "paused")]
     ended = [each for each in seen.runs if each.info.state not in ("active", "paused")]
-    return _Block(columns, [_run(each) for each in (*current, *ended)], 3, "no runs")
+    return _Block(columns, [_run(each, seen.at) for each in (*current, *ended)], 3, "no runs")
 
 
-def _run(run: RunProgress) -> list[Cell]:
+def _run(run: RunProgress, now: float) -> list[Cell]:
     counts, info = run.info.counters, run.info
     done = max(0, counts.total - counts.queued - counts.running)
     share = done / counts.total if counts.total else 0.0
@@ -127,6 +127,8 @@ def _run(run: RunProgress) -> list[Cell]:
     eta = age(run.eta_s) if run.eta_s is not None else "-"
     if info.state == "paused":
         eta = f"{info.paused_by}: {info.reason}" if info.reason else info.paused_by
+    elif info.pace:
+        eta = ahead_of_trainer(info.pace, now)
     return [
         middle(info.run_id, 24),
         Text(info.state, style=style),
