@@ -5,4 +5,5 @@ journal.py   which groups are in the weights of which step
 rows.py      token sequences with advantages, checked
 versions.py  versions of trainers that the adapters were tested with
 window.py    whose turn it is, and how old a group is
+sources/     what feeds are made of, and other sources of groups
 """
