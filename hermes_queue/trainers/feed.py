@@ -86,20 +86,17 @@ class Feed:
         self._owed: list[HeldGroup] = []
         """Deliveries to acknowledge as soon as Redis answers."""
         with ExitStack() as stack:
-            journal = (
-                shared.journal
-                if shared
-                else stack.enter_context(closing(StepJournal(given.directory)))
-            )
-            self._journal = journal
+            self._journal = shared.journal if shared else StepJournal(given.directory)
+            if not shared:
+                stack.enter_context(closing(self._journal))
             self._saved = _NO_CHECKPOINT if self._journal.last_step is None else None
             """The last durable checkpoint; None until `resume` says it."""
             self._ledger = stack.enter_context(closing(Ledger.connect(url=given.url)))
-            lease = ReaderLease(self._ledger, name, journal.path)
+            lease = ReaderLease(self._ledger, name, self._journal.path)
             self._lease = stack.enter_context(closing(lease))
             readers = shared.readers[given.run] if shared else (name,)
             self._policy = RunVersion(self._ledger, given.run)
-            self._pace = TrainerPace(self._ledger, given, readers)
+            self._pace = TrainerPace(self._ledger, given, readers, may_fall=shared is not None)
             self._stream = stack.enter_context(
                 consume_sync(
                     name,
@@ -176,7 +173,8 @@ class Feed:
         """
         self._last_checkpoint()
         self._lease.check()
-        self._settle(step_groups=groups)
+        self._pace.ask(groups)
+        self._settle(waits=True)
 
     def draw(self, until: float | None, *, more: int = 1) -> Waiting[HeldGroup] | None:
         """The group whose turn it is, young enough by now; None if none comes until then.
@@ -238,10 +236,14 @@ class Feed:
         """
         names = [group.group_id for group in groups]
         self._require_taken(names)
-        if step <= self._last_checkpoint():
-            raise ValueError(f"step {step} is not after the checkpoint of step {self._saved}")
+        self.check_step(step)
         self._journal.add(step, names)
         self.note_trained(names)
+
+    def check_step(self, step: int) -> None:
+        """Make sure that `step` can be trained now. Raises ValueError as `trained`."""
+        if step <= self._last_checkpoint():
+            raise ValueError(f"step {step} is not after the checkpoint of step {self._saved}")
 
     def note_trained(self, names: Sequence[str]) -> None:
         """Count groups that the journal has now."""
@@ -323,7 +325,7 @@ class Feed:
             if group is not None:
                 self._admit(group)
                 continue
-            self._settle(step_groups=needed)
+            self._settle(waits=True)
             if enough or (until is not None and time.monotonic() >= until):
                 return enough
         return True
@@ -371,13 +373,13 @@ class Feed:
         self._settle()
         return False
 
-    def _settle(self, *, step_groups: int = 0) -> None:
+    def _settle(self, *, waits: bool = False) -> None:
         """Acknowledge and tell what is owed; what Redis does not take stays owed."""
         try:
             while self._owed:
                 self._owed[-1].ack()
                 self._owed.pop()
-            self._pace.tell(step_groups=step_groups, weights=self._journal.steps)
+            self._pace.tell(waits=waits, weights=self._journal.steps)
         except RedisUnavailable as error:
             logger.warning("waiting for Redis: %s", error, extra={"action": "redis_wait"})
 

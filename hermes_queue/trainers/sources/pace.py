@@ -22,12 +22,18 @@ class TrainerPace:
     Args:
         options: of the feed.
         readers: all consumer groups of this trainer that read the run.
+        may_fall: whether fewer groups that are asked for lower the bound.
     """
 
-    def __init__(self, ledger: Ledger, options: FeedOptions, readers: Sequence[str]) -> None:
+    def __init__(
+        self, ledger: Ledger, options: FeedOptions, readers: Sequence[str], *, may_fall: bool
+    ) -> None:
         self._ledger = ledger
         self._options = options
         self._readers = readers
+        self._may_fall = may_fall
+        self._asked = 0
+        """Groups of a step."""
         self._most = 0
         """What this process has set."""
         self._counted = False
@@ -35,37 +41,40 @@ class TrainerPace:
         self._off: list[str] = []
         """Groups that are not told yet."""
 
+    def ask(self, groups: int) -> None:
+        """Note that the trainer asks for the groups of a step."""
+        self._asked = groups if self._may_fall else max(groups, self._asked)
+
     def off(self, *groups: str) -> None:
         """Note that the trainer has trained groups, or never will."""
         self._off += groups
 
-    def tell(self, *, step_groups: int = 0, weights: Collection[str] = ()) -> None:
+    def tell(self, *, waits: bool = False, weights: Collection[str] = ()) -> None:
         """Tell the ledger what was noted, and how far the run may be ahead. May be repeated.
 
         Args:
-            step_groups: groups that are asked for; 0 = the trainer does not ask now.
+            waits: whether the trainer waits for groups.
             weights: groups that the journal has.
 
         Raises:
             RedisUnavailable: what was noted stays noted.
         """
-        self._aim(step_groups)
-        if step_groups and not self._counted:
+        self._aim()
+        if waits and not self._counted:
             self._count_on(weights)
             self._counted = True
         # Also without news: the ledger has to know whose acknowledgements count.
-        while self._off or step_groups:
-            some, step_groups = self._off[:_AT_ONCE], 0
+        while self._off or waits:
+            some, waits = self._off[:_AT_ONCE], False
             count(self._ledger, self._options.run, readers=self._readers, off=some)
             del self._off[: len(some)]
 
-    def _aim(self, step_groups: int) -> None:
+    def _aim(self) -> None:
         given = self._options
         if given.pace is False or given.max_lag is None:
             return
-        groups = step_groups if given.pace is True else given.pace
-        most = (given.max_lag + 1) * groups
-        if most > self._most:
+        most = (given.max_lag + 1) * (self._asked if given.pace is True else given.pace)
+        if most and most != self._most:
             set_pace(self._ledger, given.run, most, readers=self._readers)
             self._most = most
 
