@@ -18,7 +18,7 @@ from hermes_queue.ledger import Ledger, RunInfo, Runs
 from hermes_queue.ledger import policy as policies
 from hermes_queue.ledger.budgets import set_budgets
 from hermes_queue.ledger.cancelling import cancel as cancel_some
-from hermes_queue.ledger.fleet.pacing import AHEAD_MAX, Pace, pace_of, set_pace
+from hermes_queue.ledger.fleet.pacing import AHEAD_MAX, RunPace, pace_of, set_pace
 
 Names = tuple[str, ...]
 _COUNTS = ("total", "queued", "running", "finished", "failed", "cancelled")
@@ -91,7 +91,7 @@ def show(run_id: str, as_json: bool) -> None:
     row["created"] = f"{age(time.time() - row['created'])} ago"
     lines = [[name, str(value)] for name, value in row.items() if value not in ("", None)]
     if pace:
-        lines.append(["ahead", ahead_of_trainer(Pace(**pace), time.time())])
+        lines.append(["ahead", ahead_of_trainer(RunPace(**pace), time.time())])
     lines += [_account(**account) for account in accounts.values()]
     lines += [[f"config.{name}", json.dumps(value)] for name, value in sorted(config.items())]
     print_table(lines)

@@ -14,7 +14,7 @@ from hermes_queue.keyspace.connection import explained, explanation
 from hermes_queue.ledger.answers import ENDED, RUN_COUNTERS, RunStatus
 from hermes_queue.ledger.budgets import ACCOUNT_FIELDS, Budget, accounts, accounts_of
 from hermes_queue.ledger.fleet import pacing
-from hermes_queue.ledger.fleet.pacing import Pace
+from hermes_queue.ledger.fleet.pacing import RunPace
 from hermes_queue.ledger.ledger import RUN_TTL_S, Ledger
 from hermes_queue.settings import ResultSettings
 from hermes_queue.wire.ids import group_of
@@ -59,7 +59,7 @@ class RunInfo:
     """Budgets and spending, by the names of `BUDGETS`."""
     policy_version: int | None
     """Version that its endpoints serve, as reported by its trainer."""
-    pace: Pace | None
+    pace: RunPace | None
     """How far it is ahead of its trainer; None if that does not hold it back."""
     counters: RunStatus
 

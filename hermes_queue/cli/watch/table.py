@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import click
 
-from hermes_queue.ledger.fleet.pacing import Pace
+from hermes_queue.ledger.fleet.pacing import RunPace
 
 
 def print_table(rows: Sequence[Sequence[str]]) -> None:
@@ -25,7 +25,7 @@ def age(seconds: float) -> str:
     return f"{max(0.0, seconds):.0f} s"
 
 
-def ahead_of_trainer(pace: Pace, now: float) -> str:
+def ahead_of_trainer(pace: RunPace, now: float) -> str:
     """`16 of 16 groups ahead of the trainer; 40 jobs wait since 3.5 min`."""
     text = f"{pace.ahead} of {pace.max_ahead} groups ahead of the trainer"
     if pace.held_since is None:

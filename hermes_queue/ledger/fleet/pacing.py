@@ -22,7 +22,7 @@ _PAGE = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class RunPace:
     """How far a run is ahead of its trainer."""
 
     max_ahead: int
@@ -57,7 +57,7 @@ def set_pace(
     )
 
 
-def pace_of(ledger: Ledger, run_id: str) -> Pace | None:
+def pace_of(ledger: Ledger, run_id: str) -> RunPace | None:
     """How far a run is ahead of its trainer; None if it is not paced."""
     with explained(ledger.url), ledger.client.pipeline(transaction=False) as pipe:
         ask(pipe, ledger, run_id)
@@ -75,10 +75,10 @@ def ask(pipe: Any, ledger: Ledger, run_id: str) -> None:
 ANSWERS = 4
 
 
-def read(answers: Sequence[Any]) -> Pace | None:
+def read(answers: Sequence[Any]) -> RunPace | None:
     """The pace in the answers to `ask`; None if the run is not paced."""
     most, ahead, held, first = answers
-    return Pace(int(most), ahead, held, first[0][1] if first else None) if most else None
+    return RunPace(int(most), ahead, held, first[0][1] if first else None) if most else None
 
 
 def count(

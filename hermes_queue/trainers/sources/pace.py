@@ -16,7 +16,7 @@ _AT_ONCE = 500
 class TrainerPace:
     """The run's pace, as far as one consumer group of its trainer decides it.
 
-    A step is told once its weights are published, or with the next call of the feed: a group that
+    A step is reported once its weights are published, or with the next call of the feed: a group that
     begins before is sampled by the weights before, and would be one version older than it may be.
 
     Args:
@@ -39,7 +39,7 @@ class TrainerPace:
         self._counted = False
         """Whether what an earlier process has left is counted."""
         self._off: list[str] = []
-        """Groups that are not told yet."""
+        """Groups that are not reported yet."""
 
     def ask(self, groups: int) -> None:
         """Note that the trainer asks for the groups of a step."""
