@@ -16,8 +16,8 @@ _AT_ONCE = 500
 class TrainerPace:
     """The run's pace, as far as one consumer group of its trainer decides it.
 
-    A step is reported once its weights are published, or with the next call of the feed: a group that
-    begins before is sampled by the weights before, and would be one version older than it may be.
+    A step is reported once its weights are published, or with the next call of the feed: a group
+    that begins before is sampled by the weights before, and would be one version too old.
 
     Args:
         options: of the feed.
