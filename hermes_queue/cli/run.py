@@ -12,12 +12,13 @@ from typing import Any
 
 import click
 
-from hermes_queue.cli.watch.table import age, print_table
+from hermes_queue.cli.watch.table import age, ahead_of_trainer, print_table
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.ledger import Ledger, RunInfo, Runs
 from hermes_queue.ledger import policy as policies
 from hermes_queue.ledger.budgets import set_budgets
 from hermes_queue.ledger.cancelling import cancel as cancel_some
+from hermes_queue.ledger.fleet.pacing import AHEAD_MAX, RunPace, pace_of, set_pace
 
 Names = tuple[str, ...]
 _COUNTS = ("total", "queued", "running", "finished", "failed", "cancelled")
@@ -49,6 +50,7 @@ hermes-queue run pause my-run --reason "endpoint is down"
 hermes-queue run resume my-run
 hermes-queue run budget my-run --tokens 200000000
 hermes-queue run policy my-run --version 12
+hermes-queue run pace my-run --max-ahead 48
 hermes-queue run retry my-run
 hermes-queue run cancel --trajectory my-run.0fb2a7c1.3
 """
@@ -85,9 +87,11 @@ def show(run_id: str, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(row))
         return
-    config, accounts = row.pop("config"), row.pop("accounts")
+    config, accounts, pace = row.pop("config"), row.pop("accounts"), row.pop("pace")
     row["created"] = f"{age(time.time() - row['created'])} ago"
     lines = [[name, str(value)] for name, value in row.items() if value not in ("", None)]
+    if pace:
+        lines.append(["ahead", ahead_of_trainer(RunPace(**pace), time.time())])
     lines += [_account(**account) for account in accounts.values()]
     lines += [[f"config.{name}", json.dumps(value)] for name, value in sorted(config.items())]
     print_table(lines)
@@ -166,6 +170,23 @@ def policy(run_id: str, version: int | None, force: bool) -> None:
             policies.set_version(runs.ledger, run_id, version, force=force)
         now = policies.version_of(runs.ledger, run_id)
     click.echo(f"{run_id}: {'no policy version' if now is None else f'policy version {now}'}")
+
+
+@run.command()
+@click.argument("run_id", metavar="RUN")
+@click.option(
+    "--max-ahead", type=click.IntRange(1, AHEAD_MAX), metavar="N", help="Groups ahead at most."
+)
+@click.option("--off", is_flag=True, help="Let groups begin whatever the trainer does.")
+def pace(run_id: str, max_ahead: int | None, off: bool) -> None:
+    """Hold RUN back while N groups are ahead of its trainer; without an option, print the pace."""
+    if max_ahead is not None and off:
+        raise click.UsageError("--max-ahead and --off exclude each other")
+    with _runs() as runs:
+        if max_ahead is not None or off:
+            set_pace(runs.ledger, run_id, max_ahead)
+        found, now = pace_of(runs.ledger, run_id), time.time()
+    click.echo(f"{run_id}: {ahead_of_trainer(found, now) if found else 'not paced'}")
 
 
 @run.command()

@@ -13,8 +13,10 @@ from hermes_queue.disk.locks import lock
 from hermes_queue.errors import ConfigurationError, HermesQueueError
 
 
-def open_locked(path: Path) -> int:
+def open_locked(path: Path, *, remedy: str = "wait for it or choose another --out") -> int:
     """A locked descriptor to read and append to `path`, created with its parents.
+
+    `remedy` is what to do if another process has it.
 
     Raises:
         ConfigurationError: it cannot be written, is no regular file, or has another writer.
@@ -29,15 +31,21 @@ def open_locked(path: Path) -> int:
         raise ConfigurationError(f"{path}: is not a regular file; results are read back from it")
     if not lock(fd):
         os.close(fd)
-        raise ConfigurationError(
-            f"{path}: another process is writing to it; wait for it or choose another --out"
-        )
+        raise ConfigurationError(f"{path}: another process is writing to it; {remedy}")
     sync_directory(path.parent)
     return fd
 
 
-def append(fd: int, path: Path, data: bytes | bytearray) -> None:
+_GROUP_LOST = (
+    "nothing of this group was kept; make room and run it again (a producer: with the same "
+    "--run-id)"
+)
+
+
+def append(fd: int, path: Path, data: bytes | bytearray, *, consequence: str = _GROUP_LOST) -> None:
     """Append `data`; on return it survives a power loss. After an error none of it is in the file.
+
+    `consequence` is what an error means, and what to do about it.
 
     Raises:
         HermesQueueError: the disk is full, or the device failed.
@@ -49,8 +57,7 @@ def append(fd: int, path: Path, data: bytes | bytearray) -> None:
     except OSError as error:
         os.ftruncate(fd, start)
         raise HermesQueueError(
-            f"{path}: cannot write results: {error.strerror}; nothing of this group was "
-            "kept; make room and run it again (a producer: with the same --run-id)"
+            f"{path}: cannot be written: {error.strerror}; {consequence}"
         ) from error
 
 

@@ -95,6 +95,13 @@ KEYS = (
     Key("run:{id}", "hash", "ledger", "state, counters, configuration, budgets", _RUN, "rw rw r -"),
     Key("run:{id}:claimed", "set", "ledger", "jobs enqueued so far", _RUN, "rw r r -"),
     Key("run:{id}:parked", "set", "ledger", "waiting jobs set aside by a pause", _RUN, "rw r r -"),
+    Key("run:{id}:ahead", "hash", "ledger", "groups of a [paced](trainers.md#pacing) run that have "
+        "begun and are neither trained nor given up, with their entries in the stream", _RUN,
+        "rw rw r -"),
+    Key("run:{id}:held", "zset", "ledger", "jobs that wait for the trainer that paces their run, "
+        "in the order in which they came", _RUN, "rw r r -"),
+    Key("paced", "zset", "ledger", "runs with such jobs, by the time of the first one",
+        "with the last of them"),
     Key("failed:{id}", "hash", "ledger", "final failures of a run, with their jobs", _RUN),
     Key("purged:{id}", "string", "ledger", "number of purges of a run: its ids begin another "
         "life with the next enqueue, and remains of a former one no longer count", _RUN,

@@ -11,7 +11,16 @@ from hermes_queue.models import TrajectoryJob, Usage
 from hermes_queue.wire.ids import message_id, sample_of
 
 BeginVerdict = Literal[
-    "run", "final", "cancelled", "surplus", "held", "paused", "stale_attempt", "busy", "unknown"
+    "run",
+    "final",
+    "cancelled",
+    "surplus",
+    "held",
+    "paused",
+    "paced",
+    "stale_attempt",
+    "busy",
+    "unknown",
 ]
 Notice = Literal["final", "cancelled", "surplus", "lost", "paused", "cancel"]
 """Why a lease is gone (the first four). For the others it is kept: the run is `paused`, or the job

@@ -43,6 +43,8 @@ PUBLISH_CLAIM_S = 30.0
 """Longest time of a producer between claiming a batch of jobs and publishing its messages."""
 MOVE_CLAIM_S = 10.0
 """The same for a mover, whose jobs may have waited for a dead worker already."""
+PACE_LOOK_S = 2.0
+"""Shortest time between two looks for groups of a paced run that will never be trained."""
 RECONCILED_AT_ONCE = 1000
 SWEPT_AT_ONCE = 1000
 
@@ -211,9 +213,15 @@ class Ledger(Deployment):
         )
 
     def due(self, *, limit: int = 500) -> tuple[str, list[DueJob]]:
-        """Claim delayed jobs that are due: (claim for `published`, jobs)."""
+        """Claim delayed jobs that are due: (claim for `published`, jobs).
+
+        Jobs that waited for a trainer are due with the next call, as far as it has come.
+        """
         answer = self.call("due", claim_s=MOVE_CLAIM_S, most=limit)
         self._report_bad("delayed", answer.bad)
+        for run_id in answer.paced:
+            name = run_id.decode(errors="replace")
+            self.call("run_release", run_id=name, most=limit, look_s=PACE_LOOK_S)
         return answer.claim.decode(), [DueJob.of(row) for row in answer.jobs]
 
     def _report_bad(self, place: str, entries: Sequence[bytes]) -> None:

@@ -13,6 +13,8 @@ from hermes_queue.errors import ConfigurationError
 from hermes_queue.keyspace.connection import explained, explanation
 from hermes_queue.ledger.answers import ENDED, RUN_COUNTERS, RunStatus
 from hermes_queue.ledger.budgets import ACCOUNT_FIELDS, Budget, accounts, accounts_of
+from hermes_queue.ledger.fleet import pacing
+from hermes_queue.ledger.fleet.pacing import RunPace
 from hermes_queue.ledger.ledger import RUN_TTL_S, Ledger
 from hermes_queue.settings import ResultSettings
 from hermes_queue.wire.ids import group_of
@@ -57,6 +59,8 @@ class RunInfo:
     """Budgets and spending, by the names of `BUDGETS`."""
     policy_version: int | None
     """Version that its endpoints serve, as reported by its trainer."""
+    pace: RunPace | None
+    """How far it is ahead of its trainer; None if that does not hold it back."""
     counters: RunStatus
 
 
@@ -108,13 +112,15 @@ class Runs:
             for run_id in run_ids:
                 pipe.hmget(ledger.key(f"run:{run_id}"), fields)
                 pipe.scard(ledger.key(f"run:{run_id}:parked"))
-            answers: list[Any] = pipe.execute(raise_on_error=False)
+                pacing.ask(pipe, ledger, run_id)
+            answers: Any = iter(pipe.execute(raise_on_error=False))
         found: list[RunInfo | Exception] = []
-        for run_id, raw, parked in zip(run_ids, answers[::2], answers[1::2], strict=True):
-            failed = next((each for each in (raw, parked) if isinstance(each, Exception)), None)
+        # Every run has as many answers: zip takes the next one of the same iterator for each.
+        for run_id, *run in zip(run_ids, *[answers] * (2 + pacing.ANSWERS), strict=False):
+            failed = next((each for each in run if isinstance(each, Exception)), None)
             try:
                 found.append(
-                    _run_info(run_id, raw, parked, now)
+                    _run_info(run_id, run, now)
                     if failed is None
                     else explanation(ledger.url, failed)
                 )
@@ -240,8 +246,9 @@ class Runs:
             )
 
 
-def _run_info(run_id: str, raw: Sequence[bytes | None], parked: int, now: float) -> RunInfo:
+def _run_info(run_id: str, answers: Sequence[Any], now: float) -> RunInfo:
     """Raises ConfigurationError: there is no such run; ValueError: it cannot be read."""
+    raw, parked, *pace = answers
     values = [value.decode() if value else "" for value in raw]
     state, reason, config, by, version = values[: len(_FIELDS)]
     money, counts = values[len(_FIELDS) : -len(RUN_COUNTERS)], values[-len(RUN_COUNTERS) :]
@@ -260,6 +267,7 @@ def _run_info(run_id: str, raw: Sequence[bytes | None], parked: int, now: float)
         parked=parked,
         accounts=accounts_of(money, now=now),
         policy_version=int(version) if version else None,
+        pace=pacing.read(pace),
         counters=counters,
     )
 

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from pydantic import PrivateAttr
 
+from hermes_queue.cancellation import end_tasks
 from hermes_queue.models import TrajectoryGroup
 from hermes_queue.results.batches import ReadAhead
 from hermes_queue.results.consume import reading
@@ -63,8 +64,12 @@ class SyncConsumer:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="consume", daemon=True)
         self._thread.start()
-        self._ahead = ReadAhead(reading(group, **options), ahead)
-        self._call(self._ahead.__aenter__())
+        try:
+            self._ahead = ReadAhead(reading(group, **options), ahead)
+            self._call(self._ahead.__aenter__())
+        except BaseException:
+            self._end()
+            raise
 
     def __iter__(self) -> Iterator[HeldGroup]:
         return self
@@ -99,9 +104,18 @@ class SyncConsumer:
         """Give back groups that were read ahead; unacknowledged ones become stale. Idempotent."""
         if self._thread.is_alive():
             self._call(self._ahead.__aexit__())
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-            self._loop.close()
+            self._end()
+
+    def _end(self) -> None:
+        """End the thread, and what it still runs: an opening that was interrupted, too."""
+
+        async def end() -> None:
+            await end_tasks(*(asyncio.all_tasks() - {asyncio.current_task()}))
+
+        self._call(end())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
 
     def __enter__(self) -> SyncConsumer:
         return self

@@ -3,6 +3,7 @@
 areal.py        a rollout workflow of AReaL
 feed.py         takes groups, and acknowledges them at the checkpoint
 journal.py      which groups are in the weights of which step
+mix.py          groups of several runs or envs by weight
 prime_rl.py     prime-rl, in the place of its orchestrator
 rows.py         token sequences with advantages, checked
 skyrl.py        SkyRL's generator and trainers
@@ -13,4 +14,5 @@ trl_rollout.py  TRL's GRPOTrainer
 verl.py         verl's V1 trainers
 versions.py     versions of trainers that the adapters were tested with
 window.py       whose turn it is, and how old a group is
+sources/        what feeds are made of, and other sources of groups
 """

@@ -10,22 +10,21 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
-
-from hermes_queue.errors import ConfigurationError, RedisUnavailable
+from hermes_queue.errors import ConfigurationError
 from hermes_queue.ledger.ledger import Ledger
-from hermes_queue.ledger.policy import set_version, version_of
-from hermes_queue.models import Name, TrajectoryGroup
+from hermes_queue.models import TrajectoryGroup
 from hermes_queue.results.blocking import HeldGroup, consume_sync
 from hermes_queue.trainers.journal import StepJournal
-from hermes_queue.trainers.rows import MIN_STD, RowRefused
+from hermes_queue.trainers.rows import RowRefused
+from hermes_queue.trainers.sources.acks import OwedAcks
+from hermes_queue.trainers.sources.lease import ReaderLease
+from hermes_queue.trainers.sources.options import FeedCounts, FeedOptions, Shared
+from hermes_queue.trainers.sources.pace import TrainerPace
+from hermes_queue.trainers.sources.policy import RunVersion
 from hermes_queue.trainers.window import Age, Waiting, Window
 
 logger = logging.getLogger(__name__)
@@ -40,56 +39,6 @@ _FILL_S = 0.1
 _POLL_S = 1.0
 
 
-class FeedOptions(BaseModel):
-    """What a feed takes, and how."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    name: str = Field(min_length=1)
-    """Name of the consumer group, which no other process reads."""
-    run: Name
-    directory: Path
-    """Of the journal: where the checkpoints are."""
-    group_size: int = Field(ge=1)
-    """Groups of another size are refused."""
-    env: str | None = None
-    max_lag: int | None = Field(default=None, ge=0)
-    """Policy versions by which a group may be behind when it is taken; None = no bound."""
-    on_stale: Literal["drop", "train"] = "drop"
-    """What happens beyond `max_lag`; `train` is for losses that correct it, and only counts."""
-    age: Literal["served", "begun"] = "served"
-    """Which version counts: the one that served a turn, or the run's when the attempt began, for
-    servers whose versions begin anew when they are restarted."""
-    window: int = Field(default=0, ge=0)
-    """Groups to hold back in memory and hand out by age; 0 keeps the order of the stream."""
-    min_std: float | None = MIN_STD
-    """Only groups whose scores have at least this standard deviation; None = all."""
-    url: str | None = None
-    """Redis; default `HERMES_QUEUE_REDIS_URL`."""
-
-
-@dataclass(slots=True)
-class FeedCounts:
-    """Groups of this process so far, by outcome."""
-
-    taken: int = 0
-    """Handed to the trainer."""
-    trained: int = 0
-    """In the journal."""
-    saved: int = 0
-    """In a durable checkpoint, hence acknowledged."""
-    recognised: int = 0
-    """Delivered again though the weights hold them: acknowledged, not handed out."""
-    dropped: int = 0
-    """Older than `max_lag`: acknowledged, not handed out."""
-    stale: int = 0
-    """Older than `max_lag`, and handed out."""
-    policy_unknown: int = 0
-    """Handed out although nobody knows the age of a member."""
-    refused: Counter[str] = field(default_factory=Counter)
-    """Unfit, now dead letters, by reason."""
-
-
 class Feed:
     """Groups of one run for one trainer process. Close it, or use it in a `with` statement.
 
@@ -99,11 +48,12 @@ class Feed:
         name: name of the consumer group, which no other process reads.
         check: called with every group before it is handed out, e.g. `rows_of` with the trainer's
             options; the groups for which it raises `RowRefused` become dead letters.
+        shared: what it has in common with other feeds of the trainer; None = nothing.
         **options: the other fields of `FeedOptions`.
 
     Raises:
         ConfigurationError: the journal belongs to a living process or is damaged, or the consumer
-            group exists with another filter.
+            group is read by another process or exists with another filter.
         RedisUnavailable: Redis cannot be reached; later outages are waited out.
     """
 
@@ -112,6 +62,7 @@ class Feed:
         name: str,
         *,
         check: Callable[[TrajectoryGroup], object] | None = None,
+        shared: Shared | None = None,
         **options: Any,
     ) -> None:
         self.options = given = FeedOptions(name=name, **options)
@@ -123,16 +74,19 @@ class Feed:
         power loss of Redis, which may publish a group twice."""
         self._waiting: set[str] = set()
         """Groups in the window."""
-        self._owed: list[HeldGroup] = []
-        """Deliveries to acknowledge as soon as Redis answers."""
-        self._version: int | None = None
-        self._offset: int | None = None
-        """What is added to the trainer's versions; None before the first one."""
         with ExitStack() as stack:
-            self._journal = stack.enter_context(closing(StepJournal(given.directory)))
+            self._journal = shared.journal if shared else StepJournal(given.directory)
+            if not shared:
+                stack.enter_context(closing(self._journal))
             self._saved = _NO_CHECKPOINT if self._journal.last_step is None else None
             """The last durable checkpoint; None until `resume` says it."""
             self._ledger = stack.enter_context(closing(Ledger.connect(url=given.url)))
+            lease = ReaderLease(self._ledger, name, self._journal.path)
+            self._lease = stack.enter_context(closing(lease))
+            readers = shared.readers[given.run] if shared else (name,)
+            self._policy = RunVersion(self._ledger, given.run)
+            self._pace = TrainerPace(self._ledger, given, readers, may_fall=shared is not None)
+            self._acks = OwedAcks(self._pace, self._journal)
             self._stream = stack.enter_context(
                 consume_sync(
                     name,
@@ -146,27 +100,32 @@ class Feed:
                 )
             )
             self._open = stack.pop_all()
+        self._is_closed = False
 
     @property
     def version(self) -> int | None:
         """The run's policy version when a group was last taken or a version published."""
-        return self._version
+        return self._policy.current
 
-    def resume(self, step: int | None, *, written: int = 0) -> int:
+    def resume(self, step: int | None, *, kept: int | None = None) -> int:
         """Go on from the checkpoint of `step`; None without one. Call it before the first `take`.
 
         Groups of later steps are trained again, unless they are acknowledged: those of a
-        checkpoint that `saved` reported are lost if it is given up for an earlier one. The
-        batches of steps up to `written` are on the disk, where the trainer finds them again: their
-        groups are not handed out, and acknowledged when `saved` reports them.
+        checkpoint that `saved` reported are lost if it is given up for an earlier one.
+
+        Args:
+            step: of the checkpoint.
+            kept: last step whose batch is not lost with this process: it is on the disk, or in
+                weights of another process. Groups of steps up to it are not handed out again, and
+                wait for `saved`.
 
         Returns:
-            The number of groups in the weights of that checkpoint, and in written batches.
+            The number of groups in the weights of that checkpoint, and in kept batches.
         """
         if self._held:
             raise RuntimeError("resume() comes before the first take()")
         self._saved = _NO_CHECKPOINT if step is None else step
-        known = self._journal.resume(max(self._saved, written))
+        known = self._journal.resume(max(self._saved, _NO_CHECKPOINT if kept is None else kept))
         if step and not known:
             extra = {"action": "journal_empty", "path": str(self._journal.path)}
             logger.warning(
@@ -184,27 +143,67 @@ class Feed:
         What has come until then stays here for the next call.
 
         Raises:
-            ConfigurationError: the journal holds steps, and `resume` was not called.
+            ConfigurationError: the journal holds steps, and `resume` was not called; or another
+                process reads the consumer group, because this one was silent for too long.
             HermesQueueError: as `consume`.
         """
-        self._last_checkpoint()
         until = None if timeout_s is None else time.monotonic() + timeout_s
-        self._settle()
+        self.begin_take(groups)
         ready: list[Waiting[HeldGroup]] = []
         while len(ready) < groups:
-            if not self._fill(groups - len(ready), until):
+            drawn = self.draw(until, more=groups - len(ready))
+            # All of them again: while we waited, a new version may have made them stale.
+            ready = [each for each in ready if self.is_fresh(each)]
+            if drawn is None:
                 for each in ready:
                     self._window.put_back(each)
                 return []
-            self._refresh_version()
-            # All of them again: while we waited, a new version may have made them stale.
-            ready = [each for each in [*ready, self._window.take()] if self._is_fresh(each)]
-        for each in ready:
-            self._waiting.discard(each.item.group_id)
-            self.counts.taken += 1
-            self.counts.stale += self._is_stale(each.age)
-            self.counts.policy_unknown += not each.age.certain
-        return [each.item for each in ready]
+            ready.append(drawn)
+        return [self.hand_out(each) for each in ready]
+
+    def begin_take(self, groups: int) -> None:
+        """Begin to draw the groups of a step, as `take` does.
+
+        Raises:
+            ConfigurationError: as `take`, or another process reads the consumer group.
+        """
+        self._last_checkpoint()
+        self._lease.check()
+        self._pace.ask(groups)
+        self._acks.settle(waits=True)
+
+    def draw(self, until: float | None, *, more: int = 1) -> Waiting[HeldGroup] | None:
+        """The group whose turn it is, young enough by now; None if none comes until then.
+
+        It still waits here: `hand_out` it, or put it back with `put_back`.
+
+        Args:
+            until: monotonic time; None = wait for ever.
+            more: groups that will be drawn, so that the window chooses among all of them.
+        """
+        while self._fill(more, until):
+            if self.options.max_lag is not None:
+                self._policy.refresh()
+            drawn = self._window.take()
+            if self.is_fresh(drawn):
+                return drawn
+        return None
+
+    def put_back(self, drawn: Waiting[HeldGroup]) -> None:
+        """Put a group back that was drawn, at its old place."""
+        self._window.put_back(drawn)
+
+    def hand_out(self, drawn: Waiting[HeldGroup]) -> HeldGroup:
+        """Count a group that was drawn as taken."""
+        self._waiting.discard(drawn.item.group_id)
+        self.counts.taken += 1
+        self.counts.stale += self._is_stale(drawn.age)
+        self.counts.policy_unknown += not drawn.age.certain
+        return drawn.item
+
+    def has_taken(self, group_id: str) -> bool:
+        """Whether the group was handed out here, and no checkpoint that was reported has it."""
+        return group_id in self._held and group_id not in self._waiting
 
     def refuse(self, group: TrajectoryGroup, refusal: RowRefused) -> None:
         """Give a group up that was taken and cannot be trained: it becomes a dead letter.
@@ -216,8 +215,10 @@ class Feed:
         self._require_taken([group.group_id])
         if group.group_id in self._journal.steps:
             raise ValueError(f"group {group.group_id} is trained already")
-        self._reject(self._held[group.group_id], refusal)
+        self._acks.reject(self._held[group.group_id], refusal)
+        self.counts.refused[refusal.reason] += 1
         del self._held[group.group_id]
+        self._acks.settle()
 
     def trained(self, step: int, groups: Sequence[TrajectoryGroup]) -> None:
         """Record that the weights after optimiser step `step` hold these groups.
@@ -232,10 +233,19 @@ class Feed:
         """
         names = [group.group_id for group in groups]
         self._require_taken(names)
+        self.check_step(step)
+        self._journal.add(step, names)
+        self.note_trained(names)
+
+    def check_step(self, step: int) -> None:
+        """Make sure that `step` can be trained now. Raises ValueError as `trained`."""
         if step <= self._last_checkpoint():
             raise ValueError(f"step {step} is not after the checkpoint of step {self._saved}")
-        self._journal.add(step, names)
+
+    def note_trained(self, names: Sequence[str]) -> None:
+        """Count groups that the journal has now."""
         self.counts.trained += len(names)
+        self._pace.off(*names)
 
     def saved(self, step: int) -> None:
         """Acknowledge the groups in the checkpoint of `step`, which is durable now.
@@ -247,9 +257,9 @@ class Feed:
         steps = self._journal.steps
         done = [name for name in self._held if name in steps and steps[name] <= saved]
         for name in done:
-            self._owed += self._held.pop(name)
+            self._acks.owe(*self._held.pop(name))
             self.counts.saved += 1
-        self._settle()
+        self._acks.settle()
 
     def published(self, version: int) -> int:
         """Report that new weights are live, which the trainer numbers `version`.
@@ -263,10 +273,7 @@ class Feed:
         Raises:
             RedisUnavailable: the version may or may not be set; repeat the call.
         """
-        shifted = self.numbered(version)
-        set_version(self._ledger, self.options.run, shifted)
-        self._version = shifted
-        return shifted
+        return self.published_at(version, self.numbered(version))
 
     def numbered(self, version: int) -> int:
         """The policy version that `published(version)` will set; for weights named by it.
@@ -274,16 +281,19 @@ class Feed:
         Raises:
             RedisUnavailable: call it again.
         """
-        before = version_of(self._ledger, self.options.run)
-        first = self._offset is None
-        offset = self._offset or 0
-        if before is not None and (version + offset < before or (first and version <= before)):
-            offset = before + 1 - version
-        self._offset = offset
-        return version + offset
+        return self._policy.numbered(version)
+
+    def published_at(self, version: int, numbered: int) -> int:
+        """As `published`, with the run's policy version, which is higher than it was."""
+        self._policy.set(version, numbered)
+        self._acks.settle()
+        return numbered
 
     def close(self) -> None:
         """End reading. Groups without a checkpoint are delivered again. Idempotent."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._acks.settle()
         self._open.close()
 
     def __enter__(self) -> Feed:
@@ -302,7 +312,7 @@ class Feed:
 
     def _require_taken(self, names: Sequence[str]) -> None:
         for name in names:
-            if name not in self._held or name in self._waiting:
+            if not self.has_taken(name):
                 raise ValueError(f"group {name} was not taken from this feed, or is saved already")
 
     def _fill(self, needed: int, until: float | None) -> bool:
@@ -316,7 +326,7 @@ class Feed:
             if group is not None:
                 self._admit(group)
                 continue
-            self._settle()
+            self._acks.settle(waits=True)
             if enough or (until is not None and time.monotonic() >= until):
                 return enough
         return True
@@ -329,11 +339,12 @@ class Feed:
             return
         if (step := self._journal.steps.get(name)) is not None:
             self.counts.recognised += 1
+            self._pace.off(name)
             if step > self._last_checkpoint():
-                self._held[name] = [bare]  # of a written batch, see `resume`
-                return
-            self._owed.append(bare)
-            self._settle()
+                self._held[name] = [bare]  # of a kept batch, see `resume`
+            else:
+                self._acks.owe(bare)
+            self._acks.settle()
             return
         try:
             if group.size != self.options.group_size:
@@ -343,54 +354,25 @@ class Feed:
             if self._check is not None:
                 self._check(group)
         except RowRefused as refusal:
-            self._insist_on_rejecting(bare, refusal)
+            self._acks.insist_on_rejecting(bare, refusal)
+            self.counts.refused[refusal.reason] += 1
             return
         self._held[name] = [bare]
         self._waiting.add(name)
         self._window.add(group, Age.of(group, begun=self.options.age == "begun"))
 
     def _is_stale(self, age: Age) -> bool:
-        bound, lag = self.options.max_lag, age.lag(self._version)
+        bound, lag = self.options.max_lag, age.lag(self._policy.current)
         return bound is not None and lag is not None and lag > bound
 
-    def _is_fresh(self, waiting: Waiting[HeldGroup]) -> bool:
-        """Whether the group may be handed out; else it is dropped."""
+    def is_fresh(self, waiting: Waiting[HeldGroup]) -> bool:
+        """Whether a group that was drawn may be handed out; else it is dropped."""
         if self.options.on_stale == "train" or not self._is_stale(waiting.age):
             return True
         name = waiting.item.group_id
         self.counts.dropped += 1
         self._waiting.discard(name)
-        self._owed += self._held.pop(name)
-        self._settle()
+        self._acks.owe(*self._held.pop(name))
+        self._pace.off(name)
+        self._acks.settle()
         return False
-
-    def _refresh_version(self) -> None:
-        if self.options.max_lag is None:
-            return
-        try:
-            self._version = version_of(self._ledger, self.options.run)
-        except RedisUnavailable as error:
-            logger.warning("policy version unknown: %s", error, extra={"action": "redis_wait"})
-
-    def _settle(self) -> None:
-        """Acknowledge what is owed; what Redis does not take stays owed."""
-        try:
-            while self._owed:
-                self._owed[-1].ack()
-                self._owed.pop()
-        except RedisUnavailable as error:
-            logger.warning("waiting for Redis: %s", error, extra={"action": "redis_wait"})
-
-    def _insist_on_rejecting(self, group: HeldGroup, refusal: RowRefused) -> None:
-        while True:
-            try:
-                self._reject([group], refusal)
-                return
-            except RedisUnavailable as error:
-                logger.warning("waiting for Redis: %s", error, extra={"action": "redis_wait"})
-                time.sleep(_POLL_S)
-
-    def _reject(self, deliveries: Sequence[HeldGroup], refusal: RowRefused) -> None:
-        for each in deliveries:
-            each.reject(f"trainer: {refusal.reason}: {refusal}"[:500])
-        self.counts.refused[refusal.reason] += 1

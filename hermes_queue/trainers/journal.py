@@ -21,6 +21,10 @@ logger = logging.getLogger(__name__)
 
 FILE_NAME = "hermes_queue.journal"
 _BEGINS = b'{"step":'
+_SHARED = "end the trainer that has this directory, or give this one another directory"
+_NOT_RECORDED = (
+    "the step is not recorded; make room and call trained() again before these weights are saved"
+)
 
 
 class StepJournal:
@@ -39,7 +43,7 @@ class StepJournal:
         self._steps: dict[str, int] = {}
         self._ends: list[tuple[int, int]] = []
         """Step and end of each line."""
-        self._fd = files.open_locked(self.path)
+        self._fd = files.open_locked(self.path, remedy=_SHARED)
         try:
             self._read()
         except BaseException:
@@ -73,7 +77,7 @@ class StepJournal:
         if len(set(groups)) < len(groups):
             raise ValueError(f"step {step} has a group twice")
         line = json.dumps({"step": step, "groups": list(groups)}) + "\n"
-        files.append(self._fd, self.path, line.encode())
+        files.append(self._fd, self.path, line.encode(), consequence=_NOT_RECORDED)
         self._keep(step, groups, os.lseek(self._fd, 0, os.SEEK_END))
 
     def resume(self, step: int) -> int:

@@ -61,7 +61,7 @@ class _Orchestrator:
         step = max(0, saved)
         while self._batch(step + 1).exists():
             step += 1
-        self.feed.resume(saved if saved > 0 else None, written=step)
+        self.feed.resume(saved if saved > 0 else None, kept=step)
         while not given.max_steps or self.saved < given.max_steps:
             self._look()
             ready = self.live >= step + 1 - _LAG and step != given.max_steps

@@ -33,7 +33,7 @@ def check_lane(lane: str) -> str:
 def check_run_id(run_id: str) -> str:
     """Return `run_id`. Raises ValueError if its keys could be those of another run."""
     use = "the ending {} is reserved for keys of run"
-    return _unreserved("run_id", run_id, r":(claimed|parked)$", use)
+    return _unreserved("run_id", run_id, r":(claimed|parked|ahead|held)$", use)
 
 
 def _unreserved(what: str, name: str, reserved: str, use: str) -> str:

@@ -22,6 +22,7 @@ from hermes_queue.errors import (
 )
 from hermes_queue.ledger import Ledger, Runs
 from hermes_queue.ledger.budgets import set_budgets
+from hermes_queue.ledger.fleet.pacing import set_pace
 from hermes_queue.models import AgentSpec
 from hermes_queue.settings import PREFIX, ModelSettings, RedisSettings
 from hermes_queue.sinks.datasets.jsonl import JsonlSink
@@ -173,13 +174,15 @@ class _Launch:
         return groups
 
     def _open(self, ledger: Ledger) -> None:
-        """Set the run's budgets, and resume it if an exhausted budget has paused it.
+        """Set the run's budgets and pace, and resume it if an exhausted budget has paused it.
 
         An embedded run is resumed from any pause, because only this command can resume it.
         """
         runs, run_id = Runs(ledger), self.plan.run_id
         if budgets := self.options.budgets.given():
             set_budgets(ledger, run_id, budgets)
+        if max_ahead := self.options.staleness.max_ahead:
+            set_pace(ledger, run_id, max_ahead)
         pause = runs.paused(run_id)
         is_embedded = self.report.summary.mode == "embedded"
         if pause and (is_embedded or (pause.by == "budget" and budgets)):

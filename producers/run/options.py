@@ -206,6 +206,12 @@ class StalenessOptions(Options):
         type=at_least(0, 1024),
         metavar="N",
     )
+    max_ahead: int | None = flag(
+        "begin no new group while N groups have begun that the run's trainer has neither trained"
+        " nor given up (default: no bound; see docs/trainers.md)",
+        type=at_least(1),
+        metavar="N",
+    )
 
 
 def _timeout(stage: str, text: str) -> Any:

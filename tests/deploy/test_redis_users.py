@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 
 import pytest
 import redis
 from guarded_redis import ROOT
 from ledger_keys import is_listed
+from stream_groups import publish
 
 import hermes_queue
 from hermes_queue import AgentSpec
 from hermes_queue.cli.exporter import Exporter
 from hermes_queue.errors import RedisUnavailable
 from hermes_queue.ledger import Ledger
+from hermes_queue.ledger.fleet.pacing import pace_of, set_pace
 from hermes_queue.ledger.policy import set_version
 from hermes_queue.results.consume import remove_consumer_group
 from hermes_queue.telemetry import metrics
+from hermes_queue.trainers.feed import Feed
 
 HQ = "hermes-queue"
 ADMINISTRATION = (
@@ -248,6 +252,25 @@ def test_a_trainer_sends_jobs_as_a_producer_and_reads_them_as_a_consumer(guarded
     assert [(m.trajectory_id, m.score) for m in group.members] == [(sent.trajectory_ids[0], 1.0)]
     with guarded.client("consumer") as client:
         remove_consumer_group(client, "hq:", "sent")
+
+
+def test_a_trainer_paces_its_run_as_a_consumer(guarded, tmp_path):
+    with closing(Ledger.connect(url=guarded.url("producer"))) as producer:
+        set_pace(producer, "run", 3)
+    with closing(Ledger.connect(url=guarded.url("worker"))) as worker:
+        publish(worker, *"abc")
+        options = {"run": "run", "directory": tmp_path, "group_size": 2, "max_lag": 0}
+        for ahead in (3, 2):
+            with Feed("paced", url=guarded.url("consumer"), **options, pace=3) as feed:
+                feed.resume(None if ahead == 3 else 1)
+                groups = feed.take(ahead)
+                assert pace_of(worker, "run").ahead == ahead
+                feed.trained(4 - ahead, groups[:1])
+                feed.saved(4 - ahead)
+                assert pace_of(worker, "run").ahead == ahead - 1
+        set_pace(worker, "run", None)
+    with guarded.client("consumer") as client:
+        remove_consumer_group(client, "hq:", "paced")
 
 
 def test_a_consumer_that_enqueues_is_refused_in_one_line(guarded, as_role):

@@ -20,6 +20,7 @@ from worker_process import wait_until
 
 from hermes_queue.bodies import codec
 from hermes_queue.ledger import Ledger, Runs
+from hermes_queue.ledger.fleet.pacing import RunPace, pace_of
 from hermes_queue.models import Failure, ScoredTrajectory, TrajectoryJob, identity
 from hermes_queue.results.consume import consume
 from producers.base import Producer, main
@@ -109,6 +110,14 @@ def test_without_follow_jobs_are_only_enqueued_and_only_once(
     assert (second["enqueued"], second["already"]) == (0, 8)
     ledger = Ledger.connect(url=url)
     assert ledger.run_status("r").queued == 8
+    ledger.close()
+
+
+def test_a_run_that_follows_a_trainer_is_paced_before_its_first_job(url: str) -> None:
+    assert produce("--max-ahead", "3") == 0
+    assert produce("--max-ahead", "4") == 0
+    ledger = Ledger.connect(url=url)
+    assert (pace_of(ledger, "r"), ledger.run_status("r").queued) == (RunPace(4, 0, 0, None), 4)
     ledger.close()
 
 

@@ -6,69 +6,22 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
-from ledger_steps import begin, enqueue
-from ledger_steps import publish as publish_record
 from pydantic import ValidationError
-from records import make_job, make_record
+from stream_groups import group_id, names, pending, publish
 
 import hermes_queue
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.policy import set_version, version_of
-from hermes_queue.models import make_ids
-from hermes_queue.trainers.feed import Feed
 from hermes_queue.trainers.journal import FILE_NAME
 from hermes_queue.trainers.rows import Row, RowRefused, rows_of
 
 ROOT = Path(__file__).parents[2]
 TRAINER = ROOT / "tests" / "support" / "trainer_process.py"
-OpenFeed = Callable[..., Feed]
-
-
-def publish(
-    ledger: Ledger,
-    *instances: str,
-    scores: tuple[float | None, ...] = (0.0, 1.0),
-    policy: str | None = None,
-    evaluation: bool = False,
-) -> None:
-    for name in instances:
-        jobs = [make_job(instance=name, sample=i, size=len(scores)) for i in range(len(scores))]
-        enqueue(ledger, *jobs)
-        for job, score in zip(jobs, scores, strict=True):
-            begin(ledger, job)
-            record = make_record(job, score, policy=policy)
-            publish_record(ledger, record.model_copy(update={"evaluation": evaluation}))
-
-
-def pending(ledger: Ledger) -> int:
-    return ledger.client.xpending("hq:results", "trainer")["pending"]
-
-
-def names(groups: list[hermes_queue.HeldGroup]) -> str:
-    return "".join(group.instance_id for group in groups)
-
-
-def group_id(instance: str) -> str:
-    return make_ids("run", instance, 0)[0]
-
-
-@pytest.fixture
-def feed(ledger: Ledger, tmp_path: Path) -> Iterator[OpenFeed]:
-    """Opens feeds of this test's Redis and journal, and closes them."""
-    with ExitStack() as stack:
-
-        def opened(**options) -> Feed:
-            given = {"run": "run", "directory": tmp_path, "group_size": 2, "url": ledger.url}
-            return stack.enter_context(Feed("trainer", **{**given, **options}))
-
-        yield opened
 
 
 def train(ledger: Ledger, directory: Path, kill: str) -> subprocess.CompletedProcess[str]:
@@ -161,7 +114,7 @@ def test_groups_of_written_batches_neither_come_again_nor_are_acknowledged_too_e
     first.saved(1)
     first.close()
     again = feed()
-    assert again.resume(1, written=2) == 2
+    assert again.resume(1, kept=2) == 2
     assert names(again.take(1)) == "c"
     while not again.counts.recognised:
         assert again.take(1, timeout_s=0.1) == []
@@ -226,7 +179,7 @@ def test_a_group_that_grows_too_old_while_others_are_waited_for_is_not_in_the_ba
     publish(ledger, "a", policy="1")
     publish(ledger, "b", policy="5")
     trainer = feed(max_lag=2)
-    refresh = trainer._refresh_version
+    refresh = trainer._policy.refresh
     seen = []
 
     def published_meanwhile() -> None:
@@ -235,7 +188,7 @@ def test_a_group_that_grows_too_old_while_others_are_waited_for_is_not_in_the_ba
             hermes_queue.set_policy_version("run", 5, url=ledger.url)
         refresh()
 
-    monkeypatch.setattr(trainer, "_refresh_version", published_meanwhile)
+    monkeypatch.setattr(trainer._policy, "refresh", published_meanwhile)
     publish(ledger, "c", policy="5")
     assert names(trainer.take(2)) == "bc"
     assert trainer.counts.dropped == 1

@@ -160,7 +160,7 @@ def test_a_full_disk_refuses_what_it_has_no_room_for_and_keeps_the_rest(tmp_path
         size = (tmp_path / ".journal").stat().st_size
         with (
             small_files(size + 50),
-            pytest.raises(HermesQueueError, match="cannot write results"),
+            pytest.raises(HermesQueueError, match="nothing of this group was kept"),
         ):
             sink.write(made[4:8])
         assert sink.write(made) == 8

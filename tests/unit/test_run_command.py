@@ -152,3 +152,23 @@ def test_show_counts_what_was_too_old(run, redis_server):
     row = json.loads(run("show", "r1", "--json").output)
     assert (row["stale"], row["dropped"], row["finished"], row["total"]) == (1, 1, 0, 2)
     assert "stale" in run("show", "r1").output
+
+
+def test_pace_holds_a_run_back_and_shows_how_far_it_is_ahead(run):
+    assert "not paced" in run("pace", "r1").output
+    assert "0 of 1 groups ahead of the trainer\n" in run("pace", "r1", "--max-ahead", "1").output
+    with closing(Ledger.connect()) as ledger:
+        ledger.enqueue("r1", [make_job("r1", "another")], config=None)
+        for instance in ("i", "another"):
+            job = make_job("r1", instance).trajectory_id
+            ledger.begin(job, 1, owner="w", lease_s=9, nonce=instance)
+    assert "1 of 1 groups ahead of the trainer; 1 jobs wait since 0 s" in run("show", "r1").output
+    pace = json.loads(run("show", "r1", "--json").output)["pace"]
+    assert (pace["max_ahead"], pace["ahead"], pace["held"]) == (1, 1, 1)
+    assert "r1: not paced" in run("pace", "r1", "--off").output
+    assert json.loads(run("show", "r1", "--json").output)["pace"] is None
+
+
+@pytest.mark.parametrize("words", [["--max-ahead", "0"], ["--max-ahead", "1", "--off"]])
+def test_a_pace_that_makes_no_sense_is_refused(run, words):
+    assert run("pace", "r1", *words).exit_code == 2

@@ -22,6 +22,7 @@ from hermes_queue.cli.overview import overview
 from hermes_queue.cli.watch.screen import frame
 from hermes_queue.ledger import Breakers, Ledger, Runs
 from hermes_queue.ledger.fleet.lanes import note_lanes, pause_lane
+from hermes_queue.ledger.fleet.pacing import set_pace
 from hermes_queue.ledger.fleet.tally import Tally
 
 ITEM = {"question": "1+1", "answer": "#### 2"}
@@ -104,6 +105,14 @@ def test_a_run_that_is_paused_or_has_ended_nothing_has_no_eta(ledger):
         "held": None,
     }
     assert "operator: endpoint is down" in status()
+
+
+def test_a_run_that_waits_for_its_trainer_says_so(ledger):
+    enqueue(jobs("run", 2), ledger=ledger)
+    set_pace(ledger, "run", 1)
+    for job in jobs("run", 2):
+        ledger.begin(job.trajectory_id, 1, owner="w", lease_s=9, nonce=job.trajectory_id)
+    assert "PACED run: 1 of 1 groups ahead of the trainer; 1 jobs wait since 0 s" in status()
 
 
 def test_failures_are_counted_by_cause(ledger):

@@ -12,10 +12,12 @@ from rich.table import Table
 from rich.text import Text
 
 from hermes_queue.cli.overview import Lane, Overview, RunProgress
-from hermes_queue.cli.watch.table import age
+from hermes_queue.cli.watch.table import age, ahead_of_trainer
 from hermes_queue.ledger.answers import middle
 
 _BAR_CELLS = 5
+_MOST_PACED = 3
+"""Runs that wait for their trainer and have a line of their own."""
 _SILENT_S = 25.0
 """Seconds without a heartbeat after which a worker is shown in another colour."""
 
@@ -45,7 +47,7 @@ def frame(seen: Overview, *, height: int | None = None, note: str = "") -> Rende
     head = [_headline(seen), _totals(seen)]
     if note:
         head.append(_line((note, "bold red")))
-    tail = [_failures(seen), _results(seen)]
+    tail = [*_paced(seen), _failures(seen), _results(seen)]
     blocks = [_runs(seen), _lanes(seen), _workers(seen), _slowest(seen)]
     left = None if height is None else height - len(head) - len(tail) - len(blocks)
     shares = _shares(blocks, left)
@@ -201,6 +203,18 @@ def _slowest(seen: Overview) -> _Block:
         for each in seen.oldest[:20]
     ]
     return _Block(columns, rows, 3, "nothing runs")
+
+
+def _paced(seen: Overview) -> list[Text]:
+    """A line for each run that waits for its trainer."""
+    return [
+        _line(
+            ("PACED ", "bold cyan"),
+            f"{middle(run.info.run_id, 24)}: {ahead_of_trainer(run.info.pace, seen.at)}",
+        )
+        for run in seen.runs
+        if run.info.state == "active" and run.info.pace and run.info.pace.held
+    ][:_MOST_PACED]
 
 
 def _failures(seen: Overview) -> Text:

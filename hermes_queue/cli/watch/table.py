@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import click
 
+from hermes_queue.ledger.fleet.pacing import RunPace
+
 
 def print_table(rows: Sequence[Sequence[str]]) -> None:
     """Print rows, including the heading, in columns as wide as their widest cell."""
@@ -21,3 +23,11 @@ def age(seconds: float) -> str:
         if seconds >= size:
             return f"{seconds / size:.1f} {unit}"
     return f"{max(0.0, seconds):.0f} s"
+
+
+def ahead_of_trainer(pace: RunPace, now: float) -> str:
+    """`16 of 16 groups ahead of the trainer; 40 jobs wait since 3.5 min`."""
+    text = f"{pace.ahead} of {pace.max_ahead} groups ahead of the trainer"
+    if pace.held_since is None:
+        return text
+    return f"{text}; {pace.held} jobs wait since {age(now - pace.held_since)}"

@@ -1,7 +1,9 @@
--- @include time, hash, numbers, entries, journal, begin/state, begin/run, begin/hold, begin/lease
+-- @include time, hash, numbers, ids, entries, journal, begin/state, begin/run, begin/pace, begin/hold
+-- @include begin/lease
 -- Take the lease of one trajectory, or explain why not.
 --
 -- @key traj = traj:{id}, leases, delayed, waiting, run = run:{run_id}, parked = run:{run_id}:parked
+-- @key ahead = run:{run_id}:ahead, held = run:{run_id}:held, paced_runs = paced
 -- @key results, unread_bytes = results:bytes, group = group:{group_id}, poison
 -- @arg id
 -- @arg attempt  in the message
@@ -9,7 +11,7 @@
 -- @arg nonce  of this delivery: a call repeated because its answer was lost gets the same answer
 -- @arg prefix
 -- @arg soft_max_groups, soft_max_bytes  of the stream: at this size no new group begins
--- @answer verdict  run | held | paused | final | cancelled | surplus | stale_attempt | busy | unknown
+-- @answer verdict  run | held | paused | paced | final | cancelled | surplus | stale_attempt | busy | unknown
 -- @answer warning  about the run's budget or ''
 -- The rest of the answer exists for `run` only:
 -- @answer epoch, attempt, deaths, job
@@ -23,6 +25,7 @@
 -- held: the circuit breaker of its lane is open; or its group has not begun and too many results wait
 -- for readers; or the rest of the run's budget is reserved for others. The job is delayed and uses no
 -- attempt.
+-- paced: its group has to wait for the run's trainer; the job is set aside in run:{id}:held.
 -- paused: its run is paused; the job is parked in run:{id}:parked until the run is resumed.
 -- cancelled: the job was cancelled before, or is now because its run was.
 -- A job that has to end as cancelled begins although other reasons would hold it back.
@@ -37,6 +40,7 @@ local g = hash(group, 'cancel', 'begun', 'created')
 local r = accounts(run)
 local is_repeated = job.state == 'running'
 local cancel = job.cancel or g.cancel or ''
+g.only_ends = cancel ~= ''
 local warning = ''
 if not is_repeated then
   verdict = turned_away(r, cancel)

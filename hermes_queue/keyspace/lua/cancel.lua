@@ -9,7 +9,7 @@
 -- @arg trajectories[id, attempt]  skipped if it is at another attempt; '' = any attempt
 -- @answer found[id, state]  the id of a trajectory, or of a group that is unknown or closed, and
 --                           waiting | running | final | cancelled | surplus | closed | unknown
--- A job that waits, or is parked because its run is paused, becomes due at once; the worker that takes
+-- A job that waits, or is set aside because its run is paused or paced, becomes due at once; the worker that takes
 -- it publishes its end. Owners of running ones learn of it with their next beat. Samples that are
 -- enqueued into a cancelled group later end in the same way. May be repeated.
 local found = {}
@@ -23,6 +23,7 @@ local function cancel(id, attempt)
     redis.call('ZREM', waiting, id)  -- first, so that a full Redis accepts the script, see trim.lua
     redis.call('ZREM', retries, id)
     redis.call('SREM', prefix .. 'run:' .. run_of(id) .. ':parked', id)
+    redis.call('ZREM', prefix .. 'run:' .. run_of(id) .. ':held', id)
     redis.call('ZADD', delayed, stamp(now), id)
   end
   if meant and (state == 'waiting' or state == 'running' and waiting_only ~= '1') then

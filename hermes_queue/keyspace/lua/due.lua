@@ -3,12 +3,14 @@
 -- if the mover dies in between, the job is due again after the claim.
 --
 -- @key delayed
+-- @key paced_runs = paced  runs with jobs that wait for a trainer, see run_release.lua
 -- @arg prefix, claim_s
 -- @arg most  jobs
 -- @answer claim  score under which they are confirmed
 -- @answer bad  ids of invalid entries, which are removed
 -- @answer jobs[id, attempt, lane, priority, env, instance_id, cancel]  env and instance_id are ''
 --         if the group is gone, cancel is '1' if it has to end as cancelled
+-- @answer paced  ids of runs that a trainer holds back
 local claim = stamp(now + tonumber(claim_s))
 local bad, jobs = {}, {}
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', delayed, '-inf', stamp(now), 'LIMIT', 0, most)) do
@@ -25,4 +27,4 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', delayed, '-inf', stamp(now), 'LI
       job.cancel and '1' or ''}
   end
 end
-return {claim, bad, jobs}
+return {claim, bad, jobs, redis.call('ZRANGE', paced_runs, 0, most)}

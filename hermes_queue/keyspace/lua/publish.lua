@@ -4,6 +4,7 @@
 --
 -- @key traj = traj:{id}, leases, delayed, waiting, group = group:{group_id}
 -- @key run = run:{run_id}, parked = run:{run_id}:parked, failed = failed:{run_id}, purged = purged:{run_id}
+-- @key ahead = run:{run_id}:ahead, held = run:{run_id}:held
 -- @key results, unread_bytes = results:bytes  size of all bodies that wait for a reader, also of open groups
 -- @key objects  see object_note.lua
 -- @key dead, poison, totals, staged = staged:{token}

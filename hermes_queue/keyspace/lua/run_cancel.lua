@@ -1,7 +1,7 @@
 -- @include budget, hash, journal
 -- Cancel waiting and running trajectories in these groups of a cancelled run. May be repeated.
 --
--- @key run = run:{run_id}, parked = run:{run_id}:parked, leases, delayed, waiting
+-- @key run = run:{run_id}, parked = run:{run_id}:parked, ahead = run:{run_id}:ahead, held = run:{run_id}:held, leases, delayed, waiting
 -- @key unread_bytes = results:bytes
 -- @arg prefix, finished_ttl_s
 -- @arg groups[]  ids
@@ -11,7 +11,7 @@
 -- Returns the number of trajectories that this call has cancelled, -1 if the run is not
 -- cancelled (any more: it was purged).
 if redis.call('HGET', run, 'state') ~= 'cancelled' then return -1 end
-redis.call('SREM', parked, '')  -- first, so that a full Redis accepts the script, see trim.lua
+redis.call('DEL', ahead, held)  -- first, so that a full Redis accepts the script, see trim.lua
 
 -- Returns whether this call has cancelled it.
 local function cancel(id)

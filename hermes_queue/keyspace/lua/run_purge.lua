@@ -2,6 +2,7 @@
 -- `run_cancel`, groups that were enqueued only in part, and deletes all groups with `run_erase`.
 --
 -- @key run = run:{run_id}, claimed = run:{run_id}:claimed, parked = run:{run_id}:parked, runs
+-- @key ahead = run:{run_id}:ahead, held = run:{run_id}:held, paced_runs = paced
 -- @key failed = failed:{run_id}, purged = purged:{run_id}  see include/lives.lua
 -- @arg run_id
 -- @arg step  close | forget
@@ -21,6 +22,7 @@ if step == 'close' then
   redis.call('EXPIRE', purged, run_ttl_s)
   return 0
 end
-redis.call('DEL', run, claimed, parked, failed)
+redis.call('DEL', run, claimed, parked, failed, ahead, held)
 redis.call('ZREM', runs, run_id)
+redis.call('ZREM', paced_runs, run_id)
 return 0

@@ -6,6 +6,7 @@ lanes.py      known lanes, their breakers and manual pause
 limiter.py    permits of model endpoints
 notes.py      notes that workers can do without
 objects.py    objects of large bodies
+pacing.py     runs that follow their trainer
 sandboxes.py  sandboxes and their owners
 snapshots.py  snapshots at a provider
 tally.py      recent attempts and endings, and totals

@@ -1,5 +1,6 @@
--- @include begin/budget
--- Reasons to hold a job back for a while, in this order; it waits in `delayed` and uses no attempt.
+-- @include begin/pace, begin/budget
+-- Reasons to hold a job back for a while, in this order; it uses no attempt. It waits in `delayed`, or for its
+-- run's trainer, or parked.
 
 -- Time at which the lane's circuit breaker lets the job begin. A half-open breaker allows one probe at a time.
 local function breaker_free_at(lane)
@@ -26,8 +27,9 @@ local function hold(free_at)
   return 'held'
 end
 
--- `held`, `paused` or nil, and a warning about the run's budget or ''.
+-- `held`, `paused`, `paced` or nil, and a warning about the run's budget or ''.
 local function held_back(job, g, r)
+  if paced(g, r) then return 'paced', '' end
   local key = prefix .. 'lane:' .. job.lane
   local lane = hash(key, 'state', 'until', 'open_s', 'probe')
   lane.key = key

@@ -6,7 +6,8 @@ local function lease(is_repeated, job, g, r)
     epoch, begun = epoch + 1, stamp(now)
     redis.call('HSET', traj, 'state', 'running', 'epoch', string.format('%.0f', epoch), 'owner', owner,
       'nonce', nonce, 'stage', 'load', 'begun', begun)
-    if g.created and not g.begun then redis.call('HSET', group, 'begun', '1') end
+    if g.created and not g.begun and not g.only_ends then redis.call('HSET', group, 'begun', '1') end
+    admit(g)
     if r then redis.call('HINCRBY', run, 'running', 1) end
   end
   redis.call('ZADD', leases, stamp(now + tonumber(lease_s)), id)

@@ -9,6 +9,9 @@ local function mean_and_deviation(scores)
   return string.format('%.17g', mean), string.format('%.17g', math.sqrt(square / #scores))
 end
 
+-- Whether a trainer paces the run; `ahead` has its groups that are not trained, see begin/pace.lua.
+local function is_paced() return its_run and its_run.max_ahead end
+
 local function why_dropped(policy, group_end)
   if policy.drop_zero_variance and group_end.equal and #group_end.scores > 1 then return 'zero_variance' end
   if policy.on_incomplete == 'drop' and not group_end.complete then return 'incomplete' end
@@ -20,6 +23,7 @@ local function drop(facts, group_end, why)
     redis.call('EXPIRE', prefix .. 'body:' .. member[1], finished_ttl_s)
   end
   redis.call('DECRBY', unread_bytes, group_end.bytes)
+  if is_paced() then redis.call('HDEL', ahead, group_id) end
   redis.call('HSET', group, 'dropped', why)
   count('dropped')
   count('dropped_' .. why)
@@ -33,13 +37,14 @@ local function publish(facts, group_end)
   local mean, deviation = mean_and_deviation(group_end.scores)
   local names, taken = {}, {}
   for i, member in ipairs(group_end.members) do names[i], taken[i] = member[1], member[2] end
-  redis.call('XADD', results, '*', 'schema', schema_version, 'codec', codec, 'run_id', run_id,
+  local entry = redis.call('XADD', results, '*', 'schema', schema_version, 'codec', codec, 'run_id', run_id,
     'group_id', group_id, 'env', facts.env or '', 'instance_id', facts.instance_id or '',
     'size', tostring(facts.size), 'complete', group_end.complete and '1' or '0', 'mean', mean, 'std', deviation,
     'bytes', tostring(group_end.bytes), 'created', facts.created or stamp(now), 'finished', stamp(now),
     'members', cjson.encode(names), 'extras', listed(group_end.extras),
     'policy_version', its_run and its_run.policy_version or '',
     'stale', listed(group_end.stale), 'published', cjson.encode(taken))
+  if is_paced() and redis.call('HEXISTS', ahead, group_id) == 1 then redis.call('HSET', ahead, group_id, entry) end
   if #group_end.stale > 0 then count('stale_labelled', #group_end.stale) end
   count('groups')
   total(totals, 1, 'groups', facts.env, 'published')

@@ -23,6 +23,7 @@ local function settle(key, its_id, job, becomes, spent)
     redis.call('ZREM', delayed, its_id)
     redis.call('ZREM', waiting, its_id)
     redis.call('SREM', parked, its_id)
+    if its_run and its_run.max_ahead then redis.call('ZREM', held, its_id) end
     if not spent then return '' end
   end
   return budget_book(run, its_run, job.reserved, spent, now)
