@@ -1,24 +1,25 @@
 """`hermes-queue ...`: operate a deployment. Also `celery -A hermes_queue hermes ...`.
 
-    __main__.py    `python -m hermes_queue.cli`
-    dead.py        dead letters
-    doctor/        checks of settings, host, Redis and endpoints
-    exporter.py    metrics of the whole deployment
-    groups.py      consumer groups of the results
-    images/        images of tasks on this host
-    lanes.py       circuit breakers, manual pause
-    limits.py      permits of model endpoints
-    localmodal.py  the Modal-compatible server
-    overview.py    the whole deployment at a glance
-    play.py        one trajectory in this terminal
-    plugins.py     extensions by name
-    rescore.py     recompute recorded logprobs
-    run.py         runs: show, pause, cancel, purge
-    sandboxes.py   sandboxes at the provider
-    sinks/         `sink ...` and `export`
-    tasks/         validation of tasks
-    watch/         `status` and `top`
-    workers.py     live workers: pause, drain, resize
+    __main__.py        `python -m hermes_queue.cli`
+    atropos_server.py  batches for a trainer that speaks the Atropos API
+    dead.py            dead letters
+    doctor/            checks of settings, host, Redis and endpoints
+    exporter.py        metrics of the whole deployment
+    groups.py          consumer groups of the results
+    images/            images of tasks on this host
+    lanes.py           circuit breakers, manual pause
+    limits.py          permits of model endpoints
+    localmodal.py      the Modal-compatible server
+    overview.py        the whole deployment at a glance
+    play.py            one trajectory in this terminal
+    plugins.py         extensions by name
+    rescore.py         recompute recorded logprobs
+    run.py             runs: show, pause, cancel, purge
+    sandboxes.py       sandboxes at the provider
+    sinks/             `sink ...` and `export`
+    tasks/             validation of tasks
+    watch/             `status` and `top`
+    workers.py         live workers: pause, drain, resize
 
 A command's module is imported when that command runs, so that `--help` and short commands start
 fast.
@@ -38,6 +39,10 @@ from hermes_queue.errors import (
 )
 
 COMMANDS = {
+    "atropos-server": (
+        "atropos_server",
+        "Hand out finished groups to a trainer that speaks the Atropos API.",
+    ),
     "dead": ("dead", "List, retry and drop jobs and groups that need a person."),
     "doctor": ("doctor.command", "Check settings, Redis, isolation, disks and model endpoints."),
     "export": ("sinks.export", "Write a dataset of all groups that are finished by now."),
@@ -77,7 +82,7 @@ class _Commands(click.Group):
         if cmd_name not in COMMANDS:
             return super().get_command(ctx, cmd_name)
         module = import_module(f"{__name__}.{COMMANDS[cmd_name][0]}")
-        command: click.Command = getattr(module, cmd_name)
+        command: click.Command = getattr(module, cmd_name.replace("-", "_"))
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

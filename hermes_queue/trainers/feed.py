@@ -149,19 +149,25 @@ class Feed:
         """The run's policy version when a group was last taken or a version published."""
         return self._version
 
-    def resume(self, step: int | None) -> int:
+    def resume(self, step: int | None, *, kept: int | None = None) -> int:
         """Go on from the checkpoint of `step`; None without one. Call it before the first `take`.
 
         Groups of later steps are trained again, unless they are acknowledged: those of a
         checkpoint that `saved` reported are lost if it is given up for an earlier one.
 
+        Args:
+            step: of the checkpoint.
+            kept: if the trainer lives on in another process while the feed is opened again, the
+                last step that its weights have. Groups of the steps up to it are not handed out
+                again, and wait for `saved`.
+
         Returns:
-            The number of groups in the weights of that checkpoint.
+            The number of groups in the weights.
         """
         if self._held:
             raise RuntimeError("resume() comes before the first take()")
         self._saved = _NO_CHECKPOINT if step is None else step
-        known = self._journal.resume(self._saved)
+        known = self._journal.resume(max(self._saved, self._saved if kept is None else kept))
         if step and not known:
             extra = {"action": "journal_empty", "path": str(self._journal.path)}
             logger.warning(
@@ -200,6 +206,18 @@ class Feed:
             self.counts.stale += self._is_stale(each.age)
             self.counts.policy_unknown += not each.age.certain
         return [each.item for each in ready]
+
+    def ready(self, groups: int, *, timeout_s: float) -> int:
+        """Read on until that many groups wait for `take`, or `timeout_s` passes; how many wait.
+
+        Raises:
+            ConfigurationError: the journal holds steps, and `resume` was not called.
+            HermesQueueError: as `consume`.
+        """
+        self._last_checkpoint()
+        self._settle()
+        self._fill(groups, time.monotonic() + timeout_s)
+        return len(self._window)
 
     def refuse(self, group: TrajectoryGroup, refusal: RowRefused) -> None:
         """Give a group up that was taken and cannot be trained: it becomes a dead letter.
@@ -313,8 +331,10 @@ class Feed:
             self._held[name].append(bare)
             return
         if name in self._journal.steps:
-            # In a durable checkpoint: what is only trained since is among the held ones.
             self.counts.recognised += 1
+            if self._journal.steps[name] > self._last_checkpoint():
+                self._held[name] = [bare]  # in weights that live on, see `resume`
+                return
             self._owed.append(bare)
             self._settle()
             return
