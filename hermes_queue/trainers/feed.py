@@ -149,7 +149,9 @@ class Feed:
         """The run's policy version when a group was last taken or a version published."""
         return self._version
 
-    def resume(self, step: int | None, *, kept: int | None = None) -> int:
+    def resume(
+        self, step: int | None, *, kept: int | None = None, again: Sequence[str] = ()
+    ) -> int:
         """Go on from the checkpoint of `step`; None without one. Call it before the first `take`.
 
         Groups of later steps are trained again, unless they are acknowledged: those of a
@@ -160,6 +162,7 @@ class Feed:
             kept: if the trainer lives on in another process while the feed is opened again, the
                 last step that its weights have. Groups of the steps up to it are not handed out
                 again, and wait for `saved`.
+            again: groups that are delivered again and come first, in this order.
 
         Returns:
             The number of groups in the weights.
@@ -167,6 +170,7 @@ class Feed:
         if self._held:
             raise RuntimeError("resume() comes before the first take()")
         self._saved = _NO_CHECKPOINT if step is None else step
+        self._window.expect(again)
         known = self._journal.resume(max(self._saved, self._saved if kept is None else kept))
         if step and not known:
             extra = {"action": "journal_empty", "path": str(self._journal.path)}
@@ -310,8 +314,8 @@ class Feed:
 
     def _fill(self, needed: int, until: float | None) -> bool:
         """Read on until `needed` groups wait, and all that are at hand up to the window's size."""
-        while len(self._window) < max(needed, self.options.window):
-            enough = len(self._window) >= needed
+        while self._window.awaits() or len(self._window) < max(needed, self.options.window):
+            enough = len(self._window) >= needed and not self._window.awaits()
             pause_s = _FILL_S if enough else _POLL_S
             if until is not None:
                 pause_s = max(0.0, min(pause_s, until - time.monotonic()))
@@ -327,6 +331,7 @@ class Feed:
     def _admit(self, group: HeldGroup) -> None:
         """Put a delivery into the window, unless the weights hold it or it is unfit."""
         name, bare = group.group_id, group.without_records()
+        self._window.came(name)
         if name in self._held:
             self._held[name].append(bare)
             return
@@ -350,7 +355,7 @@ class Feed:
             return
         self._held[name] = [bare]
         self._waiting.add(name)
-        self._window.add(group, Age.of(group))
+        self._window.add(group, Age.of(group), name)
 
     def _is_stale(self, age: Age) -> bool:
         bound, lag = self.options.max_lag, age.lag(self._version)

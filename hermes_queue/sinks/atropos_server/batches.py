@@ -57,6 +57,8 @@ class Batch:
 class TrainerBatches:
     """The batches of one trainer. Blocking; use it from one thread at a time.
 
+    Only `delivered`, `lost` and `stop` may be called beside another call.
+
     Raises:
         ConfigurationError: the journal is damaged or in use, or the consumer group has another
             filter.
@@ -75,7 +77,7 @@ class TrainerBatches:
         self._options = options
         self._meter = meter
         self._file = ProgressFile(options.directory)
-        self._durability = Durability(options, self.progress)
+        self._durability = Durability(options)
         self._posts: OrderedDict[str, Post] = OrderedDict()
         self._taken: list[HeldGroup] = []
         """Taken, and in no batch yet because the journal could not be written."""
@@ -162,8 +164,7 @@ class TrainerBatches:
         """The trainer's host has the whole batch of this step."""
         if self.last is None or self.last.step != step or self.last.delivered:
             return
-        self.progress.delivered = step
-        self._file.write()
+        self._file.update(delivered=step)
         self.last.delivered = True
         self._pulled += 1
 
@@ -173,8 +174,7 @@ class TrainerBatches:
             return
         self.last.delivered = False
         self._pulled = 0
-        self.progress.delivered = step - 1
-        self._file.write()
+        self._file.update(delivered=step - 1)
         extra = {"action": "atropos_torn", "step": step}
         text = "the trainer broke the connection of the batch of step %d: it is handed out again"
         logger.warning(text, step, extra=extra)
@@ -221,18 +221,16 @@ class TrainerBatches:
                 "trainer from its checkpoint, so that it registers with the step that it has"
             )
         logger.warning("handing out step %d again, which may come twice", self.step, extra=extra)
-        self._reopen()
         self.step -= 1
-        self._feed.resume(self.progress.saved, kept=self.step)
+        again = self._reopen(self.step)
+        self._feed.resume(self.progress.saved, kept=self.step, again=again)
         self._in_doubt = False
 
     def _start_over(self, registration: Registration | None, start: int) -> int:
         """Begin after step `start`; the number of groups that the weights hold."""
-        self._reopen()
-        held = self._feed.resume(start)
-        self._file.progress = Progress(registration=registration, saved=start, delivered=start)
-        self._file.write()
-        self._durability = Durability(self._options, self.progress)
+        again = self._reopen(max(start, self.progress.saved))
+        held = self._feed.resume(start, again=again)
+        self._file.begin(Progress(registration=registration, saved=start, delivered=start))
         self.step = self._published = start
         self.last, self._in_doubt, self._pulled = None, False, 0
         self._created.clear()
@@ -253,15 +251,18 @@ class TrainerBatches:
             url=options.redis_url,
         )
 
-    def _reopen(self) -> None:
+    def _reopen(self, step: int) -> list[str]:
+        """Open another feed; the groups that were handed out after `step`, in that order."""
         self._feed.close()
         self.counts += self._counted(self._feed)
+        with closing(StepJournal(self._options.directory)) as journal:
+            again = [name for name, at in journal.steps.items() if at > step]
         self._taken = []
         self.waiting = 0
         while True:
             try:
                 self._feed = self._opened()
-                return
+                return again
             except RedisUnavailable as error:
                 logger.warning("waiting for Redis: %s", error, extra={"action": "redis_wait"})
                 if self._stopping.wait(_REDIS_S):
@@ -300,8 +301,8 @@ class TrainerBatches:
             return None
         step = self.step + 1
         parts = [group_body(self._converted(g), self._options.group_size, step) for g in groups]
-        self._durability.remember(step)
-        self._file.write()
+        if (old := self._durability.old_files(self.progress, step)) != self.progress.old_files:
+            self._file.update(old_files=old)
         self._feed.trained(step, groups)
         for group in groups:
             self._posts.pop(group.group_id, None)
@@ -319,15 +320,14 @@ class TrainerBatches:
         Args:
             done: last step after which it asked for another batch; 0 if it has not asked now.
         """
-        delivered = self.progress.delivered
-        saved = self._durability.durable(done=min(done, delivered), delivered=delivered)
+        progress = self.progress
+        saved = self._durability.durable(progress, done=min(done, progress.delivered))
         if saved <= self.progress.saved:
             return
         before = self._feed.counts.saved
         self._feed.saved(saved)
         self.counts["acknowledged"] += self._feed.counts.saved - before
-        self.progress.saved = saved
-        self._file.write()
+        self._file.update(saved=saved)
         for step in [step for step in self._created if step <= saved]:
             times = self._created.pop(step)
             trajectories = [at for group in times for at in group]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 
 from hermes_queue.sinks.atropos_server.options import AtroposServerOptions
@@ -12,41 +13,41 @@ logger = logging.getLogger(__name__)
 
 
 class Durability:
-    """The rule of `--ack`, and what it has to remember."""
+    """The rule of `--ack`."""
 
-    def __init__(self, options: AtroposServerOptions, progress: Progress) -> None:
+    def __init__(self, options: AtroposServerOptions) -> None:
         self._rule = options.ack
         self._template = options.checkpoint
-        self._progress = progress
 
-    def remember(self, step: int) -> None:
-        """Remember the file of this step's checkpoint, if an earlier training has left one.
+    def old_files(self, progress: Progress, step: int) -> Mapping[int, int]:
+        """`Progress.old_files`, with the file of this step if an earlier training has left one.
 
         Call it before the batch of that step is handed out.
         """
+        found = {at: time for at, time in progress.old_files.items() if progress.saved < at != step}
         before = self._modified(step)
-        kept = {k: v for k, v in self._progress.old_files.items() if self._progress.saved < k}
-        self._progress.old_files = kept if before is None else {**kept, step: before}
+        return found if before is None else {**found, step: before}
 
-    def durable(self, *, done: int, delivered: int) -> int:
+    def durable(self, progress: Progress, *, done: int) -> int:
         """The last step whose batch is the trainer's for good.
 
         Args:
+            progress: what is known of the trainer.
             done: last step after which the trainer has asked for another batch.
-            delivered: last step whose batch has arrived at the trainer's host.
         """
-        saved = self._progress.saved
+        saved = progress.saved
         if self._rule == "next":
             return max(saved, done)
         if self._rule == "interval":
-            registration = self._progress.registration
+            registration = progress.registration
             every = registration.save_checkpoint_interval if registration else 0
             return max(saved, done - done % every) if every > 0 else saved
-        return max((s for s in range(saved + 1, delivered + 1) if self._is_new(s)), default=saved)
+        steps = range(progress.delivered, saved, -1)
+        return next((step for step in steps if self._is_new(progress, step)), saved)
 
-    def _is_new(self, step: int) -> bool:
+    def _is_new(self, progress: Progress, step: int) -> bool:
         found = self._modified(step)
-        return found is not None and found != self._progress.old_files.get(step)
+        return found is not None and found != progress.old_files.get(step)
 
     def _modified(self, step: int) -> int | None:
         """When the file of this step's checkpoint was modified; None if there is none."""

@@ -70,8 +70,8 @@ class Handlers:
     """What a server calls."""
 
     answer: Callable[[Request], Awaitable[Answer]]
-    delivered: Callable[[int], Awaitable[None]]
-    """The client's host has all of the batch of this step."""
+    delivered: Callable[[int, Callable[[], bool]], Awaitable[None]]
+    """The client's host has the whole batch of this step; tells whether the connection was torn."""
     lost: Callable[[int], Awaitable[None]]
     """The client broke the connection of this step's batch, so it may not have read it."""
     refusal: Callable[[BadRequest], Answer]
@@ -163,7 +163,7 @@ class HttpServer:
         last = answer.status >= 400
         await _write(writer, answer, last=last)
         if answer.step is not None:
-            await self._handlers.delivered(answer.step)
+            await self._handlers.delivered(answer.step, lambda: reader.exception() is not None)
         return answer.step, not last
 
 

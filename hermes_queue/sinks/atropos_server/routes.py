@@ -49,6 +49,7 @@ class Routes:
         self._token = token
         self._host = host
         self._asking: asyncio.Future[Batch | None] | None = None
+        self._settling = asyncio.Lock()
         self._packed: tuple[Batch, bytes] | None = None
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Has an exception as soon as the service cannot go on."""
@@ -120,8 +121,9 @@ class Routes:
     async def _batch(self, request: Request) -> Answer:
         if self._batches.progress.registration is None:
             return _failed("Trainer not registered. Call /register first.", 200, batch=[])
-        if self._asking is None or self._asking.done():
-            self._asking = asyncio.ensure_future(self.blocking(self._batches.ask))
+        async with self._settling:
+            if self._asking is None or self._asking.done():
+                self._asking = asyncio.ensure_future(self.blocking(self._batches.ask))
         try:
             async with asyncio.timeout(_ANSWER_WITHIN_S):
                 batch = await asyncio.shield(self._asking)
@@ -162,16 +164,24 @@ class Routes:
         await self.blocking(self._batches.forget)
         return Answer(200, b"Reset successful", "text/plain; charset=utf-8")
 
-    async def _delivered(self, step: int) -> None:
-        await self.blocking(self._batches.delivered, step)
+    async def _delivered(self, step: int, torn: Callable[[], bool]) -> None:
+        # Whoever tears a connection down and asks again is served after that is known.
+        async with self._settling:
+            await self.blocking(self._batches.delivered, step, beside=True)
+            if torn():
+                await self._lost(step)
 
     async def _lost(self, step: int) -> None:
-        await self.blocking(self._batches.lost, step)
+        await self.blocking(self._batches.lost, step, beside=True)
 
-    async def blocking(self, call: Callable[..., T], *arguments: Any) -> T:
-        """Call it in the thread of `batches`; anything but a refusal ends the service."""
+    async def blocking(self, call: Callable[..., T], *arguments: Any, beside: bool = False) -> T:
+        """Call it in the thread of `batches`, or in one beside it.
+
+        Any exception but a refusal ends the service.
+        """
+        thread = None if beside else self._thread
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, call, *arguments)
+            return await asyncio.get_running_loop().run_in_executor(thread, call, *arguments)
         except (Unfit, InDoubt):
             raise
         except Exception as error:

@@ -24,7 +24,7 @@ from hermes_queue.sinks.atropos_server.routes import Routes
 from hermes_queue.sinks.metering import SinkMeter
 from hermes_queue.telemetry.meter import Meter
 
-_READ_S = 0.2
+_READ_S = 0.1
 """How long the thread of the batches may read before it looks for requests."""
 _PAUSE_S = 0.25
 _WAIT_LOG_S = 30.0

@@ -5,7 +5,10 @@ The journal beside it says which groups were handed out as the batch of which st
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -20,7 +23,7 @@ FILE_NAME = "hermes_queue.atropos.json"
 class Progress(BaseModel):
     """How far the trainer is. Steps are numbers of batches."""
 
-    model_config = ConfigDict(extra="forbid", validate_assignment=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     registration: Registration | None = None
     """None before a trainer has registered."""
@@ -28,7 +31,7 @@ class Progress(BaseModel):
     """Last step whose batch is the trainer's for good."""
     delivered: int = Field(default=0, ge=0)
     """Last step whose batch has arrived at the trainer's host."""
-    old_files: dict[int, int] = Field(default_factory=dict)
+    old_files: Mapping[int, int] = Field(default_factory=dict)
     """Step -> mtime in ns of a checkpoint's file that was there before its batch."""
 
 
@@ -48,11 +51,27 @@ class ProgressFile:
         except (OSError, ValidationError, UnicodeDecodeError) as error:
             raise ConfigurationError(f"{self.path}: cannot be read: {error}") from error
 
-    def write(self) -> None:
-        """Write it; durable on return.
+        self._turn = threading.Lock()
+
+    def update(self, **changes: Any) -> None:
+        """Change fields, durably; from any thread.
 
         Raises:
-            HermesQueueError: the disk is full or failed; the file is as it was.
+            HermesQueueError: the disk is full or failed; nothing was changed.
         """
+        with self._turn:
+            self._write(self.progress.model_copy(update=changes))
+
+    def begin(self, progress: Progress) -> None:
+        """Begin anew with `progress`, durably.
+
+        Raises:
+            HermesQueueError: the disk is full or failed; nothing was changed.
+        """
+        with self._turn:
+            self._write(progress)
+
+    def _write(self, progress: Progress) -> None:
         with replacing(self.path) as draft:
-            draft.write_text(self.progress.model_dump_json(), "utf-8")
+            draft.write_text(progress.model_dump_json(), "utf-8")
+        self.progress = progress
