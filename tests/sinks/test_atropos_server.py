@@ -39,6 +39,15 @@ class Served:
         self.port = self.server.port.result()
         return self
 
+    async def serving(self) -> Served:
+        """Wait until it does more than listen."""
+        async with asyncio.timeout(20):
+            while self.server._routes is None and not self.task.done():
+                await asyncio.sleep(0.01)
+        if self.task.done():
+            await self.task
+        return self
+
     async def call(self, method: str, path: str, body: Any = None) -> Any:
         return await asyncio.to_thread(call, self.port, method, path, body)
 
@@ -84,11 +93,12 @@ async def serve(ledger: Ledger, tmp_path: Path) -> AsyncIterator[Serve]:
     """Starts servers of groups of four on any port; those that still run are ended."""
     started: list[Served] = []
 
-    async def begin(**options: object) -> Served:
+    async def begin(*, waits: bool = False, **options: object) -> Served:
         chosen = {"run_id": "run", "directory": tmp_path / "checkpoints", "group_size": 4}
         chosen |= {"port": 0, "redis_url": ledger.url, "batches_per_pull": 0}
         started.append(Served(TrainerServer(AtroposServerOptions(**{**chosen, **options}))))
-        return await started[-1].listening()
+        listening = await started[-1].listening()
+        return listening if waits else await listening.serving()
 
     yield begin
     for each in started:
@@ -221,12 +231,13 @@ async def test_a_server_that_dies_knows_its_trainer_and_what_it_has(
             async with asyncio.timeout(30):
                 while True:
                     assert first.poll() is None, first.printed()
-                    with contextlib.suppress(OSError):
+                    with contextlib.suppress(OSError, RuntimeError):
                         await served.register()
                         break
                     await asyncio.sleep(0.05)
             assert await served.ids() == ids[0] + ids[1]
             await arrived(tmp_path, 1)
+        ledger.client.delete("hq:sink:atropos-server")  # which would expire after ten seconds
     else:
         served = await serve()
         await served.register()
@@ -409,11 +420,17 @@ async def test_environments_are_told_where_groups_come_from(serve):
 async def test_a_second_server_waits_until_the_first_one_is_gone(put, serve, ledger, tmp_path):
     served = await serve()
     await served.register()
-    other = asyncio.create_task(serve(directory=tmp_path / "other"))
-    await asyncio.sleep(0.3)
-    assert not other.done()
+    other = await serve(waits=True, directory=tmp_path / "other")
+    assert await other.call("GET", "/batch") == {"batch": None}
+    with pytest.raises(RuntimeError, match="503"):
+        await other.register()
     await served.ends()
-    await other
+    async with asyncio.timeout(20):
+        while True:
+            with contextlib.suppress(RuntimeError):
+                await other.register()
+                break
+            await asyncio.sleep(0.05)
 
 
 async def test_a_damaged_state_is_named_and_left_alone(serve, tmp_path):

@@ -13,11 +13,13 @@ import fcntl
 import http
 import http.client
 import io
+import json
 import logging
 import struct
 import termios
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +55,16 @@ class Answer:
     headers: Mapping[str, str] = field(default_factory=dict)
     step: int | None = None
     """Of the batch in the body."""
+
+
+def json_answer(value: Any, status: int = 200) -> Answer:
+    """An answer of JSON."""
+    return Answer(status, json.dumps(value, separators=(",", ":")).encode())
+
+
+def said(status: int, detail: str) -> Answer:
+    """A refusal in words."""
+    return json_answer({"detail": detail}, status)
 
 
 class BadRequest(Exception):

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any
@@ -18,9 +17,10 @@ from hermes_queue.keyspace.connection import connect_async, explained, redis_url
 from hermes_queue.settings import RedisSettings
 from hermes_queue.sinks.atropos.single_flight import single_flight
 from hermes_queue.sinks.atropos_server.batches import TrainerBatches
-from hermes_queue.sinks.atropos_server.http import HttpServer
+from hermes_queue.sinks.atropos_server.guard import Guard
+from hermes_queue.sinks.atropos_server.http import Answer, Handlers, HttpServer, Request
 from hermes_queue.sinks.atropos_server.options import AtroposServerOptions
-from hermes_queue.sinks.atropos_server.routes import Routes
+from hermes_queue.sinks.atropos_server.routes import Routes, refusal, while_starting
 from hermes_queue.sinks.metering import SinkMeter
 from hermes_queue.telemetry.meter import Meter
 
@@ -29,48 +29,58 @@ _READ_S = 0.1
 _PAUSE_S = 0.25
 _WAIT_LOG_S = 30.0
 """Interval at which the log repeats what is waited for."""
-_TOKEN_CHARACTERS = 16
 
 logger = logging.getLogger(__name__)
 
 
 class TrainerServer:
-    """One server for one trainer, from start to stop."""
+    """One server for one trainer, from start to stop.
+
+    Raises:
+        ConfigurationError: the token cannot be read, is short, or is missing where it is needed.
+    """
 
     def __init__(self, options: AtroposServerOptions, meter: SinkMeter | None = None) -> None:
         self.options = options
         self.port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         """Has a result as soon as the server listens."""
+        self._guard = Guard(options.host, options.token_file)
         self._meter = meter or SinkMeter("atropos_server", Meter())
         self._stopping = asyncio.Event()
         self._starting: asyncio.Task[Any] | None = None
+        self._routes: Routes | None = None
+        """None while the server starts; it listens already, so that a living trainer waits."""
         self._wait_logged_s = time.monotonic()
 
     async def run(self) -> dict[str, Any]:
         """Serve until `stop()`; the counters.
 
         Raises:
-            ConfigurationError: the address cannot be used, the token is missing, the journal is
-                damaged or in use, or the consumer group has another filter.
+            ConfigurationError: the address cannot be used, the journal is damaged or in use, or
+                the consumer group has another filter.
             HermesQueueError: the disk of the journal is full or failed.
             LeaseLost: another process now serves this consumer group.
             RedisUnavailable: at the start; later outages are waited out.
             SchemaTooNew: a newer hermes-queue published a group.
         """
-        token = _token(self.options)
         settings = RedisSettings()
         self._starting = asyncio.current_task()
         async with contextlib.AsyncExitStack() as stack:
             client = connect_async(settings, self.options.redis_url)
             stack.push_async_callback(client.aclose)
+            http = HttpServer(Handlers(self._answer, self._delivered, self._lost, refusal))
+            stack.push_async_callback(http.close)
+            await self._listen(http)
             with explained(redis_url(settings, self.options.redis_url)):
                 lock = single_flight(client, f"{settings.prefix}sink:{self.options.group}")
                 keeper = await stack.enter_async_context(lock)
             self._starting = None
             thread = stack.enter_context(ThreadPoolExecutor(1, "batches"))
             batches = await stack.enter_async_context(self._opened(thread))
-            routes = Routes(batches, thread, token=token, host=self.options.host)
+            routes = Routes(batches, thread)
+            self._routes = routes
             await self._serve(routes, batches, keeper)
+            await http.close()
             return batches.summary()
 
     def stop(self) -> None:
@@ -89,10 +99,7 @@ class TrainerServer:
             batches.stop()
             await loop.run_in_executor(thread, batches.close)
 
-    async def _serve(
-        self, routes: Routes, batches: TrainerBatches, keeper: asyncio.Task[None]
-    ) -> None:
-        http = HttpServer(routes.handlers())
+    async def _listen(self, http: HttpServer) -> None:
         host, port = self.options.host, self.options.port
         try:
             self.port.set_result(await http.listen(host, port))
@@ -102,18 +109,33 @@ class TrainerServer:
             ) from error
         extra = {"action": "atropos_listen", "port": self.port.result()}
         logger.info("serving trainers at http://%s:%d", host, self.port.result(), extra=extra)
-        tasks = [
-            asyncio.create_task(self._read_on(routes, batches)),
-            asyncio.create_task(self._stopping.wait()),
-        ]
+
+    async def _answer(self, request: Request) -> Answer:
+        if refused := self._guard.refused(request):
+            return refused
+        return await (self._routes.answer(request) if self._routes else while_starting(request))
+
+    async def _delivered(self, step: int, torn: Callable[[], bool]) -> None:
+        if self._routes is not None:
+            await self._routes.delivered(step, torn)
+
+    async def _lost(self, step: int) -> None:
+        if self._routes is not None:
+            await self._routes.lost(step)
+
+    async def _serve(
+        self, routes: Routes, batches: TrainerBatches, keeper: asyncio.Task[None]
+    ) -> None:
+        reading = asyncio.create_task(self._read_on(routes, batches))
+        stopping = asyncio.create_task(self._stopping.wait())
+        ends: list[asyncio.Future[Any]] = [keeper, routes.failed, reading]
         try:
-            await asyncio.wait([keeper, routes.failed, *tasks], return_when=asyncio.FIRST_COMPLETED)
-            for each in (keeper, routes.failed, tasks[0]):
+            await asyncio.wait([*ends, stopping], return_when=asyncio.FIRST_COMPLETED)
+            for each in ends:
                 if each.done():
                     each.result()
         finally:
-            await end_tasks(*tasks)
-            await http.close()
+            await end_tasks(reading, stopping)
 
     async def _read_on(self, routes: Routes, batches: TrainerBatches) -> None:
         """Keep the groups of the next batch ready, and say what is waited for."""
@@ -134,31 +156,3 @@ class TrainerServer:
                     f"good; {batches.waiting} of {needed} groups for the next one"
                 )
             logger.info("%s", text, extra={"action": "atropos_progress"})
-
-
-def _token(options: AtroposServerOptions) -> str | None:
-    """The token that trainers must send.
-
-    Raises:
-        ConfigurationError: it cannot be read or is short, or is missing where it is needed.
-    """
-    if options.token_file is not None:
-        try:
-            token = options.token_file.read_text("utf-8").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigurationError(f"--token-file: {error}") from error
-        if len(token) < _TOKEN_CHARACTERS:
-            raise ConfigurationError(
-                f"--token-file: the token has less than {_TOKEN_CHARACTERS} characters"
-            )
-        return token
-    try:
-        loopback = options.host == "localhost" or ipaddress.ip_address(options.host).is_loopback
-    except ValueError:
-        loopback = False
-    if not loopback:
-        raise ConfigurationError(
-            f"--host {options.host}: whoever reaches the server can take batches and reset it, so "
-            "that an address other than loopback needs --token-file"
-        )
-    return None
