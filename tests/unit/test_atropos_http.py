@@ -23,7 +23,7 @@ HEAD = b"GET /batch HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 
 
 class Desk:
-    """A server whose answer is a batch of step 1, and what it was told."""
+    """A server whose answer is a batch, and what it was told."""
 
     def __init__(self) -> None:
         self.asked: list[Request] = []
@@ -33,12 +33,12 @@ class Desk:
 
     async def answer(self, request: Request) -> Answer:
         self.asked.append(request)
-        return Answer(200, self.body, step=1)
+        return Answer(200, self.body, batch=self)
 
-    async def delivered(self, step: int, torn) -> None:
+    async def delivered(self, batch: object, torn) -> None:
         self.told.append("torn" if torn() else "delivered")
 
-    async def lost(self, step: int) -> None:
+    async def lost(self, batch: object) -> None:
         self.told.append("lost")
 
     async def say(self, data: bytes) -> bytes:

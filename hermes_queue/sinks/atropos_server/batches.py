@@ -43,7 +43,7 @@ class InDoubt(HermesQueueError):
     """Nobody knows whether the trainer has the last batch, unless it says so."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Batch:
     """One batch. It is handed out in the same bytes until it has arrived."""
 
@@ -160,24 +160,24 @@ class TrainerBatches:
             self._pulled = 0
         return batch
 
-    def delivered(self, step: int) -> None:
-        """The trainer's host has the whole batch of this step."""
-        if self.last is None or self.last.step != step or self.last.delivered:
+    def delivered(self, batch: Batch) -> None:
+        """The trainer's host has the whole batch."""
+        if self.last is not batch or batch.delivered:
             return
-        self._file.update(delivered=step)
-        self.last.delivered = True
+        self._file.update(delivered=batch.step)
+        batch.delivered = True
         self._pulled += 1
 
-    def lost(self, step: int) -> None:
+    def lost(self, batch: Batch) -> None:
         """The trainer broke the connection of this batch, and has asked for none since."""
-        if self.last is None or self.last.step != step or not self.last.delivered:
+        if self.last is not batch or not batch.delivered:
             return
-        self.last.delivered = False
+        batch.delivered = False
         self._pulled = 0
-        self._file.update(delivered=step - 1)
-        extra = {"action": "atropos_torn", "step": step}
+        self._file.update(delivered=batch.step - 1)
+        extra = {"action": "atropos_torn", "step": batch.step}
         text = "the trainer broke the connection of the batch of step %d: it is handed out again"
-        logger.warning(text, step, extra=extra)
+        logger.warning(text, batch.step, extra=extra)
 
     def read_on(self, timeout_s: float) -> bool:
         """Prepare groups for the next batch, and look for checkpoints; False to go on reading."""

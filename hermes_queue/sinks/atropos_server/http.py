@@ -53,8 +53,8 @@ class Answer:
     body: bytes
     content_type: str = "application/json"
     headers: Mapping[str, str] = field(default_factory=dict)
-    step: int | None = None
-    """Of the batch in the body."""
+    batch: object | None = None
+    """The batch in the body, for `Handlers`."""
 
 
 def json_answer(value: Any, status: int = 200) -> Answer:
@@ -82,10 +82,10 @@ class Handlers:
     """What a server calls."""
 
     answer: Callable[[Request], Awaitable[Answer]]
-    delivered: Callable[[int, Callable[[], bool]], Awaitable[None]]
-    """The client's host has the whole batch of this step; tells whether the connection was torn."""
-    lost: Callable[[int], Awaitable[None]]
-    """The client broke the connection of this step's batch, so it may not have read it."""
+    delivered: Callable[[Any, Callable[[], bool]], Awaitable[None]]
+    """The client's host has the whole `Answer.batch`; tells whether the connection was torn."""
+    lost: Callable[[Any], Awaitable[None]]
+    """The client broke the connection of this `Answer.batch`, so it may not have read it."""
     refusal: Callable[[BadRequest], Answer]
 
 
@@ -143,7 +143,7 @@ class HttpServer:
     async def _serve(
         self, task: asyncio.Task[None], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        step: int | None = None
+        batch: object | None = None
         goes_on = True
         while goes_on:
             self._open[task] = True
@@ -151,18 +151,18 @@ class HttpServer:
                 async with asyncio.timeout(_IDLE_S):
                     first = await reader.read(1)
             except (ConnectionError, TimeoutError) as error:
-                if step is not None and isinstance(error, ConnectionError):
-                    await self._handlers.lost(step)
+                if batch is not None and isinstance(error, ConnectionError):
+                    await self._handlers.lost(batch)
                 raise
             self._open[task] = False
             if not first:
                 return
-            step, goes_on = await self._exchange(first, reader, writer)
+            batch, goes_on = await self._exchange(first, reader, writer)
 
     async def _exchange(
         self, first: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> tuple[int | None, bool]:
-        """Answer one request: the step of the batch in it, and whether another may follow."""
+    ) -> tuple[object | None, bool]:
+        """Answer one request: the batch in the answer, and whether another request may follow."""
         try:
             async with asyncio.timeout(_REQUEST_S):
                 request = await _read(first, reader)
@@ -172,11 +172,12 @@ class HttpServer:
         # A connection that carries a batch stays open: how the client ends it tells whether it
         # has read the batch.
         answer = await self._handlers.answer(request)
-        last = answer.status >= 400
+        wants_end = request.headers.get("connection", "").lower() == "close"
+        last = answer.status >= 400 or (wants_end and answer.batch is None)
         await _write(writer, answer, last=last)
-        if answer.step is not None:
-            await self._handlers.delivered(answer.step, lambda: reader.exception() is not None)
-        return answer.step, not last
+        if answer.batch is not None:
+            await self._handlers.delivered(answer.batch, lambda: reader.exception() is not None)
+        return answer.batch, not last
 
 
 async def _read(first: bytes, reader: asyncio.StreamReader) -> Request:
@@ -218,7 +219,7 @@ async def _write(writer: asyncio.StreamWriter, answer: Answer, *, last: bool) ->
         writer.write("\r\n".join(lines).encode("latin-1") + b"\r\n\r\n")
         writer.write(answer.body)
         await writer.drain()
-        if answer.step is not None:
+        if answer.batch is not None:
             await _taken(writer)
 
 

@@ -100,12 +100,12 @@ class Routes:
 
     async def _packed_for(self, request: Request, batch: Batch) -> Answer:
         if "gzip" not in request.headers.get("accept-encoding", ""):
-            return Answer(200, batch.body, step=batch.step)
+            return Answer(200, batch.body, batch=batch)
         if len(batch.body) < _PACKED_FROM_BYTES:
-            return Answer(200, batch.body, step=batch.step)
+            return Answer(200, batch.body, batch=batch)
         if self._packed is None or self._packed[0] is not batch:
             self._packed = batch, await asyncio.to_thread(gzip.compress, batch.body, GZIP_LEVEL)
-        return Answer(200, self._packed[1], headers={"Content-Encoding": "gzip"}, step=batch.step)
+        return Answer(200, self._packed[1], headers={"Content-Encoding": "gzip"}, batch=batch)
 
     async def _status(self, _: Request) -> Answer:
         batches = self._batches
@@ -129,17 +129,17 @@ class Routes:
         await self.blocking(self._batches.forget)
         return Answer(200, b"Reset successful", "text/plain; charset=utf-8")
 
-    async def delivered(self, step: int, torn: Callable[[], bool]) -> None:
+    async def delivered(self, batch: Batch, torn: Callable[[], bool]) -> None:
         """See `Handlers`."""
         # Whoever tears a connection down and asks again is served after that is known.
         async with self._settling:
-            await self.blocking(self._batches.delivered, step, beside=True)
+            await self.blocking(self._batches.delivered, batch, beside=True)
             if torn():
-                await self.lost(step)
+                await self.lost(batch)
 
-    async def lost(self, step: int) -> None:
+    async def lost(self, batch: Batch) -> None:
         """See `Handlers`."""
-        await self.blocking(self._batches.lost, step, beside=True)
+        await self.blocking(self._batches.lost, batch, beside=True)
 
     async def blocking(self, call: Callable[..., T], *arguments: Any, beside: bool = False) -> T:
         """Call it in the thread of `batches`, or in one beside it.

@@ -16,7 +16,7 @@ from hermes_queue.errors import ConfigurationError
 from hermes_queue.keyspace.connection import connect_async, explained, redis_url
 from hermes_queue.settings import RedisSettings
 from hermes_queue.sinks.atropos.single_flight import single_flight
-from hermes_queue.sinks.atropos_server.batches import TrainerBatches
+from hermes_queue.sinks.atropos_server.batches import Batch, TrainerBatches
 from hermes_queue.sinks.atropos_server.guard import Guard
 from hermes_queue.sinks.atropos_server.http import Answer, Handlers, HttpServer, Request
 from hermes_queue.sinks.atropos_server.options import AtroposServerOptions
@@ -115,13 +115,13 @@ class TrainerServer:
             return refused
         return await (self._routes.answer(request) if self._routes else while_starting(request))
 
-    async def _delivered(self, step: int, torn: Callable[[], bool]) -> None:
+    async def _delivered(self, batch: Batch, torn: Callable[[], bool]) -> None:
         if self._routes is not None:
-            await self._routes.delivered(step, torn)
+            await self._routes.delivered(batch, torn)
 
-    async def _lost(self, step: int) -> None:
+    async def _lost(self, batch: Batch) -> None:
         if self._routes is not None:
-            await self._routes.lost(step)
+            await self._routes.lost(batch)
 
     async def _serve(
         self, routes: Routes, batches: TrainerBatches, keeper: asyncio.Task[None]
