@@ -289,14 +289,22 @@ async def test_an_outage_of_redis_loses_and_repeats_nothing(ledger, put, serve, 
     assert pending(ledger) == 2
 
 
-async def torn(port: int) -> None:
-    """Ask for a batch, and tear the connection down in the middle of the answer."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
-    writer.write(b"GET /batch HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
-    await reader.readexactly(10)
-    linger = struct.pack("ii", 1, 0)
-    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
-    writer.transport.abort()
+class Connection:
+    """A client's connection, which can be torn down."""
+
+    def __init__(self, port: int) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=20)
+        self._socket.sendall(b"GET /batch HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+
+    def read(self, until: bytes) -> None:
+        """Read the answer up to these bytes at least."""
+        found = b""
+        while until not in found:
+            found += self._socket.recv(1 << 16)
+
+    def tear(self) -> None:
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self._socket.close()
 
 
 async def test_a_batch_that_a_client_did_not_read_is_handed_out_again(put, serve):
@@ -304,9 +312,24 @@ async def test_a_batch_that_a_client_did_not_read_is_handed_out_again(put, serve
     served = await serve()
     await served.register()
     await served.ready(2)
-    await torn(served.port)
+    client = Connection(served.port)
+    await asyncio.to_thread(client.read, b"200 OK")
+    client.tear()
     assert await served.ids() == ids[0] + ids[1]
     assert await served.ids() == ids[2] + ids[3]
+
+
+async def test_a_connection_that_breaks_after_the_next_request_brings_nothing_back(put, serve):
+    ids = [put(f"g{n}") for n in range(2)]
+    served = await serve()
+    await served.register()
+    await served.ready(2)
+    client = Connection(served.port)
+    await asyncio.to_thread(client.read, b"]}]}")
+    assert await served.call("GET", "/batch") == {"batch": None}
+    client.tear()
+    ids = [put(f"g{n}") for n in range(2, 4)]
+    assert await served.ids() == ids[0] + ids[1]
 
 
 async def test_a_checkpoint_file_makes_its_batches_the_trainers(ledger, put, serve, tmp_path):

@@ -50,6 +50,8 @@ class Batch:
     step: int
     body: bytes
     delivered: bool = False
+    trained: bool = False
+    """Whether the trainer has asked for another one since."""
     latest: bytes = b""
     """Its last group."""
 
@@ -150,6 +152,8 @@ class TrainerBatches:
         if self.last is not None and not self.last.delivered:
             self.counts["again"] += 1
             return self.last
+        if self.last is not None:
+            self.last.trained = True
         if 0 < self._options.batches_per_pull <= self._pulled:
             self._pulled = 0
             return None
@@ -170,7 +174,7 @@ class TrainerBatches:
 
     def lost(self, batch: Batch) -> None:
         """The trainer broke the connection of this batch, and has asked for none since."""
-        if self.last is not batch or not batch.delivered:
+        if self.last is not batch or batch.trained:
             return
         batch.delivered = False
         self._pulled = 0

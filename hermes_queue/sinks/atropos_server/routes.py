@@ -135,11 +135,12 @@ class Routes:
         async with self._settling:
             await self.blocking(self._batches.delivered, batch, beside=True)
             if torn():
-                await self.lost(batch)
+                await self.blocking(self._batches.lost, batch, beside=True)
 
     async def lost(self, batch: Batch) -> None:
         """See `Handlers`."""
-        await self.blocking(self._batches.lost, batch, beside=True)
+        async with self._settling:
+            await self.blocking(self._batches.lost, batch, beside=True)
 
     async def blocking(self, call: Callable[..., T], *arguments: Any, beside: bool = False) -> T:
         """Call it in the thread of `batches`, or in one beside it.
