@@ -1,25 +1,24 @@
 """`hermes-queue ...`: operate a deployment. Also `celery -A hermes_queue hermes ...`.
 
-    __main__.py        `python -m hermes_queue.cli`
-    atropos_server.py  batches for a trainer that speaks the Atropos API
-    dead.py            dead letters
-    doctor/            checks of settings, host, Redis and endpoints
-    exporter.py        metrics of the whole deployment
-    groups.py          consumer groups of the results
-    images/            images of tasks on this host
-    lanes.py           circuit breakers, manual pause
-    limits.py          permits of model endpoints
-    localmodal.py      the Modal-compatible server
-    overview.py        the whole deployment at a glance
-    play.py            one trajectory in this terminal
-    plugins.py         extensions by name
-    rescore.py         recompute recorded logprobs
-    run.py             runs: show, pause, cancel, purge
-    sandboxes.py       sandboxes at the provider
-    sinks/             `sink ...` and `export`
-    tasks/             validation of tasks
-    watch/             `status` and `top`
-    workers.py         live workers: pause, drain, resize
+    __main__.py    `python -m hermes_queue.cli`
+    dead.py        dead letters
+    doctor/        checks of settings, host, Redis and endpoints
+    exporter.py    metrics of the whole deployment
+    groups.py      consumer groups of the results
+    images/        images of tasks on this host
+    lanes.py       circuit breakers, manual pause
+    limits.py      permits of model endpoints
+    localmodal.py  the Modal-compatible server
+    overview.py    the whole deployment at a glance
+    play.py        one trajectory in this terminal
+    plugins.py     extensions by name
+    rescore.py     recompute recorded logprobs
+    run.py         runs: show, pause, cancel, purge
+    sandboxes.py   sandboxes at the provider
+    sinks/         `sink ...`, `export`, `atropos-server`
+    tasks/         validation of tasks
+    watch/         `status` and `top`
+    workers.py     live workers: pause, drain, resize
 
 A command's module is imported when that command runs, so that `--help` and short commands start
 fast.
@@ -40,7 +39,7 @@ from hermes_queue.errors import (
 
 COMMANDS = {
     "atropos-server": (
-        "atropos_server",
+        "sinks.atropos_server",
         "Hand out finished groups to a trainer that speaks the Atropos API.",
     ),
     "dead": ("dead", "List, retry and drop jobs and groups that need a person."),

@@ -159,10 +159,9 @@ class Feed:
 
         Args:
             step: of the checkpoint.
-            kept: if the trainer lives on in another process while the feed is opened again, the
-                last step that its weights have. Groups of the steps up to it are not handed out
-                again, and wait for `saved`.
-            again: groups that are delivered again and come first, in this order.
+            kept: last step of weights that live on in another process. Groups of steps up to it
+                are not handed out again, and wait for `saved`.
+            again: groups that come first when they are delivered again, in this order.
 
         Returns:
             The number of groups in the weights.
@@ -171,7 +170,7 @@ class Feed:
             raise RuntimeError("resume() comes before the first take()")
         self._saved = _NO_CHECKPOINT if step is None else step
         self._window.expect(again)
-        known = self._journal.resume(max(self._saved, self._saved if kept is None else kept))
+        known = self._journal.resume(max(self._saved, _NO_CHECKPOINT if kept is None else kept))
         if step and not known:
             extra = {"action": "journal_empty", "path": str(self._journal.path)}
             logger.warning(
@@ -212,12 +211,7 @@ class Feed:
         return [each.item for each in ready]
 
     def ready(self, groups: int, *, timeout_s: float) -> int:
-        """Read on until that many groups wait for `take`, or `timeout_s` passes; how many wait.
-
-        Raises:
-            ConfigurationError: the journal holds steps, and `resume` was not called.
-            HermesQueueError: as `consume`.
-        """
+        """Read until that many groups wait for `take`, or `timeout_s` passes; how many wait."""
         self._last_checkpoint()
         self._settle()
         self._fill(groups, time.monotonic() + timeout_s)

@@ -13,11 +13,16 @@ import pytest
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.sinks.atropos_server import http
 from hermes_queue.sinks.atropos_server.durability import Durability
-from hermes_queue.sinks.atropos_server.guard import Guard
-from hermes_queue.sinks.atropos_server.http import Answer, Handlers, HttpServer, Request
+from hermes_queue.sinks.atropos_server.guard import TrainerGuard
+from hermes_queue.sinks.atropos_server.http import (
+    Handlers,
+    HttpServer,
+    TrainerAnswer,
+    TrainerRequest,
+)
 from hermes_queue.sinks.atropos_server.options import AtroposServerOptions, Registration
 from hermes_queue.sinks.atropos_server.routes import refusal
-from hermes_queue.sinks.atropos_server.state import Progress, ProgressFile
+from hermes_queue.sinks.atropos_server.state import ProgressFile, TrainerProgress
 
 HEAD = b"GET /batch HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 
@@ -26,14 +31,14 @@ class Desk:
     """A server whose answer is a batch, and what it was told."""
 
     def __init__(self) -> None:
-        self.asked: list[Request] = []
+        self.asked: list[TrainerRequest] = []
         self.told: list[str] = []
         self.body = b"x" * 2000
         self.port = 0
 
-    async def answer(self, request: Request) -> Answer:
+    async def answer(self, request: TrainerRequest) -> TrainerAnswer:
         self.asked.append(request)
-        return Answer(200, self.body, batch=self)
+        return TrainerAnswer(200, self.body, batch=self)
 
     async def delivered(self, batch: object, torn) -> None:
         self.told.append("torn" if torn() else "delivered")
@@ -125,8 +130,10 @@ async def test_a_client_that_stops_reading_has_not_got_the_batch(desk):
     assert desk.told == []
 
 
-def request(**headers: str) -> Request:
-    return Request("GET", "/batch", {k.replace("_", "-"): v for k, v in headers.items()}, b"")
+def request(**headers: str) -> TrainerRequest:
+    return TrainerRequest(
+        "GET", "/batch", {k.replace("_", "-"): v for k, v in headers.items()}, b""
+    )
 
 
 @pytest.mark.parametrize(
@@ -143,7 +150,7 @@ def request(**headers: str) -> Request:
     ],
 )
 def test_on_loopback_everybody_is_let_in_but_web_pages(headers, let_in):
-    assert (Guard("127.0.0.1", None).refused(request(**headers)) is None) is let_in
+    assert (TrainerGuard("127.0.0.1", None).refused(request(**headers)) is None) is let_in
 
 
 def basic(password: str) -> str:
@@ -165,7 +172,7 @@ def basic(password: str) -> str:
 def test_with_a_token_only_those_who_have_it_are_let_in(tmp_path: Path, authorization, let_in):
     path = tmp_path / "token"
     path.write_text("0123456789abcdef\n")
-    guard = Guard("0.0.0.0", path)
+    guard = TrainerGuard("0.0.0.0", path)
     found = guard.refused(request(host="trainer-7:8000", authorization=authorization))
     assert (found is None) is let_in
 
@@ -173,13 +180,13 @@ def test_with_a_token_only_those_who_have_it_are_let_in(tmp_path: Path, authoriz
 @pytest.mark.parametrize("host", ["0.0.0.0", "10.0.0.5", "example.org"])
 def test_an_address_that_others_reach_needs_a_token(host):
     with pytest.raises(ConfigurationError, match="needs --token-file"):
-        Guard(host, None)
+        TrainerGuard(host, None)
 
 
 def test_a_short_token_is_refused(tmp_path: Path):
     (tmp_path / "token").write_text("secret")
     with pytest.raises(ConfigurationError, match="less than 16"):
-        Guard("127.0.0.1", tmp_path / "token")
+        TrainerGuard("127.0.0.1", tmp_path / "token")
 
 
 def options(tmp_path: Path, **more: object) -> AtroposServerOptions:
@@ -193,7 +200,7 @@ def test_a_checkpoint_and_its_rule_belong_together(tmp_path: Path, more):
         options(tmp_path, **more)
 
 
-def registered(every: int, **more: object) -> Progress:
+def registered(every: int, **more: object) -> TrainerProgress:
     registration = Registration(
         wandb_group="g",
         wandb_project="p",
@@ -204,7 +211,7 @@ def registered(every: int, **more: object) -> Progress:
         starting_step=0,
         num_steps=9,
     )
-    return Progress.model_validate({"registration": registration, **more})
+    return TrainerProgress.model_validate({"registration": registration, **more})
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from hermes_queue.sinks.atropos.wire import Post, check_fits, convert
 from hermes_queue.sinks.atropos_server.body import group_body
 from hermes_queue.sinks.atropos_server.durability import Durability
 from hermes_queue.sinks.atropos_server.options import AtroposServerOptions, Registration
-from hermes_queue.sinks.atropos_server.state import Progress, ProgressFile
+from hermes_queue.sinks.atropos_server.state import ProgressFile, TrainerProgress
 from hermes_queue.sinks.metering import SinkMeter
 from hermes_queue.trainers.feed import Feed
 from hermes_queue.trainers.journal import StepJournal
@@ -44,7 +44,7 @@ class InDoubt(HermesQueueError):
 
 
 @dataclass(slots=True, eq=False)
-class Batch:
+class ServedBatch:
     """One batch. It is handed out in the same bytes until it has arrived."""
 
     step: int
@@ -72,7 +72,7 @@ class TrainerBatches:
         """Batches in the weights with which the trainer began, and those handed out since."""
         self.waiting = 0
         """Groups that are ready."""
-        self.last: Batch | None = None
+        self.last: ServedBatch | None = None
         """The last batch, if this process handed it out."""
         self.counts: Counter[str] = Counter()
         """Of this process."""
@@ -100,7 +100,7 @@ class TrainerBatches:
             raise
 
     @property
-    def progress(self) -> Progress:
+    def progress(self) -> TrainerProgress:
         """What is known of the trainer."""
         return self._file.progress
 
@@ -140,7 +140,7 @@ class TrainerBatches:
         """The trainer is gone (`/reset_data`). What is not its for good is handed out again."""
         self._start_over(None, 0)
 
-    def ask(self) -> Batch | None:
+    def ask(self) -> ServedBatch | None:
         """The trainer asks for a batch: the next one, or the last one if it has not arrived.
 
         Raises:
@@ -164,7 +164,7 @@ class TrainerBatches:
             self._pulled = 0
         return batch
 
-    def delivered(self, batch: Batch) -> None:
+    def delivered(self, batch: ServedBatch) -> None:
         """The trainer's host has the whole batch."""
         if self.last is not batch or batch.delivered:
             return
@@ -172,7 +172,7 @@ class TrainerBatches:
         batch.delivered = True
         self._pulled += 1
 
-    def lost(self, batch: Batch) -> None:
+    def lost(self, batch: ServedBatch) -> None:
         """The trainer broke the connection of this batch, and has asked for none since."""
         if self.last is not batch or batch.trained:
             return
@@ -234,7 +234,7 @@ class TrainerBatches:
         """Begin after step `start`; the number of groups that the weights hold."""
         again = self._reopen(max(start, self.progress.saved))
         held = self._feed.resume(start, again=again)
-        self._file.begin(Progress(registration=registration, saved=start, delivered=start))
+        self._file.begin(TrainerProgress(registration=registration, saved=start, delivered=start))
         self.step = self._published = start
         self.last, self._in_doubt, self._pulled = None, False, 0
         self._created.clear()
@@ -295,7 +295,7 @@ class TrainerBatches:
                 self._posts.popitem(last=False)
         return post
 
-    def _next(self) -> Batch | None:
+    def _next(self) -> ServedBatch | None:
         registration = self.progress.registration
         if registration is None:
             return None
@@ -312,7 +312,7 @@ class TrainerBatches:
             self._posts.pop(group.group_id, None)
         self._created[step] = [tuple(m.created for m in g.members) for g in groups]
         self.step, self._taken = step, []
-        self.last = Batch(step, b'{"batch":[%b]}' % b",".join(parts), latest=parts[-1])
+        self.last = ServedBatch(step, b'{"batch":[%b]}' % b",".join(parts), latest=parts[-1])
         self.counts["batches"] += 1
         extra = {"action": "atropos_batch", "step": step, "groups": len(groups)}
         logger.info("step %d: %d groups", step, len(groups), extra=extra)

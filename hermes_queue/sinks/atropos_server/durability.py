@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hermes_queue.sinks.atropos_server.options import AtroposServerOptions
-from hermes_queue.sinks.atropos_server.state import Progress
+from hermes_queue.sinks.atropos_server.state import TrainerProgress
 
 logger = logging.getLogger(__name__)
 
@@ -19,8 +19,8 @@ class Durability:
         self._rule = options.ack
         self._template = options.checkpoint
 
-    def old_files(self, progress: Progress, step: int) -> Mapping[int, int]:
-        """`Progress.old_files`, with the file of this step if an earlier training has left one.
+    def old_files(self, progress: TrainerProgress, step: int) -> Mapping[int, int]:
+        """`TrainerProgress.old_files`, with the file that an earlier training left for this step.
 
         Call it before the batch of that step is handed out.
         """
@@ -28,7 +28,7 @@ class Durability:
         before = self._modified(step)
         return found if before is None else {**found, step: before}
 
-    def durable(self, progress: Progress, *, done: int) -> int:
+    def durable(self, progress: TrainerProgress, *, done: int) -> int:
         """The last step whose batch is the trainer's for good.
 
         Args:
@@ -45,7 +45,7 @@ class Durability:
         steps = range(progress.delivered, saved, -1)
         return next((step for step in steps if self._is_new(progress, step)), saved)
 
-    def _is_new(self, progress: Progress, step: int) -> bool:
+    def _is_new(self, progress: TrainerProgress, step: int) -> bool:
         found = self._modified(step)
         return found is not None and found != progress.old_files.get(step)
 

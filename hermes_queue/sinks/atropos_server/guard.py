@@ -9,13 +9,13 @@ import secrets
 from pathlib import Path
 
 from hermes_queue.errors import ConfigurationError
-from hermes_queue.sinks.atropos_server.http import Answer, Request, said
+from hermes_queue.sinks.atropos_server.http import TrainerAnswer, TrainerRequest, said
 
 _TOKEN_CHARACTERS = 16
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1", ""})
 
 
-class Guard:
+class TrainerGuard:
     """Lets in clients with the token, or on loopback any client but a web page.
 
     Raises:
@@ -31,7 +31,7 @@ class Guard:
                 "an address other than loopback needs --token-file"
             )
 
-    def refused(self, request: Request) -> Answer | None:
+    def refused(self, request: TrainerRequest) -> TrainerAnswer | None:
         """The refusal of a request; None if it may be answered."""
         headers = request.headers
         if "origin" in headers or headers.get("sec-fetch-site", "none") != "none":

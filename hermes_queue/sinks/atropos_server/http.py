@@ -8,15 +8,13 @@ whether the client tore the connection down afterwards instead of reading it.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import fcntl
 import http
 import http.client
 import io
 import json
 import logging
+import socket
 import struct
-import termios
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,10 +30,12 @@ _IDLE_S = 75.0
 _ANSWER_S = 600.0
 """A slow client may take this long for a batch."""
 _POLL_S = 0.005
+_TCP_INFO = struct.Struct("24x I 116x I")
+"""Of Linux' `struct tcp_info`: tcpi_unacked and tcpi_notsent_bytes."""
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class TrainerRequest:
     """One request, complete."""
 
     method: str
@@ -46,7 +46,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class TrainerAnswer:
     """One answer."""
 
     status: int
@@ -57,18 +57,18 @@ class Answer:
     """The batch in the body, for `Handlers`."""
 
 
-def json_answer(value: Any, status: int = 200) -> Answer:
+def json_answer(value: Any, status: int = 200) -> TrainerAnswer:
     """An answer of JSON."""
-    return Answer(status, json.dumps(value, separators=(",", ":")).encode())
+    return TrainerAnswer(status, json.dumps(value, separators=(",", ":")).encode())
 
 
-def said(status: int, detail: str) -> Answer:
+def said(status: int, detail: str) -> TrainerAnswer:
     """A refusal in words."""
     return json_answer({"detail": detail}, status)
 
 
-class BadRequest(Exception):
-    """The client is told this status and text, and the connection ends."""
+class RequestRefused(Exception):
+    """The client gets this status and text, and the connection ends."""
 
     def __init__(self, status: int, text: str, path: str = "") -> None:
         super().__init__(text)
@@ -81,12 +81,12 @@ class BadRequest(Exception):
 class Handlers:
     """What a server calls."""
 
-    answer: Callable[[Request], Awaitable[Answer]]
+    answer: Callable[[TrainerRequest], Awaitable[TrainerAnswer]]
     delivered: Callable[[Any, Callable[[], bool]], Awaitable[None]]
-    """The client's host has the whole `Answer.batch`; tells whether the connection was torn."""
+    """The client's host has the whole batch; tells whether the connection was torn since."""
     lost: Callable[[Any], Awaitable[None]]
-    """The client broke the connection of this `Answer.batch`, so it may not have read it."""
-    refusal: Callable[[BadRequest], Answer]
+    """The client broke the connection of this batch, so it may not have read it."""
+    refusal: Callable[[RequestRefused], TrainerAnswer]
 
 
 class HttpServer:
@@ -166,7 +166,7 @@ class HttpServer:
         try:
             async with asyncio.timeout(_REQUEST_S):
                 request = await _read(first, reader)
-        except BadRequest as error:
+        except RequestRefused as error:
             await _write(writer, self._handlers.refusal(error), last=True)
             return None, False
         # A connection that carries a batch stays open: how the client ends it tells whether it
@@ -180,32 +180,32 @@ class HttpServer:
         return answer.batch, not last
 
 
-async def _read(first: bytes, reader: asyncio.StreamReader) -> Request:
+async def _read(first: bytes, reader: asyncio.StreamReader) -> TrainerRequest:
     try:
         head = first + await reader.readuntil(b"\r\n\r\n")
     except asyncio.LimitOverrunError as error:
-        raise BadRequest(431, "the head of the request is too long") from error
+        raise RequestRefused(431, "the head of the request is too long") from error
     line, _, rest = head.partition(b"\r\n")
     parts = line.decode("latin-1").split(" ")
     if len(parts) != 3 or parts[2] not in ("HTTP/1.1", "HTTP/1.0"):
-        raise BadRequest(400, "this is not HTTP/1.1")
+        raise RequestRefused(400, "this is not HTTP/1.1")
     try:
         parsed = http.client.parse_headers(io.BytesIO(rest))
     except http.client.HTTPException as error:
-        raise BadRequest(431, "too many headers") from error
+        raise RequestRefused(431, "too many headers") from error
     headers = {name.lower(): value for name, value in parsed.items()}
     if "transfer-encoding" in headers or len(parsed.get_all("content-length", [])) > 1:
-        raise BadRequest(411, "send the body with a Content-Length")
+        raise RequestRefused(411, "send the body with a Content-Length")
     length = headers.get("content-length", "0")
     if not (length.isascii() and length.isdigit()):
-        raise BadRequest(400, "Content-Length is not a number")
+        raise RequestRefused(400, "Content-Length is not a number")
     method, path = parts[0], parts[1].partition("?")[0]
     if len(length) > 12 or int(length) > BODY_BYTES:
-        raise BadRequest(413, "the body is too long", path)
-    return Request(method, path, headers, await reader.readexactly(int(length)))
+        raise RequestRefused(413, "the body is too long", path)
+    return TrainerRequest(method, path, headers, await reader.readexactly(int(length)))
 
 
-async def _write(writer: asyncio.StreamWriter, answer: Answer, *, last: bool) -> None:
+async def _write(writer: asyncio.StreamWriter, answer: TrainerAnswer, *, last: bool) -> None:
     """Write an answer; on return the client's host has all of it."""
     headers = {
         "Content-Type": answer.content_type,
@@ -233,9 +233,8 @@ async def _taken(writer: asyncio.StreamWriter) -> None:
     while True:
         if writer.is_closing():
             raise ConnectionResetError("the client is gone")
-        left = writer.transport.get_write_buffer_size()
-        with contextlib.suppress(OSError):
-            left += struct.unpack("i", fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, b"\0" * 4))[0]
-        if not left:
+        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
+        # The receiver's host has confirmed every segment, and none waits to be sent.
+        if not writer.transport.get_write_buffer_size() and not any(_TCP_INFO.unpack(info)):
             return
         await asyncio.sleep(_POLL_S)

@@ -84,8 +84,8 @@ class AtroposServerOptions(SinkOptions):
     publish_every: int | None = Field(
         default=None,
         ge=1,
-        description="Set the run's policy version to the step after every so many steps. "
-        "Default: never.",
+        description="Set the run's policy version to the step after every N-th step, once the "
+        "trainer goes on. Default: never.",
     )
     redis_url: str | None = None
 

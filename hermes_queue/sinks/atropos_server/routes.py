@@ -13,9 +13,15 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from hermes_queue.sinks.atropos.wire import GZIP_LEVEL
-from hermes_queue.sinks.atropos_server.batches import Batch, InDoubt, TrainerBatches, Unfit
+from hermes_queue.sinks.atropos_server.batches import InDoubt, ServedBatch, TrainerBatches, Unfit
 from hermes_queue.sinks.atropos_server.body import NO_EXAMPLE
-from hermes_queue.sinks.atropos_server.http import Answer, BadRequest, Request, json_answer, said
+from hermes_queue.sinks.atropos_server.http import (
+    RequestRefused,
+    TrainerAnswer,
+    TrainerRequest,
+    json_answer,
+    said,
+)
 from hermes_queue.sinks.atropos_server.options import Registration
 
 T = TypeVar("T")
@@ -40,12 +46,12 @@ class Routes:
     def __init__(self, batches: TrainerBatches, thread: Executor) -> None:
         self._batches = batches
         self._thread = thread
-        self._asking: asyncio.Future[Batch | None] | None = None
+        self._asking: asyncio.Future[ServedBatch | None] | None = None
         self._settling = asyncio.Lock()
-        self._packed: tuple[Batch, bytes] | None = None
+        self._packed: tuple[ServedBatch, bytes] | None = None
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Has an exception as soon as the service cannot go on."""
-        self._known: dict[tuple[str, str], Callable[[Request], Awaitable[Answer]]] = {
+        self._known: dict[tuple[str, str], Callable[[TrainerRequest], Awaitable[TrainerAnswer]]] = {
             ("GET", "/"): self._root,
             ("POST", "/register"): self._register,
             ("GET", "/batch"): self._batch,
@@ -56,7 +62,7 @@ class Routes:
             ("GET", "/reset_data"): self._reset,
         }
 
-    async def answer(self, request: Request) -> Answer:
+    async def answer(self, request: TrainerRequest) -> TrainerAnswer:
         """The answer to a request."""
         found = self._known.get((request.method, request.path))
         if found is not None:
@@ -67,10 +73,10 @@ class Routes:
             return said(405, "Method Not Allowed")
         return said(404, "Not Found")
 
-    async def _root(self, _: Request) -> Answer:
+    async def _root(self, _: TrainerRequest) -> TrainerAnswer:
         return json_answer({"message": "AtroposLib API"})
 
-    async def _register(self, request: Request) -> Answer:
+    async def _register(self, request: TrainerRequest) -> TrainerAnswer:
         try:
             registration = Registration.model_validate_json(request.body)
         except ValidationError as error:
@@ -83,7 +89,7 @@ class Routes:
             return said(409, str(error))
         return json_answer({"uuid": secrets.randbits(62) + 1})
 
-    async def _batch(self, request: Request) -> Answer:
+    async def _batch(self, request: TrainerRequest) -> TrainerAnswer:
         if self._batches.progress.registration is None:
             return _failed("Trainer not registered. Call /register first.", 200, batch=[])
         async with self._settling:
@@ -98,38 +104,40 @@ class Routes:
             return _failed(str(error), 409)
         return await self._packed_for(request, batch) if batch else json_answer({"batch": None})
 
-    async def _packed_for(self, request: Request, batch: Batch) -> Answer:
+    async def _packed_for(self, request: TrainerRequest, batch: ServedBatch) -> TrainerAnswer:
         if "gzip" not in request.headers.get("accept-encoding", ""):
-            return Answer(200, batch.body, batch=batch)
+            return TrainerAnswer(200, batch.body, batch=batch)
         if len(batch.body) < _PACKED_FROM_BYTES:
-            return Answer(200, batch.body, batch=batch)
+            return TrainerAnswer(200, batch.body, batch=batch)
         if self._packed is None or self._packed[0] is not batch:
             self._packed = batch, await asyncio.to_thread(gzip.compress, batch.body, GZIP_LEVEL)
-        return Answer(200, self._packed[1], headers={"Content-Encoding": "gzip"}, batch=batch)
+        return TrainerAnswer(
+            200, self._packed[1], headers={"Content-Encoding": "gzip"}, batch=batch
+        )
 
-    async def _status(self, _: Request) -> Answer:
+    async def _status(self, _: TrainerRequest) -> TrainerAnswer:
         batches = self._batches
         return json_answer({"current_step": batches.step, "queue_size": batches.waiting})
 
-    async def _info(self, _: Request) -> Answer:
+    async def _info(self, _: TrainerRequest) -> TrainerAnswer:
         known = self._batches.progress.registration
         found = (known.batch_size, known.max_token_len) if known else (-1, -1)
         return json_answer(dict(zip(("batch_size", "max_token_len"), found, strict=True)))
 
-    async def _wandb_info(self, _: Request) -> Answer:
+    async def _wandb_info(self, _: TrainerRequest) -> TrainerAnswer:
         known = self._batches.progress.registration
         found = (known.wandb_group, known.wandb_project) if known else (None, None)
         return json_answer(dict(zip(("group", "project"), found, strict=True)))
 
-    async def _latest(self, _: Request) -> Answer:
+    async def _latest(self, _: TrainerRequest) -> TrainerAnswer:
         last = self._batches.last
-        return Answer(200, last.latest if last else NO_EXAMPLE)
+        return TrainerAnswer(200, last.latest if last else NO_EXAMPLE)
 
-    async def _reset(self, _: Request) -> Answer:
+    async def _reset(self, _: TrainerRequest) -> TrainerAnswer:
         await self.blocking(self._batches.forget)
-        return Answer(200, b"Reset successful", "text/plain; charset=utf-8")
+        return TrainerAnswer(200, b"Reset successful", "text/plain; charset=utf-8")
 
-    async def delivered(self, batch: Batch, torn: Callable[[], bool]) -> None:
+    async def delivered(self, batch: ServedBatch, torn: Callable[[], bool]) -> None:
         """See `Handlers`."""
         # Whoever tears a connection down and asks again is served after that is known.
         async with self._settling:
@@ -137,7 +145,7 @@ class Routes:
             if torn():
                 await self.blocking(self._batches.lost, batch, beside=True)
 
-    async def lost(self, batch: Batch) -> None:
+    async def lost(self, batch: ServedBatch) -> None:
         """See `Handlers`."""
         async with self._settling:
             await self.blocking(self._batches.lost, batch, beside=True)
@@ -158,18 +166,18 @@ class Routes:
             raise
 
 
-def refusal(error: BadRequest) -> Answer:
+def refusal(error: RequestRefused) -> TrainerAnswer:
     """The answer to a bad request."""
     return said(410, _GONE) if error.path in _ENVIRONMENTS else said(error.status, str(error))
 
 
-async def while_starting(request: Request) -> Answer:
+async def while_starting(request: TrainerRequest) -> TrainerAnswer:
     """The answer before the server is ready: a living trainer asks again for its batch."""
     if (request.method, request.path) == ("GET", "/batch"):
         return json_answer({"batch": None})
     return said(503, "the server is starting")
 
 
-def _failed(message: str, status: int, **more: Any) -> Answer:
+def _failed(message: str, status: int, **more: Any) -> TrainerAnswer:
     """An error of `/batch` in the form that trainers look for."""
     return json_answer({"status": "error", "message": message, **more}, status)

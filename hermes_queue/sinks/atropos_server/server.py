@@ -16,9 +16,14 @@ from hermes_queue.errors import ConfigurationError
 from hermes_queue.keyspace.connection import connect_async, explained, redis_url
 from hermes_queue.settings import RedisSettings
 from hermes_queue.sinks.atropos.single_flight import single_flight
-from hermes_queue.sinks.atropos_server.batches import Batch, TrainerBatches
-from hermes_queue.sinks.atropos_server.guard import Guard
-from hermes_queue.sinks.atropos_server.http import Answer, Handlers, HttpServer, Request
+from hermes_queue.sinks.atropos_server.batches import ServedBatch, TrainerBatches
+from hermes_queue.sinks.atropos_server.guard import TrainerGuard
+from hermes_queue.sinks.atropos_server.http import (
+    Handlers,
+    HttpServer,
+    TrainerAnswer,
+    TrainerRequest,
+)
 from hermes_queue.sinks.atropos_server.options import AtroposServerOptions
 from hermes_queue.sinks.atropos_server.routes import Routes, refusal, while_starting
 from hermes_queue.sinks.metering import SinkMeter
@@ -44,7 +49,7 @@ class TrainerServer:
         self.options = options
         self.port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         """Has a result as soon as the server listens."""
-        self._guard = Guard(options.host, options.token_file)
+        self._guard = TrainerGuard(options.host, options.token_file)
         self._meter = meter or SinkMeter("atropos_server", Meter())
         self._stopping = asyncio.Event()
         self._starting: asyncio.Task[Any] | None = None
@@ -110,16 +115,16 @@ class TrainerServer:
         extra = {"action": "atropos_listen", "port": self.port.result()}
         logger.info("serving trainers at http://%s:%d", host, self.port.result(), extra=extra)
 
-    async def _answer(self, request: Request) -> Answer:
+    async def _answer(self, request: TrainerRequest) -> TrainerAnswer:
         if refused := self._guard.refused(request):
             return refused
         return await (self._routes.answer(request) if self._routes else while_starting(request))
 
-    async def _delivered(self, batch: Batch, torn: Callable[[], bool]) -> None:
+    async def _delivered(self, batch: ServedBatch, torn: Callable[[], bool]) -> None:
         if self._routes is not None:
             await self._routes.delivered(batch, torn)
 
-    async def _lost(self, batch: Batch) -> None:
+    async def _lost(self, batch: ServedBatch) -> None:
         if self._routes is not None:
             await self._routes.lost(batch)
 

@@ -20,7 +20,7 @@ from hermes_queue.sinks.atropos_server.options import Registration
 FILE_NAME = "hermes_queue.atropos.json"
 
 
-class Progress(BaseModel):
+class TrainerProgress(BaseModel):
     """How far the trainer is. Steps are numbers of batches."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -36,7 +36,7 @@ class Progress(BaseModel):
 
 
 class ProgressFile:
-    """The file of a `Progress`. The journal's lock keeps other processes away.
+    """The file of a `TrainerProgress`. The journal's lock keeps other processes away.
 
     Raises:
         ConfigurationError: the file is damaged or cannot be read; it stays unchanged.
@@ -47,7 +47,7 @@ class ProgressFile:
         try:
             make_directory(directory)
             text = self.path.read_text("utf-8") if self.path.exists() else "{}"
-            self.progress = Progress.model_validate_json(text)
+            self.progress = TrainerProgress.model_validate_json(text)
         except (OSError, ValidationError, UnicodeDecodeError) as error:
             raise ConfigurationError(f"{self.path}: cannot be read: {error}") from error
 
@@ -62,7 +62,7 @@ class ProgressFile:
         with self._turn:
             self._write(self.progress.model_copy(update=changes))
 
-    def begin(self, progress: Progress) -> None:
+    def begin(self, progress: TrainerProgress) -> None:
         """Begin anew with `progress`, durably.
 
         Raises:
@@ -71,7 +71,7 @@ class ProgressFile:
         with self._turn:
             self._write(progress)
 
-    def _write(self, progress: Progress) -> None:
+    def _write(self, progress: TrainerProgress) -> None:
         with replacing(self.path) as draft:
             draft.write_text(progress.model_dump_json(), "utf-8")
         self.progress = progress
