@@ -237,7 +237,7 @@ async def test_a_server_that_dies_knows_its_trainer_and_what_it_has(
                     await asyncio.sleep(0.05)
             assert await served.ids() == ids[0] + ids[1]
             await arrived(tmp_path, 1)
-        ledger.client.delete("hq:sink:atropos-server")  # which would expire after ten seconds
+        ledger.client.delete("hq:sink:atropos-server:server")  # it would expire in ten seconds
     else:
         served = await serve()
         await served.register()

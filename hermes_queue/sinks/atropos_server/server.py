@@ -77,7 +77,9 @@ class TrainerServer:
             stack.push_async_callback(http.close)
             await self._listen(http)
             with explained(redis_url(settings, self.options.redis_url)):
-                lock = single_flight(client, f"{settings.prefix}sink:{self.options.group}")
+                # Not `sink:{group}`, which is for whoever reads the consumer group: the feed.
+                key = f"{settings.prefix}sink:{self.options.group}:server"
+                lock = single_flight(client, key)
                 keeper = await stack.enter_async_context(lock)
             self._starting = None
             thread = stack.enter_context(ThreadPoolExecutor(1, "batches"))
