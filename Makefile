@@ -145,8 +145,8 @@ chaos: $(VENV)/.run ## Kill everything under load and prove that nothing is lost
 datasets: $(VENV)/.dev redis ## Three sinks killed in the middle of a real run: no row is lost or doubled
 	$(BIN)/python -m pytest -s -W default tests/e2e/proof_datasets.py
 
-test-atropos: redis $(VENV)/.dev ## 500 groups through a real Atropos server while everything is killed (SEED=1)
-	SEED=$(SEED) $(BIN)/python -m pytest -q -s tests/sinks/prove_atropos.py
+test-atropos: redis $(VENV)/.dev ## 500 groups through a real Atropos server, and through ours, while everything is killed (SEED=1)
+	SEED=$(SEED) $(BIN)/python -m pytest -q -s tests/sinks/prove_atropos.py tests/sinks/prove_atropos_server.py
 
 test-prometheus: redis $(VENV)/.dev ## Dashboards and alerts against a real Prometheus (Debian: apt-get install prometheus)
 	@command -v prometheus >/dev/null && command -v promtool >/dev/null || { echo "no prometheus and promtool on PATH; \

@@ -15,7 +15,7 @@
     rescore.py     recompute recorded logprobs
     run.py         runs: show, pause, cancel, purge
     sandboxes.py   sandboxes at the provider
-    sinks/         `sink ...` and `export`
+    sinks/         `sink ...`, `export`, `atropos-server`
     tasks/         validation of tasks
     watch/         `status` and `top`
     workers.py     live workers: pause, drain, resize
@@ -38,6 +38,10 @@ from hermes_queue.errors import (
 )
 
 COMMANDS = {
+    "atropos-server": (
+        "sinks.atropos_server",
+        "Hand out finished groups to a trainer that speaks the Atropos API.",
+    ),
     "dead": ("dead", "List, retry and drop jobs and groups that need a person."),
     "doctor": ("doctor.command", "Check settings, Redis, isolation, disks and model endpoints."),
     "export": ("sinks.export", "Write a dataset of all groups that are finished by now."),
@@ -77,7 +81,7 @@ class _Commands(click.Group):
         if cmd_name not in COMMANDS:
             return super().get_command(ctx, cmd_name)
         module = import_module(f"{__name__}.{COMMANDS[cmd_name][0]}")
-        command: click.Command = getattr(module, cmd_name)
+        command: click.Command = getattr(module, cmd_name.replace("-", "_"))
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -1,11 +1,12 @@
 """Destinations of results.
 
-anonymity.py  keeps endpoints and hosts out of datasets
-base.py       the contract of a sink
-branches.py   the conversations of a program whose tokens are taken
-feed.py       select, write, acknowledge
-metering.py   metrics of a sink
-selection.py  filters for the rows of a dataset
-atropos/      an Atropos trainer
-datasets/     formats of datasets
+anonymity.py     keeps endpoints and hosts out of datasets
+base.py          the contract of a sink
+branches.py      the conversations of a program whose tokens are taken
+feed.py          select, write, acknowledge
+metering.py      metrics of a sink
+selection.py     filters for the rows of a dataset
+atropos/         a trainer behind an Atropos API server
+atropos_server/  an Atropos API server for a trainer
+datasets/        formats of datasets
 """

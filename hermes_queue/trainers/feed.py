@@ -107,7 +107,9 @@ class Feed:
         """The run's policy version when a group was last taken or a version published."""
         return self._policy.current
 
-    def resume(self, step: int | None, *, kept: int | None = None) -> int:
+    def resume(
+        self, step: int | None, *, kept: int | None = None, again: Sequence[str] = ()
+    ) -> int:
         """Go on from the checkpoint of `step`; None without one. Call it before the first `take`.
 
         Groups of later steps are trained again, unless they are acknowledged: those of a
@@ -118,6 +120,7 @@ class Feed:
             kept: last step whose batch is not lost with this process: it is on the disk, or in
                 weights of another process. Groups of steps up to it are not handed out again, and
                 wait for `saved`.
+            again: groups that come first when they are delivered again, in this order.
 
         Returns:
             The number of groups in the weights of that checkpoint, and in kept batches.
@@ -125,6 +128,7 @@ class Feed:
         if self._held:
             raise RuntimeError("resume() comes before the first take()")
         self._saved = _NO_CHECKPOINT if step is None else step
+        self._window.expect(again)
         known = self._journal.resume(max(self._saved, _NO_CHECKPOINT if kept is None else kept))
         if step and not known:
             extra = {"action": "journal_empty", "path": str(self._journal.path)}
@@ -204,6 +208,12 @@ class Feed:
     def has_taken(self, group_id: str) -> bool:
         """Whether the group was handed out here, and no checkpoint that was reported has it."""
         return group_id in self._held and group_id not in self._waiting
+
+    def ready(self, groups: int, *, timeout_s: float) -> int:
+        """Read until that many groups wait for `take`, or `timeout_s` passes; how many wait."""
+        self.begin_take(groups)
+        self._fill(groups, time.monotonic() + timeout_s)
+        return len(self._window)
 
     def refuse(self, group: TrajectoryGroup, refusal: RowRefused) -> None:
         """Give a group up that was taken and cannot be trained: it becomes a dead letter.
@@ -317,8 +327,8 @@ class Feed:
 
     def _fill(self, needed: int, until: float | None) -> bool:
         """Read on until `needed` groups wait, and all that are at hand up to the window's size."""
-        while len(self._window) < max(needed, self.options.window):
-            enough = len(self._window) >= needed
+        while self._window.awaits() or len(self._window) < max(needed, self.options.window):
+            enough = len(self._window) >= needed and not self._window.awaits()
             pause_s = _FILL_S if enough else _POLL_S
             if until is not None:
                 pause_s = max(0.0, min(pause_s, until - time.monotonic()))
@@ -334,6 +344,7 @@ class Feed:
     def _admit(self, group: HeldGroup) -> None:
         """Put a delivery into the window, unless the weights hold it or it is unfit."""
         name, bare = group.group_id, group.without_records()
+        self._window.came(name)
         if name in self._held:
             self._held[name].append(bare)
             return
@@ -359,7 +370,7 @@ class Feed:
             return
         self._held[name] = [bare]
         self._waiting.add(name)
-        self._window.add(group, Age.of(group, begun=self.options.age == "begun"))
+        self._window.add(group, Age.of(group, begun=self.options.age == "begun"), name)
 
     def _is_stale(self, age: Age) -> bool:
         bound, lag = self.options.max_lag, age.lag(self._policy.current)

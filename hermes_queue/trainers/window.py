@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -16,6 +18,9 @@ from hermes_queue.models import TrajectoryGroup
 from hermes_queue.policy import oldest_number
 
 T = TypeVar("T")
+
+_AWAIT_S = 10.0
+"""An expected item may be gone for good, for instance because its record is damaged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +69,34 @@ class Window(Generic[T]):
         self.size = size
         self._numbers = itertools.count()
         self._heap: list[Waiting[T]] = []
+        self._order: dict[str, int] = {}
+        self._awaited: set[str] = set()
+        self._awaited_until_s = 0.0
 
     def __len__(self) -> int:
         return len(self._heap)
 
-    def add(self, item: T, age: Age) -> None:
+    def expect(self, names: Sequence[str]) -> None:
+        """Put items of these names before all others, in this order, as soon as they come."""
+        self._order = {name: index for index, name in enumerate(names)}
+        self._awaited = set(names)
+        self._awaited_until_s = time.monotonic() + _AWAIT_S
+
+    def awaits(self) -> bool:
+        """Whether an expected item has not come; after ten seconds it is not expected any more."""
+        return bool(self._awaited) and time.monotonic() < self._awaited_until_s
+
+    def came(self, name: str) -> None:
+        """Record that the item of this name has come, whether it is added or not."""
+        self._awaited.discard(name)
+
+    def add(self, item: T, age: Age, name: str = "") -> None:
         """Add an item, which came after those before it."""
         # Of an unknown version first: it may be older than any other, and cannot wait for ever.
         version = -1 if age.version is None else age.version
         first = (version, age.enqueued_s) if self.size else (0, 0.0)
+        if (place := self._order.pop(name, None)) is not None:
+            first = (-2, float(place))
         self.put_back(Waiting((*first, next(self._numbers)), item, age))
 
     def put_back(self, waiting: Waiting[T]) -> None:

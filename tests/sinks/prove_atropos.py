@@ -9,70 +9,52 @@ from __future__ import annotations
 import json
 import os
 import random
-import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from ledger_steps import begin, enqueue, publish
+from killed_processes import SIZE, Processes, put, waiting
 from ports import free_port
-from records import make_job, make_record
 
 SUPPORT = Path(__file__).parents[1] / "support"
-GROUPS, SIZE, BATCH, TAIL, KILLS = 500, 8, 32, 3, 3
+GROUPS, BATCH, TAIL, KILLS = 500, 32, 3, 3
 SETTLE_S = "0.3"
 
 
-class Cast:
-    """Server, sink and trainer, each a process that can be killed and started again."""
+class Cast(Processes):
+    """Server, sink and trainer."""
 
     def __init__(self, folder: Path, redis_url: str) -> None:
         port = str(free_port())
         url = f"http://127.0.0.1:{port}"
         self.popped, self.trained = folder / "popped.jsonl", folder / "trained.jsonl"
         self.popped.touch(), self.trained.touch()
-        self.log = folder / "log"
         uvicorn = [sys.executable, "-m", "uvicorn", "atropos_logged:app", "--log-level", "warning"]
         main = "from hermes_queue.cli import main; main()"
         sink, trainer = ["sink", "atropos"], [sys.executable, str(SUPPORT / "atropos_trainer.py")]
-        self.commands = {
-            "server": [*uvicorn, "--host", "127.0.0.1", "--port", port],
-            "sink": [sys.executable, "-c", main, *sink, "--url", url, "--settle", SETTLE_S],
-            "trainer": [*trainer, url, str(self.trained), "--batch-size", str(BATCH)],
-        }
-        self.environment = {
-            **os.environ,
-            "HERMES_QUEUE_REDIS_URL": redis_url,
-            "ATROPOS_BATCH_LOG": str(self.popped),
-            "PYTHONPATH": str(SUPPORT),
-        }
-        self.running: dict[str, subprocess.Popen[bytes]] = {}
+        super().__init__(
+            folder / "log",
+            {
+                "server": [*uvicorn, "--host", "127.0.0.1", "--port", port],
+                "sink": [sys.executable, "-c", main, *sink, "--url", url, "--settle", SETTLE_S],
+                "trainer": [*trainer, url, str(self.trained), "--batch-size", str(BATCH)],
+            },
+            {
+                "HERMES_QUEUE_REDIS_URL": redis_url,
+                "ATROPOS_BATCH_LOG": str(self.popped),
+                "PYTHONPATH": str(SUPPORT),
+            },
+        )
         self.killed_trainers: set[str] = set()
-        self.kills: list[tuple[float, str]] = []
 
-    def start(self, who: str) -> None:
-        with self.log.open("ab") as log:
-            self.running[who] = subprocess.Popen(
-                self.commands[who], env=self.environment, stdout=log, stderr=log
-            )
-
-    def kill(self, who: str) -> None:
-        process = self.running.pop(who)
-        assert process.poll() is None, f"{who} had ended: {self.log.read_text()[-2000:]}"
-        process.kill()
-        process.wait()
-        self.kills.append((time.time(), who))
+    def kill(self, who: str) -> int:
+        killed = super().kill(who)
         if who == "trainer":
-            self.killed_trainers.add(str(process.pid))
-
-    def close(self) -> None:
-        for process in self.running.values():
-            process.kill()
-            process.wait()
+            self.killed_trainers.add(str(killed))
+        return killed
 
 
 @pytest.fixture
@@ -90,29 +72,10 @@ def lines(path: Path) -> list[dict]:
     ]
 
 
-def put(ledger, name: str) -> list[str]:
-    jobs = [make_job(instance=name, sample=n, size=SIZE) for n in range(SIZE)]
-    enqueue(ledger, *jobs)
-    for job in jobs:
-        publish(ledger, make_record(job, 0.5, epoch=begin(ledger, job).epoch))
-    return [job.trajectory_id for job in jobs]
-
-
 def unacknowledged(ledger) -> int:
     [group] = ledger.client.xinfo_groups("hq:results")
     unread = ledger.client.xrange("hq:results", min=f"({group['last-delivered-id'].decode()}")
     return int(group["pending"]) + len(unread)
-
-
-@contextmanager
-def waiting(what: str, cast: Cast, timeout_s: float = 300.0):
-    deadline = time.monotonic() + timeout_s
-
-    def more() -> None:
-        assert time.monotonic() < deadline, f"{what}: {cast.log.read_text()[-3000:]}"
-        time.sleep(0.05)
-
-    yield more
 
 
 @pytest.mark.timeout(900)

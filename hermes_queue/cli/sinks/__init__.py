@@ -1,8 +1,9 @@
 """Commands that write results to destinations.
 
-atropos.py  `sink atropos`
-dataset.py  `sink jsonl`, `sink parquet`, ...
-export.py   `export`: a dataset of everything finished so far
-options.py  options that `sink` and `export` share; places in the stream
-sink.py     `sink`
+atropos.py         `sink atropos`
+atropos_server.py  `atropos-server`: batches for a trainer
+dataset.py         `sink jsonl`, `sink parquet`, ...
+export.py          `export`: a dataset of everything finished so far
+options.py         options that `sink` and `export` share; places in the stream
+sink.py            `sink`
 """

@@ -1,0 +1,240 @@
+"""HTTP/1.1 for a few trusted-by-token clients, with a bound on everything a client can make us do.
+
+Heads and bodies are small, connections few, and each phase has a time limit. A body that is not
+wanted is never read. The answer knows whether its last byte has arrived at the client's host, and
+whether the client tore the connection down afterwards instead of reading it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http
+import http.client
+import io
+import json
+import logging
+import socket
+import struct
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+logger = logging.getLogger(__name__)
+
+HEAD_BYTES = 16 * 1024
+BODY_BYTES = 64 * 1024
+CONNECTIONS = 64
+_REQUEST_S = 10.0
+"""From the first byte of a request to its last."""
+_IDLE_S = 75.0
+_ANSWER_S = 600.0
+"""A slow client may take this long for a batch."""
+_POLL_S = 0.005
+_TCP_INFO = struct.Struct("24x I 116x I")
+"""Of Linux' `struct tcp_info`: tcpi_unacked and tcpi_notsent_bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerRequest:
+    """One request, complete."""
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    """By name in lower case."""
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerAnswer:
+    """One answer."""
+
+    status: int
+    body: bytes
+    content_type: str = "application/json"
+    headers: Mapping[str, str] = field(default_factory=dict)
+    batch: object | None = None
+    """The batch in the body, for `Handlers`."""
+
+
+def json_answer(value: Any, status: int = 200) -> TrainerAnswer:
+    """An answer of JSON."""
+    return TrainerAnswer(status, json.dumps(value, separators=(",", ":")).encode())
+
+
+def said(status: int, detail: str) -> TrainerAnswer:
+    """A refusal in words."""
+    return json_answer({"detail": detail}, status)
+
+
+class RequestRefused(Exception):
+    """The client gets this status and text, and the connection ends."""
+
+    def __init__(self, status: int, text: str, path: str = "") -> None:
+        super().__init__(text)
+        self.status = status
+        self.path = path
+        """The path asked for, if it was read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Handlers:
+    """What a server calls."""
+
+    answer: Callable[[TrainerRequest], Awaitable[TrainerAnswer]]
+    delivered: Callable[[Any, Callable[[], bool]], Awaitable[None]]
+    """The client's host has the whole batch; tells whether the connection was torn since."""
+    lost: Callable[[Any], Awaitable[None]]
+    """The client broke the connection of this batch, so it may not have read it."""
+    refusal: Callable[[RequestRefused], TrainerAnswer]
+
+
+class HttpServer:
+    """Serves until `close`."""
+
+    def __init__(self, handlers: Handlers) -> None:
+        self._handlers = handlers
+        self._server: asyncio.Server | None = None
+        self._open: dict[asyncio.Task[None], bool] = {}
+        """Connections, oldest first, and whether they are between two requests."""
+
+    async def listen(self, host: str, port: int) -> int:
+        """Listen, and return the port.
+
+        Raises:
+            OSError: the address is not to be had.
+        """
+        self._server = await asyncio.start_server(self._accepted, host, port, limit=HEAD_BYTES)
+        found: int = self._server.sockets[0].getsockname()[1]
+        return found
+
+    async def close(self) -> None:
+        """Listen no more, and end all connections. Idempotent."""
+        if self._server is not None:
+            self._server.close()
+        for task in list(self._open):
+            task.cancel()
+        await asyncio.gather(*self._open, return_exceptions=True)
+
+    async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - a coroutine of a connection runs in a task
+        if len(self._open) >= CONNECTIONS:
+            idle = next((each for each, is_idle in self._open.items() if is_idle), None)
+            if idle is None:
+                writer.transport.abort()
+                return
+            idle.cancel()
+            del self._open[idle]
+        self._open[task] = False
+        try:
+            await self._serve(task, reader, writer)
+        except (OSError, TimeoutError, asyncio.IncompleteReadError) as error:
+            logger.debug("a connection ended: %r", error)
+        except Exception:  # the service ends by it, see `Routes.failed`
+            logger.exception("a request failed", extra={"action": "atropos_failed"})
+        except asyncio.CancelledError:
+            if self._server is not None and self._server.is_serving():
+                logger.debug("an idle connection made room for another one")
+        finally:
+            self._open.pop(task, None)
+            writer.close()
+
+    async def _serve(
+        self, task: asyncio.Task[None], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        batch: object | None = None
+        goes_on = True
+        while goes_on:
+            self._open[task] = True
+            try:
+                async with asyncio.timeout(_IDLE_S):
+                    first = await reader.read(1)
+            except (ConnectionError, TimeoutError) as error:
+                if batch is not None and isinstance(error, ConnectionError):
+                    await self._handlers.lost(batch)
+                raise
+            self._open[task] = False
+            if not first:
+                return
+            batch, goes_on = await self._exchange(first, reader, writer)
+
+    async def _exchange(
+        self, first: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> tuple[object | None, bool]:
+        """Answer one request: the batch in the answer, and whether another request may follow."""
+        try:
+            async with asyncio.timeout(_REQUEST_S):
+                request = await _read(first, reader)
+        except RequestRefused as error:
+            await _write(writer, self._handlers.refusal(error), last=True)
+            return None, False
+        # A connection that carries a batch stays open: how the client ends it tells whether it
+        # has read the batch.
+        answer = await self._handlers.answer(request)
+        wants_end = request.headers.get("connection", "").lower() == "close"
+        last = answer.status >= 400 or (wants_end and answer.batch is None)
+        await _write(writer, answer, last=last)
+        if answer.batch is not None:
+            await self._handlers.delivered(answer.batch, lambda: reader.exception() is not None)
+        return answer.batch, not last
+
+
+async def _read(first: bytes, reader: asyncio.StreamReader) -> TrainerRequest:
+    try:
+        head = first + await reader.readuntil(b"\r\n\r\n")
+    except asyncio.LimitOverrunError as error:
+        raise RequestRefused(431, "the head of the request is too long") from error
+    line, _, rest = head.partition(b"\r\n")
+    parts = line.decode("latin-1").split(" ")
+    if len(parts) != 3 or parts[2] not in ("HTTP/1.1", "HTTP/1.0"):
+        raise RequestRefused(400, "this is not HTTP/1.1")
+    try:
+        parsed = http.client.parse_headers(io.BytesIO(rest))
+    except http.client.HTTPException as error:
+        raise RequestRefused(431, "too many headers") from error
+    headers = {name.lower(): value for name, value in parsed.items()}
+    if "transfer-encoding" in headers or len(parsed.get_all("content-length", [])) > 1:
+        raise RequestRefused(411, "send the body with a Content-Length")
+    length = headers.get("content-length", "0")
+    if not (length.isascii() and length.isdigit()):
+        raise RequestRefused(400, "Content-Length is not a number")
+    method, path = parts[0], parts[1].partition("?")[0]
+    if len(length) > 12 or int(length) > BODY_BYTES:
+        raise RequestRefused(413, "the body is too long", path)
+    return TrainerRequest(method, path, headers, await reader.readexactly(int(length)))
+
+
+async def _write(writer: asyncio.StreamWriter, answer: TrainerAnswer, *, last: bool) -> None:
+    """Write an answer; on return the client's host has all of it."""
+    headers = {
+        "Content-Type": answer.content_type,
+        "Content-Length": str(len(answer.body)),
+        "Connection": "close" if last else "keep-alive",
+        **answer.headers,
+    }
+    lines = [f"HTTP/1.1 {answer.status} {http.HTTPStatus(answer.status).phrase}"]
+    lines += [f"{name}: {value}" for name, value in headers.items()]
+    async with asyncio.timeout(_ANSWER_S):
+        writer.write("\r\n".join(lines).encode("latin-1") + b"\r\n\r\n")
+        writer.write(answer.body)
+        await writer.drain()
+        if answer.batch is not None:
+            await _taken(writer)
+
+
+async def _taken(writer: asyncio.StreamWriter) -> None:
+    """Wait until no byte is left on this host.
+
+    Raises:
+        ConnectionError: the client is gone.
+    """
+    sock = writer.get_extra_info("socket")
+    while True:
+        if writer.is_closing():
+            raise ConnectionResetError("the client is gone")
+        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
+        # The receiver's host has confirmed every segment, and none waits to be sent.
+        if not writer.transport.get_write_buffer_size() and not any(_TCP_INFO.unpack(info)):
+            return
+        await asyncio.sleep(_POLL_S)
