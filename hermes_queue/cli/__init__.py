@@ -12,6 +12,7 @@
     overview.py    the whole deployment at a glance
     play.py        one trajectory in this terminal
     plugins.py     extensions by name
+    regrade.py     today's verifier on recorded work
     rescore.py     recompute recorded logprobs
     run.py         runs: show, pause, cancel, purge
     sandboxes.py   sandboxes at the provider
@@ -51,6 +52,10 @@ COMMANDS = {
     "plugins": (
         "plugins",
         "List envs, tools, agents, sinks and other extensions, including those of plugins.",
+    ),
+    "regrade": (
+        "regrade",
+        "Run today's verifier on recorded patches and answers.",
     ),
     "rescore": ("rescore", "Recompute the logprobs of recorded trajectories on the server."),
     "run": ("run", "List the runs of this deployment; pause, resume, cancel and purge them."),
