@@ -12,8 +12,7 @@
     overview.py    the whole deployment at a glance
     play.py        one trajectory in this terminal
     plugins.py     extensions by name
-    regrade.py     today's verifier on recorded work
-    rescore.py     recompute recorded logprobs
+    records/       recorded trajectories again: `regrade`, `rescore`
     run.py         runs: show, pause, cancel, purge
     sandboxes.py   sandboxes at the provider
     sinks/         `sink ...` and `export`
@@ -54,10 +53,13 @@ COMMANDS = {
         "List envs, tools, agents, sinks and other extensions, including those of plugins.",
     ),
     "regrade": (
-        "regrade",
+        "records.regrade",
         "Run today's verifier on recorded patches and answers.",
     ),
-    "rescore": ("rescore", "Recompute the logprobs of recorded trajectories on the server."),
+    "rescore": (
+        "records.rescore",
+        "Recompute recorded logprobs on the server.",
+    ),
     "run": ("run", "List the runs of this deployment; pause, resume, cancel and purge them."),
     "sandboxes": (
         "sandboxes",

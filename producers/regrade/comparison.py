@@ -22,7 +22,7 @@ MAX_SHOWN = 60
 """Changed records that are listed; the file and `--json` have all of them."""
 _REASON_CHARACTERS = 200
 
-Change = Literal["same", "raised", "lowered", "failed"]
+ScoreChange = Literal["same", "raised", "lowered", "failed"]
 """failed: the regrade has no score, because of something that is not the recorded work's doing."""
 
 
@@ -34,7 +34,7 @@ class Rescored:
     instance_id: str
     trajectory_id: str
     """Of the older record."""
-    change: Change
+    change: ScoreChange
     old: float
     new: float | None
     why: str
@@ -49,7 +49,7 @@ class Rescored:
         if before is None:
             return None
         reason = record.failure.message if record.failure else record.report.get("reason", "")
-        change: Change = "failed" if new is None else "same"
+        change: ScoreChange = "failed" if new is None else "same"
         if new is not None and new != before.score:
             change = "raised" if new > before.score else "lowered"
         return cls(

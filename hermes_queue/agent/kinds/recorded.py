@@ -22,14 +22,14 @@ class RecordedParams(AgentParams):
 
 
 def recorded_params(agent: AgentSpec) -> RecordedParams | None:
-    """The parameters of a regrade; None if the job is none. Raises ModelConfigError."""
+    """The parameters of a regrade; None of any other job. Raises ModelConfigError."""
     if agent.kind != KIND:
         return None
     return read_params(RecordedParams, agent.params, "agent recorded")
 
 
 def regraded_of(agent: AgentSpec) -> Regraded | None:
-    """The record whose work a job measures again; None if it is no regrade, or not a valid one."""
+    """The record whose work a job measures again; None of any other job, or of an invalid one."""
     try:
         params = recorded_params(agent)
     except ModelConfigError:
