@@ -111,6 +111,8 @@ def export(kind: str, out: Path, **flags: Any) -> None:
         refused = f"; refused: {counted(selection.refused)}" if selection.refused else ""
         held = f"{len(dataset.held)} trajectories in all"
         click.echo(f"{out}: {rows} rows added from {count} groups, {held}{refused}", err=True)
+        for line in getattr(dataset, "remarks", ()):
+            click.echo(line, err=True)
     if flags["as_json"]:
         summary = {"out": str(out), "groups": count, "rows": rows, "held": len(dataset.held)}
         click.echo(json.dumps({**summary, "refused": dict(selection.refused), "missing": missing}))
