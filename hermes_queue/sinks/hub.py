@@ -44,7 +44,7 @@ class HubRepository:
         dry_run: only find out what would be committed.
 
     Raises:
-        ConfigurationError: the name is none, or huggingface_hub is missing.
+        ConfigurationError: the name is not of that form, or huggingface_hub is missing.
     """
 
     def __init__(self, folder: Path, name: str, *, public: bool, dry_run: bool) -> None:
