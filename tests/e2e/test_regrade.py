@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 from pathlib import Path
 
+import psutil
 import pytest
 from ledger_steps import begin, enqueue, publish
 from records import make_job, make_record
-from zygote import run_forked
+from worker_process import wait_until
+from zygote import run_forked, start_forked
 
+from hermes_queue.errors import EXIT_INTERRUPTED
 from hermes_queue.ledger import Ledger
 from hermes_queue.models import Message
 from hermes_queue.settings import PathSettings
@@ -67,3 +71,32 @@ def test_a_run_is_read_from_the_stream(ledger: Ledger, monkeypatch: pytest.Monke
     passed = PassedOver()
     [work] = recorded_work(read_groups("run1", stream=True, passed_over=passed), passed)
     assert (work.record.run_id, work.record.score, work.outcome) == ("run1", 1.0, {"answer": "2"})
+
+
+def test_an_end_by_sigterm_keeps_what_is_done_and_leaves_no_process(tmp_path: Path) -> None:
+    name, gate = f"ended-{os.getpid()}", tmp_path / "gate"
+    support = Path(__file__).parents[1] / "support"
+    record = make_record(make_job(instance="word", env="gated_env:ENV"))
+    (tmp_path / f"{name}.jsonl").write_text(record.to_json() + "\n")
+    row = {"instance_id": "word", "right": "2", "gate": str(gate)}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("HERMES_QUEUE_")}
+    settings = {**clean, "PYTHONPATH": f"{support.parents[1]}:{support}"}
+    words = ("hermes_queue.cli", "regrade", f"{name}.jsonl", "--dataset", "rows.jsonl", "--json")
+    state = PathSettings().cache / "embedded" / f"regrade-gated_env-{name}"
+    process = start_forked(*words, environment=settings, directory=tmp_path)
+    try:
+        log = state / "worker.log"
+        wait_until("the worker", lambda: log.exists() and " ready." in log.read_text())
+        children = psutil.Process(process.pid).children(recursive=True)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == EXIT_INTERRUPTED
+        psutil.wait_procs(children, timeout=30)
+        assert not [child for child in children if child.is_running()]
+        gate.touch()
+        again = run_forked(*words, environment=settings, directory=tmp_path)
+    finally:
+        process.kill()
+        process.communicate()
+        shutil.rmtree(state, ignore_errors=True)
+    assert (again.returncode, json.loads(again.stdout)["same"]) == (0, 1), again.stderr

@@ -3,24 +3,12 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from importlib import import_module
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import click
-
-from hermes_queue.errors import (
-    EXIT_FAILED,
-    EXIT_INTERRUPTED,
-    EXIT_ISOLATION,
-    IsolationUnavailable,
-    TrajectoryFailure,
-)
-from hermes_queue.installation import check_installation
-from hermes_queue.settings import check_environment
 
 _HELP = """Run today's verifier on recorded patches and answers; no model is called.
 
@@ -97,11 +85,15 @@ exit codes: 0 every measured record has a new score | 1 some have none (their wo
 def regrade(source: str, sandbox: str | None, more: tuple[str, ...], **flags: Any) -> None:
     """Implements the command; its help is `_HELP`."""
     words = [*more, *(["--sandbox", sandbox] if sandbox else [])]
-    signal.signal(signal.SIGTERM, _end)
     sys.path.insert(0, os.getcwd())  # for an env of one's own, as `python -m producers` has it
-    check_installation()
-    check_environment(sandbox)
-    # By name, because they stand above this package: who imports us does not need them.
+    # By name, because it stands above this package: who imports us does not need it.
+    run_command = import_module("producers.command").run_command
+    interrupted = "interrupted; the same command goes on"
+    code = run_command(lambda: _run(source, words, flags), interrupted=interrupted, backend=sandbox)
+    sys.exit(code)
+
+
+def _run(source: str, words: list[str], flags: dict[str, Any]) -> int:
     command = import_module("producers.regrade.command")
     options = import_module("producers.run.options")
     request = command.RegradeRequest(
@@ -123,16 +115,5 @@ def regrade(source: str, sandbox: str | None, more: tuple[str, ...], **flags: An
         expect_same=flags["expect_same"],
         more=words,
     )
-    try:
-        code = command.regrade(request)
-    except KeyboardInterrupt:
-        code = EXIT_INTERRUPTED
-    except TrajectoryFailure as error:
-        click.echo(f"error: {error}", err=True)
-        code = EXIT_ISOLATION if isinstance(error, IsolationUnavailable) else EXIT_FAILED
-    sys.exit(code)
-
-
-def _end(number: int, frame: FrameType | None) -> None:
-    """As Ctrl-C: what is finished stays on disk."""
-    raise KeyboardInterrupt
+    code: int = command.regrade(request)
+    return code
