@@ -204,7 +204,7 @@ lock: ## Resolve requirements/*.txt anew
 	@command -v $(UV) >/dev/null || { echo "no $(UV): make demo installs it, or name another one: UV=/path/to/uv" >&2; exit 1; }
 	echo uv | $(COMPILE) --upgrade - -o requirements/uv.txt
 	$(COMPILE) --upgrade $(RUN_EXTRAS) --group build pyproject.toml -o requirements/run.txt
-	$(COMPILE) --upgrade --constraints requirements/run.txt $(RUN_EXTRAS) --extra parquet --extra datasets --extra store \
+	$(COMPILE) --upgrade --constraints requirements/run.txt $(RUN_EXTRAS) --extra parquet --extra datasets --extra hub --extra store \
 		--extra modal --extra docker --extra nomad --extra images --extra profiles --extra renderers --extra metrics --extra flower --group dev \
 		pyproject.toml -o requirements/dev.txt
 	$(COMPILE) --upgrade --constraints requirements/dev.txt $(RUN_EXTRAS) --extra parquet --extra store --extra modal --extra docker --extra nomad --extra images \

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from hermes_queue import extensions
 from hermes_queue.errors import ModelConfigError
-from hermes_queue.models import Message, ToolCall
+from hermes_queue.models import Message, ScoredTrajectory, ToolCall
 from hermes_queue.sandbox.base import AssetSpec, SlotSpec
 from hermes_queue.sandbox.context import SlotContext
 
@@ -141,6 +141,33 @@ class HasSteps(Protocol):
 
     def total(self, items: Sequence[Any], verdicts: Sequence[Verdict]) -> Verdict:
         """The verdict of the trajectory; the steps after `verdicts` were not reached."""
+
+
+class NotRecorded(Exception):
+    """A record does not hold what `verify` needs of the agent's work; the text says what."""
+
+
+@runtime_checkable
+class Regradable(Protocol):
+    """An env whose records hold the agent's work, so that today's `verify` can measure it again.
+
+    Optional. `setup`, `put_back` and `verify` then run in a fresh slot, without an agent.
+    """
+
+    def outcome(self, record: ScoredTrajectory) -> Mapping[str, Any]:
+        """The agent's work in a measured record, as JSON. The record may be anybody's.
+
+        Raises:
+            NotRecorded: the record does not hold all of it.
+        """
+
+    async def put_back(self, item: Any, context: SlotContext, outcome: Mapping[str, Any]) -> str:
+        """Bring a slot from after `setup` to where the agent left it; returns its last message.
+
+        Raises:
+            EnvBug: `outcome` is not one, or does not fit the item as it is today.
+            SandboxError: the slot could not take it (retried, never a score).
+        """
 
 
 def steps_of(env: Environment[Any], item: Any) -> Sequence[Any]:

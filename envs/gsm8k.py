@@ -15,8 +15,9 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from envs.base import Environment, Verdict
-from hermes_queue.models import Message, ToolCall
+from envs.base import Environment, NotRecorded, Verdict
+from hermes_queue.errors import EnvBug
+from hermes_queue.models import Message, ScoredTrajectory, ToolCall
 from hermes_queue.sandbox.base import SlotSpec
 from hermes_queue.sandbox.context import SlotContext
 from hermes_queue.tools.base import make_call
@@ -207,6 +208,25 @@ class Gsm8k:
         shown = None if answer is None else answer[:MAX_ANSWER_CHARS]
         report = {"reason": reason, "answer": shown, "gold": item.gold_text}
         return Verdict(score=float(reason == "right"), report=report)
+
+    def outcome(self, record: ScoredTrajectory) -> Mapping[str, Any]:
+        """The message in which `verify` has looked for the answer."""
+        own = [message for message in record.messages if message.role == "assistant"]
+        if record.program:  # what it wrote itself counts for nothing
+            sampled = {node.message for node in record.nodes if node.turn is not None}
+            own = [message for message in own if message in sampled]
+        if record.program and own and own[-1].tool_calls:
+            raise NotRecorded("the program may have answered in a tool call")
+        return {"answer": next((m.content for m in reversed(own) if m.content), "")}
+
+    async def put_back(
+        self, item: Gsm8kItem, context: SlotContext, outcome: Mapping[str, Any]
+    ) -> str:
+        """The message is all; nothing in the slot affects the score."""
+        answer = outcome.get("answer")
+        if not isinstance(answer, str):
+            raise EnvBug("the outcome of a regrade has no text `answer`")
+        return answer
 
     async def oracle(self, item: Gsm8kItem, context: SlotContext) -> list[ToolCall]:
         """The solution's own annotations, each calculated in the slot."""

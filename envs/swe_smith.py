@@ -36,11 +36,12 @@ from envs.swe.images.source import ImageSource
 from envs.swe.item import Item as Row
 from envs.swe.package.distribution import SHELL_PATH, place
 from envs.swe.patch import AgentPatch, ExtractionFailed, Rejected, take_patch
+from envs.swe.recorded import apply_recorded, recorded_patch
 from envs.swe.sources import asset_reader
 from envs.swe.workspace import Pinned, fill, pin
 from hermes_queue.errors import EnvBug, SandboxError
 from hermes_queue.images.spec import ImageSpec
-from hermes_queue.models import Message, ToolCall
+from hermes_queue.models import Message, ScoredTrajectory, ToolCall
 from hermes_queue.sandbox.base import WORKSPACE, SlotSpec
 from hermes_queue.sandbox.context import SlotContext
 
@@ -205,6 +206,19 @@ class SweSmith:
             except ExtractionFailed as error:
                 raise SandboxError(f"the slot cannot list its files: {error}") from error
             raise Rejected("unreadable", str(failure)) from failure
+
+    def outcome(self, record: ScoredTrajectory) -> Mapping[str, Any]:
+        """The patch that was tested. What did not count then is not in it."""
+        return {"patch": recorded_patch(record.report)}
+
+    async def put_back(self, item: Row, context: SlotContext, outcome: Mapping[str, Any]) -> str:
+        """Apply the patch in the workspace; `verify` then takes it as it takes an agent's."""
+        patch = outcome.get("patch")
+        if not isinstance(patch, str):
+            raise EnvBug("the outcome of a regrade has no text `patch`")
+        if patch:
+            await apply_recorded(context, await _pin(item, context), patch.encode())
+        return "The recorded patch is applied."
 
     async def oracle(self, item: Row, context: SlotContext) -> list[ToolCall]:
         """The gold patch, applied through the terminal."""

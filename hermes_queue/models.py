@@ -25,6 +25,7 @@ from hermes_queue.wire.names import Name as Name
 from hermes_queue.wire.names import make_ids as make_ids
 from hermes_queue.wire.parameters import COUNT_MAX, holdable
 from hermes_queue.wire.program import ProgramRun as ProgramRun
+from hermes_queue.wire.regraded import Regraded as Regraded
 from hermes_queue.wire.turns import TokenSequence as TokenSequence
 from hermes_queue.wire.turns import Turn as Turn
 from hermes_queue.wire.turns import TurnCall as TurnCall
@@ -317,6 +318,8 @@ class ScoredTrajectory(Wire):
     evaluation: bool = Field(default=False, exclude_if=lambda value: not value)
     """Whether nothing may be trained on it: the item belongs to an evaluation. Written only then:
     readers that do not know the field refuse only what they may not train on."""
+    regraded: Regraded | None = Field(default=None, exclude_if=lambda value: value is None)
+    """The record whose work this one measures again. As with `evaluation`, which it implies."""
     provenance: TrajectoryProvenance = Field(default_factory=TrajectoryProvenance)
     created: float = 0.0
     """When the record was made: Unix seconds, by the worker's clock."""
@@ -329,6 +332,8 @@ class ScoredTrajectory(Wire):
             raise ValueError("a failed trajectory says why in `failure`, another one has none")
         if self.schema_version == 1 and (self.nodes or self.branches or self.program):
             raise ValueError("a record with the conversations of a program has schema_version 2")
+        if self.regraded and not self.evaluation:
+            raise ValueError("a regrade is marked as an evaluation: nothing may be trained on it")
         if self.schema_version == 1 and self.status == "unscored":
             raise ValueError("an unscored record has schema_version 2")
         return self

@@ -10,6 +10,7 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Literal
 
+from hermes_queue.agent.kinds.recorded import regraded_of
 from hermes_queue.agent.tokens.merge import break_events, merge_with_breaks
 from hermes_queue.bodies import codec
 from hermes_queue.errors import TrajectoryFailure
@@ -50,6 +51,7 @@ def record_of(
     broken = break_events(breaks, agent.turns, agent.events)
     of_program = bool(agent.branches or agent.program)
     score = None if failure or verdict is None else verdict.score
+    regraded = regraded_of(job.agent)
     ended: Literal["completed", "unscored"] = "unscored" if score is None else "completed"
     return ScoredTrajectory(
         schema_version=RECORD_VERSION if of_program or (not failure and score is None) else 1,
@@ -78,7 +80,8 @@ def record_of(
         usage=agent.usage,
         cost_usd=draft.cost_usd(agent.usage),
         report=dict(verdict.report) if verdict else {},
-        evaluation=draft.evaluation,
+        evaluation=draft.evaluation or regraded is not None,
+        regraded=regraded,
         provenance=TrajectoryProvenance(
             env_version=draft.env_version,
             item_sha256=item_hash(job),

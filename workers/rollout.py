@@ -34,6 +34,7 @@ from workers.program.choice import program_of, spec_of
 from workers.program.run import run_command
 from workers.resume.journal import TurnJournal
 from workers.steps.progress import StepProgress
+from workers.steps.put_back import check_regradable, put_back
 from workers.verdicts import checked_version
 
 AGENT_GRACE_S = 30.0
@@ -86,6 +87,7 @@ async def rollout(
         program = program_of(job.agent, env, definition)
         spec = possible_on(backend, spec_of(env.spec(steps.item, job.profile), program))
         steps.check_possible(program, backend.capabilities)
+        check_regradable(steps)
         spec = replace(spec, alone=draft.lost_sandboxes >= ALONE_AFTER)
         await warm_up(job.agent.kind)
     async with draft.clock.stage("prepare", limit_s=prepare_limit_s):
@@ -136,7 +138,9 @@ async def _work(
     before_turn: BeforeTurn | None,
     journal: TurnJournal | None,
 ) -> None:
-    """Run the agent for one step."""
+    """Run the agent for one step, or put its recorded work back."""
+    if await put_back(steps):
+        return
     if program is None:
         await _act(steps, before_turn, journal)
     else:

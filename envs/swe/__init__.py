@@ -6,6 +6,7 @@ item.py        one dataset row, validated
 patch.py       the agent's changes as a patch, sorted into kept and dropped
 paths.py       paths in rows and patches
 recipe.py      a bug as byte edits
+recorded.py    the agent's patch out of a record, for a regrade
 repository.py  bare repositories that agents cannot write to
 sources.py     trusted sources: pinned sdists and git remotes
 workspace.py   the trees of a task, and copying one into a slot

@@ -12,7 +12,7 @@
     overview.py    the whole deployment at a glance
     play.py        one trajectory in this terminal
     plugins.py     extensions by name
-    rescore.py     recompute recorded logprobs
+    records/       recorded trajectories again: `regrade`, `rescore`
     run.py         runs: show, pause, cancel, purge
     sandboxes.py   sandboxes at the provider
     sinks/         `sink ...`, `export`, `atropos-server`
@@ -56,7 +56,14 @@ COMMANDS = {
         "plugins",
         "List envs, tools, agents, sinks and other extensions, including those of plugins.",
     ),
-    "rescore": ("rescore", "Recompute the logprobs of recorded trajectories on the server."),
+    "regrade": (
+        "records.regrade",
+        "Run today's verifier on recorded patches and answers.",
+    ),
+    "rescore": (
+        "records.rescore",
+        "Recompute recorded logprobs on the server.",
+    ),
     "run": ("run", "List the runs of this deployment; pause, resume, cancel and purge them."),
     "sandboxes": (
         "sandboxes",

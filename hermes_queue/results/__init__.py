@@ -9,6 +9,7 @@ deliveries.py  pending deliveries of a consumer group in Redis
 evaluations.py  groups on which nothing may be trained
 filters.py     selection of groups by their scores and origin
 reader.py      claims, reads ahead, acknowledges
+record_file.py  groups of a JSONL file
 replay.py      `replay()`
 stored.py      a group together with its bodies
 trimming.py    deletes groups that every consumer group has read

@@ -38,7 +38,8 @@ class DatasetSink(Sink, Protocol):
     """A sink that builds a dataset and knows its content.
 
     `write(())` is allowed at any time and does work that is due, such as ending a shard. A sink may
-    have the methods `refusal` and `left_over` of `selection.Selection`.
+    have the methods `refusal` and `left_over` of `selection.Selection`, and `remarks`, lines that
+    the commands print at their end.
     """
 
     @property

@@ -7,5 +7,6 @@ ids.py           extracts run and group from an id
 names.py         names of runs, lanes and items, and the ids derived from them
 parameters.py    limits of numbers, nesting and text in jobs and records
 program.py       the run of an agent program
+regraded.py      the older record whose work a record measures again
 turns.py         model calls and their tokens
 """

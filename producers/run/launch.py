@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import closing, nullcontext, suppress
 from pathlib import Path
+from typing import ClassVar
 
 from envs.base import load_env
 from hermes_queue.broker.enqueue import enqueue
@@ -66,24 +67,26 @@ def run(producer: Producer, options: ProducerOptions) -> int:
     from hermes_queue.broker.embedded import should_embed
 
     if options.output.dry_run:
-        return _Launch(producer, plan, selection, "dry-run").dry()
+        return Launch(producer, plan, selection, "dry-run").dry()
     if should_embed(RedisSettings()):
         options.sandbox.check_profile(options.run.profile)
-        return _Launch(producer, plan, selection, "embedded").embedded()
+        return Launch(producer, plan, selection, "embedded").embedded()
     options.sandbox.refuse()
     if options.output.expect_score is not None and not options.output.follows:
         raise ConfigurationError("--expect-score needs results: add --follow or --out PATH")
-    return _Launch(producer, plan, selection, "remote").remote()
+    return Launch(producer, plan, selection, "remote").remote()
 
 
-class _Launch:
+class Launch:
     """The jobs of one run on their way, and the report that counts them."""
+
+    report_type: ClassVar[type[Report]] = Report
 
     def __init__(self, producer: Producer, plan: Plan, selection: SelectedItems, mode: str) -> None:
         self.producer = producer
         self.plan = plan
         self.selection = selection
-        self.report = Report.of(plan, selection, mode)
+        self.report = self.report_type.of(plan, selection, mode)
         self.options = plan.options
 
     def dry(self) -> int:
@@ -120,13 +123,17 @@ class _Launch:
         self.report.progress.say(f"watch the run with {again} --follow")
         return self.report.finish(0)
 
+    @property
+    def default_out(self) -> Path:
+        """The file of results where none was named."""
+        return Path("results") / f"{self.plan.run_id.replace(':', '_')}.jsonl"
+
     def embedded(self) -> int:
         """Do everything on this machine: private Redis, one worker, and a file of results."""
         from hermes_queue.broker.embedded import Embedded
 
         options, report, run_id = self.options, self.report, self.plan.run_id
-        default = Path("results") / f"{run_id.replace(':', '_')}.jsonl"
-        with JsonlSink(options.output.out or default) as sink:
+        with JsonlSink(options.output.out or self.default_out) as sink:
             groups = self._missing_groups(sink)
             if not groups:
                 return report.results(0, sink)

@@ -32,6 +32,8 @@ class SelectedItems:
     first_skipped: dict[str, str] = field(default_factory=dict)
     """Place of the first of them, by reason."""
     notes: list[str] = field(default_factory=list)
+    absent: frozenset[str] = frozenset()
+    """Requested instance ids that the dataset does not have."""
 
     def skip(self, reason: str, place: str) -> None:
         """Count a row that is no task."""
@@ -53,12 +55,14 @@ def select(
     dataset: Dataset,
     options: ProducerOptions,
     misfit: Misfit | None = None,
+    *,
+    absent_ok: bool = False,
 ) -> SelectedItems:
     """The items that `options` select, validated with the env's `Item`.
 
     Rows that are not tasks (no tests, no statement), and items for which `misfit` has a reason, are
     counted in `skipped`; every other unusable row is an error, because skipping it would hide a
-    broken dataset.
+    broken dataset. With `absent_ok`, requested ids that do not exist are in `absent`.
 
     Raises:
         InputError: a row is unusable (the message names place, field and fix), a requested
@@ -66,7 +70,7 @@ def select(
         PayloadTooLarge: a row exceeds the size limit.
         ConfigurationError: flags contradict each other, or a hook of the producer fails.
     """
-    return _Selector(producer, env, dataset, options, misfit).run()
+    return _Selector(producer, env, dataset, options, misfit).run(absent_ok=absent_ok)
 
 
 class _Selector:
@@ -97,7 +101,7 @@ class _Selector:
         self._places: dict[str, SelectedItem] = {}
         self._selection = SelectedItems(dataset.name)
 
-    def run(self) -> SelectedItems:
+    def run(self, *, absent_ok: bool) -> SelectedItems:
         missing, items = set(self._requested_ids), self._selection.items
         seed = self._options.seed if self._options.shuffle else None
         unread: InputError | None = None
@@ -117,6 +121,9 @@ class _Selector:
                     continue
                 missing.discard(instance_id)
             self._take(row.place, data)
+        if absent_ok:
+            self._selection.absent = frozenset(missing)
+            return self._selection
         if missing:
             raise InputError(
                 f"--instance-id {', '.join(sorted(missing))}: not in {self._dataset.name}"

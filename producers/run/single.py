@@ -63,7 +63,7 @@ def single_job(env: str, profile: str, words: Sequence[str]) -> SingleJob:
         ConfigurationError: a flag is unknown or wrong; the message has the fix.
         InputError: there is no such row, or it is unusable.
     """
-    producer = _producer_of(env)
+    producer = producer_of(env)
     options = _parsed(producer, env, profile, words)
     settings = {
         **options.sandbox.worker_settings(),
@@ -87,7 +87,7 @@ def single_job(env: str, profile: str, words: Sequence[str]) -> SingleJob:
     )
 
 
-def _producer_of(env: str) -> Producer:
+def producer_of(env: str) -> Producer:
     """The producer that has the env's name, else one that takes rows as they are."""
     if env in extensions.own("producer") or env in extensions.known("producer"):
         producer: Producer = extensions.load("producer", env)

@@ -25,6 +25,9 @@ from envs.swe import item as items
 from envs.swe.calls import write_command
 from envs.swe.grading.suite import VENV
 from envs.swe.item import Item
+from envs.swe.recorded import recorded_patch
+from envs.swe.sources import asset_reader
+from envs.swe.workspace import pin
 from envs.swe_smith import ENV
 from hermes_queue.errors import DeadlineExceeded, EnvBug, EnvInfraError, SandboxError
 from hermes_queue.settings import PathSettings
@@ -688,3 +691,42 @@ async def test_a_repository_that_cannot_be_cloned_is_retried(mirrors: Path) -> N
     with pytest.raises(EnvInfraError, match="repo_base_url"):
         async with attempt(row):
             pass
+
+
+# --- recorded work -------------------------------------------------------------------------
+
+ALTERED = {
+    "no patch": "rm -rf /\n",
+    "binary": "\0\x01\x02" * 1000,
+    "path out of the tree": "--- /dev/null\n+++ b/../../outside\n@@ -0,0 +1 @@\n+x\n",
+    "git's own": "--- /dev/null\n+++ b/.git/hooks/post-index-change\n@@ -0,0 +1 @@\n+x\n",
+    "a huge literal": "diff --git a/sample/core.py b/sample/core.py\nindex 0..1\n"
+    "GIT binary patch\nliteral 4294967295\nzcmZ\n\n",
+}
+PROTECTED = ("conftest.py", "tests/conftest.py", "sitecustomize.py")
+
+
+async def test_a_recorded_patch_is_measured_like_the_agents_own_work(row: dict[str, Any]) -> None:
+    async with attempt(row) as fresh:
+        patch = (await (await pin(fresh.item, asset_reader(fresh.context))).gold()).decode()
+        await ENV.put_back(fresh.item, fresh.context, {"patch": patch})
+        verdict = await fresh.verify()
+    assert verdict.score == 1.0
+    assert recorded_patch(verdict.report).splitlines()[2:] == patch.splitlines()[2:]
+
+
+async def test_an_altered_patch_is_no_score_and_no_more_than_an_agents(row: dict[str, Any]) -> None:
+    on_tests = "".join(
+        f"--- /dev/null\n+++ b/{path}\n@@ -0,0 +1 @@\n+collect_ignore_glob = ['*']\n"
+        for path in PROTECTED
+    )
+    async with attempt(row) as fresh:
+        for name, patch in ALTERED.items():
+            with pytest.raises(EnvBug, match="does not apply"):
+                await ENV.put_back(fresh.item, fresh.context, {"patch": patch})
+            left = await fresh.look("git status --porcelain --untracked-files=all")
+            assert (name, left.stdout) == (name, b"")
+        await ENV.put_back(fresh.item, fresh.context, {"patch": on_tests})
+        verdict = await fresh.verify()
+    assert (verdict.score, verdict.report["reason"]) == (0.0, "tests_fail")
+    assert set(verdict.report["dropped"]) == set(PROTECTED)

@@ -6,6 +6,7 @@ human.py    passes on what a person enters
 nop.py      stops at once
 openai.py   calls a model behind an OpenAI-compatible endpoint
 oracle.py   applies the gold answer
+recorded.py has the work of an older trajectory put back, for a regrade
 replay.py   repeats a stored conversation
 slow.py     sleeps in the slot
 tamper.py   tries to cheat the verifier

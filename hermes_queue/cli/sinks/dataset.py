@@ -161,7 +161,8 @@ def _feed(name: str, kind: Format, out: Path, flags: dict[str, Any]) -> None:
         feeding = _Feeding(name, out, flags)
         asyncio.run(feeding.run(dataset, selection))
     if not flags["quiet"]:
-        click.echo(feeding.progress(selection), err=True)
+        for line in (feeding.progress(selection), *getattr(dataset, "remarks", ())):
+            click.echo(line, err=True)
     if flags["as_json"]:
         summary = {
             "out": str(out),

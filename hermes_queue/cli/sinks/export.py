@@ -5,20 +5,17 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
-from itertools import groupby, islice
+from itertools import islice
 from pathlib import Path
-from statistics import fmean, pstdev
 from typing import Any
 
 import click
-from pydantic import ValidationError
 
 from hermes_queue import extensions
-from hermes_queue.bodies.codec import refuse_newer
 from hermes_queue.cli.sinks import options
-from hermes_queue.errors import EXIT_FAILED, InputError
-from hermes_queue.models import ScoredTrajectory, TrajectoryGroup
+from hermes_queue.errors import EXIT_FAILED
+from hermes_queue.models import TrajectoryGroup
+from hermes_queue.results.record_file import read_records
 from hermes_queue.sinks.base import Format
 from hermes_queue.sinks.feed import GROUPS_PER_WRITE, store
 from hermes_queue.sinks.selection import counted
@@ -114,6 +111,8 @@ def export(kind: str, out: Path, **flags: Any) -> None:
         refused = f"; refused: {counted(selection.refused)}" if selection.refused else ""
         held = f"{len(dataset.held)} trajectories in all"
         click.echo(f"{out}: {rows} rows added from {count} groups, {held}{refused}", err=True)
+        for line in getattr(dataset, "remarks", ()):
+            click.echo(line, err=True)
     if flags["as_json"]:
         summary = {"out": str(out), "groups": count, "rows": rows, "held": len(dataset.held)}
         click.echo(json.dumps({**summary, "refused": dict(selection.refused), "missing": missing}))
@@ -148,53 +147,3 @@ def _groups(flags: dict[str, Any], missing: list[str]) -> Iterator[TrajectoryGro
 
 def _no_row(group_id: str, error: Exception) -> str:
     return f"group {group_id}: it cannot become rows: {type(error).__name__}: {error}"[:500]
-
-
-def read_records(path: Path) -> Iterator[TrajectoryGroup]:
-    """The groups in a file of the JSONL sink, where members of a group are adjacent.
-
-    Raises:
-        InputError: the file cannot be read, or a line is not a record.
-        SchemaTooNew: a line was written by a newer hermes-queue.
-    """
-    for _, members in groupby(_records(path), lambda record: record.group_id):
-        yield _group(tuple(sorted(members, key=lambda record: record.sample_index)))
-
-
-def _records(path: Path) -> Iterator[ScoredTrajectory]:
-    try:
-        with path.open(encoding="utf-8") as lines:
-            for number, line in enumerate(lines, start=1):
-                if line.strip():
-                    yield _record(line, f"{path}:{number}")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read: {error}") from error
-
-
-def _record(line: str, place: str) -> ScoredTrajectory:
-    try:
-        return ScoredTrajectory.model_validate_json(line)
-    except ValidationError as error:
-        with suppress(ValueError, KeyError, TypeError):
-            refuse_newer(f"{place}: the record", json.loads(line)["schema_version"])
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise InputError(f"{place}: is not a record: {where}: {first['msg']}") from error
-
-
-def _group(members: tuple[ScoredTrajectory, ...]) -> TrajectoryGroup:
-    first = members[0]
-    scores = [m.score for m in members if m.score is not None]
-    return TrajectoryGroup(
-        run_id=first.run_id,
-        group_id=first.group_id,
-        env=first.env,
-        instance_id=first.instance_id,
-        size=first.group_size,
-        members=members,
-        complete=sum(m.status != "failed" for m in members) == first.group_size,
-        mean=fmean(scores) if scores else None,
-        std=pstdev(scores) if scores else None,
-        created=min(m.created for m in members),
-        finished=max(m.created for m in members),
-    )

@@ -1,15 +1,17 @@
 """A Hugging Face dataset folder: Parquet shards below `data/` and a card in `README.md`.
 
-`datasets.load_dataset(folder)` opens it, and it can be uploaded as it is. The card describes the
-rows in the shards; it is rewritten with each shard and when the folder is closed.
+`datasets.load_dataset(folder)` opens it, and it can be uploaded as it is; with `repo`, each shard
+is committed to the hub once it is finished. The card describes the rows in the shards; it is
+rewritten with each shard and when the folder is closed.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,9 @@ from hermes_queue.errors import ConfigurationError, InputError
 from hermes_queue.models import ScoredTrajectory
 from hermes_queue.sinks.base import Closing, Format, RowChoice
 from hermes_queue.sinks.datasets.parquet import ParquetSink, ShardOptions
+from hermes_queue.sinks.hub import HubRepository, HubUnavailable
+
+logger = logging.getLogger(__name__)
 
 _COLUMNS = ("run_id", "env", "instance_id", "agent_kind", "model", "policy_version", "status")
 _MORE = ("stop_reason", "score", "provenance", "completion_tokens")
@@ -41,6 +46,17 @@ class CardOptions(ShardOptions):
         description="File with text about the licences of the rows' sources, which is copied "
         "into the card.",
     )
+    repo: str | None = Field(
+        default=None,
+        description="Commit each finished shard, with the card, to this dataset repository "
+        "(OWNER/NAME) of the Hugging Face hub; the token is HF_TOKEN (extra: hub).",
+    )
+    public: bool = Field(
+        default=False, description="Make --repo public. Default: private; a public one is refused."
+    )
+    dry_run: bool = Field(
+        default=False, description="Say what would be committed to --repo; commit nothing."
+    )
 
 
 class HfSink(Closing):
@@ -52,7 +68,8 @@ class HfSink(Closing):
         choice: which rows were chosen.
 
     Raises:
-        ConfigurationError: as `ParquetSink`, or the folder has a README.md from elsewhere.
+        ConfigurationError: as `ParquetSink`, or the folder has a README.md from elsewhere, or the
+            repository cannot be filled from it.
         InputError: the notes cannot be read.
     """
 
@@ -84,27 +101,60 @@ class HfSink(Closing):
         self._counts = _Counts()
         self._described: list[Path] | None = None
         self._closed = False
-        self._describe()
+        try:
+            self._hub = self._repository()
+            self._describe()
+            self._push()
+        except BaseException:
+            self._shards.close()
+            raise
+
+    @property
+    def remarks(self) -> Sequence[str]:
+        """What was committed to the repository, for people."""
+        return self._hub.remarks if self._hub else ()
 
     def write(self, trajectories: Iterable[ScoredTrajectory]) -> int:
         """See `Sink.write`."""
         new = [t for t in trajectories if t.trajectory_id not in self.held]
         if new:
             self._note_fill()
-        count = self._shards.write(new)
+        count, described = self._shards.write(new), self._described
         self._describe()
+        if self._described != described:
+            self._push()
         return count
 
     def close(self) -> None:
         """Write the last shard and the card, and unlock the folder. Idempotent.
 
         Raises:
-            HermesQueueError: the disk is full. Nothing is lost, see `ParquetSink.close`.
+            HermesQueueError: the disk is full, or the hub fails. Nothing is lost, see
+                `ParquetSink.close`.
         """
         if not self._closed:
             self._shards.close()
             self._closed = True
             self._describe()
+            if self._hub:
+                self._hub.push(self._shards.shards)
+
+    def _repository(self) -> HubRepository | None:
+        options = self._options
+        if options.repo:
+            shown = {"public": options.public, "dry_run": options.dry_run}
+            return HubRepository(self.path, options.repo, **shown)
+        if options.public or options.dry_run:
+            raise ConfigurationError("--public and --dry-run need --repo OWNER/NAME")
+        return None
+
+    def _push(self) -> None:
+        """Commit finished shards; an outage of the hub does not end the filling of the folder."""
+        try:
+            if self._hub:
+                self._hub.push(self._shards.shards)
+        except HubUnavailable as error:
+            logger.warning("%s", error, extra={"action": "shard_not_committed"})
 
     def _note_fill(self) -> None:
         """Record the filters of these rows before the first of them is written."""

@@ -1,0 +1,171 @@
+"""`hermes-queue regrade`, top to bottom, after its flags have been parsed."""
+
+from __future__ import annotations
+
+import argparse
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any, ClassVar, NoReturn
+
+from envs.base import load_env
+from hermes_queue.agent.kinds.recorded import KIND
+from hermes_queue.errors import ConfigurationError, InputError
+from hermes_queue.ledger import Ledger
+from hermes_queue.results.replay import replay
+from hermes_queue.settings import RedisSettings
+from hermes_queue.sinks.datasets.jsonl import JsonlSink
+from producers.regrade.comparison import RegradeReport
+from producers.regrade.plan import default_run_id, plan_regrade
+from producers.regrade.records import PassedOver, RecordedWork, read_groups, recorded_work
+from producers.run.flags import Options
+from producers.run.follow import refuse_without_results
+from producers.run.launch import Launch
+from producers.run.options import (
+    AgentOptions,
+    BudgetOptions,
+    GroupOptions,
+    LimitOptions,
+    OutputOptions,
+    ProducerOptions,
+    RowOptions,
+    RunOptions,
+    StalenessOptions,
+)
+from producers.run.report import Report
+from producers.run.sandbox_options import SandboxOptions, chosen_backend
+from producers.run.single import producer_of
+from producers.source import Producer
+
+_GROUPS: dict[str, type[Options]] = {"sandbox": SandboxOptions, "limits": LimitOptions}
+
+
+@dataclass(frozen=True, slots=True)
+class RegradeRequest:
+    """What the command's own flags say."""
+
+    source: str
+    """A file of records, or a run id."""
+    env: str | None
+    """Only records of this env."""
+    instance_ids: frozenset[str]
+    """Only records of these instances; empty = of all."""
+    rows: RowOptions
+    """Where today's rows are; its `instance_id` is not used."""
+    run: RunOptions
+    output: OutputOptions
+    expect_same: bool
+    """Exit with 1 if a score has changed."""
+    more: Sequence[str]
+    """Flags about sandbox and limits, and those of the env's producer."""
+
+
+def regrade(request: RegradeRequest) -> int:
+    """Regrade everything in the source that can be, one env after the other; the exit code.
+
+    Raises:
+        HermesQueueError: see its `exit_code`; if the input is wrong, nothing was enqueued.
+        IsolationUnavailable: the embedded worker cannot isolate slots.
+    """
+    from hermes_queue.broker.embedded import should_embed
+
+    embeds, passed_over = should_embed(RedisSettings()), PassedOver()
+    groups = read_groups(request.source, stream=not embeds, passed_over=passed_over)
+    works = recorded_work(
+        groups,
+        passed_over,
+        lambda record: (
+            request.env in (None, record.env)
+            and (not request.instance_ids or record.instance_id in request.instance_ids)
+        ),
+    )
+    by_env: dict[str, list[RecordedWork]] = defaultdict(list)
+    for work in works:
+        by_env[work.env].append(work)
+    if not by_env:
+        why = passed_over.lines() or ["no finished record was found"]
+        raise InputError("; ".join([f"{request.source}: nothing can be regraded", *why]))
+    if len(by_env) > 1 and (request.rows.dataset or request.run.run_id or request.output.out):
+        raise ConfigurationError(
+            f"{request.source} has records of the envs {', '.join(sorted(by_env))}: with "
+            "--dataset, --run-id or --out choose one with --env"
+        )
+    codes = []
+    for env, of_env in sorted(by_env.items()):
+        codes.append(_regrade(request, env, of_env, passed_over, embeds=embeds))
+        passed_over = PassedOver()
+    return max(codes)
+
+
+def _regrade(
+    request: RegradeRequest,
+    name: str,
+    works: Sequence[RecordedWork],
+    passed_over: PassedOver,
+    *,
+    embeds: bool,
+) -> int:
+    producer, env = producer_of(name), load_env(name)
+    options = _options(request, producer, name)
+    options.sandbox.worker_settings()
+    plan, selection = plan_regrade(producer, env, options, works, passed_over)
+    mode = "dry-run" if options.output.dry_run else "embedded" if embeds else "remote"
+    launch = RegradeLaunch(producer, plan, selection, mode)
+    assert isinstance(launch.report, RegradeReport)  # noqa: S101 - see `report_type`
+    launch.report.expect_same = request.expect_same
+    launch.report.not_regraded = passed_over.reasons
+    if options.output.dry_run:
+        return launch.dry()
+    if embeds:
+        options.sandbox.check_profile(options.run.profile)
+        return launch.embedded()
+    options.sandbox.refuse()
+    return launch.remote()
+
+
+class RegradeLaunch(Launch):
+    """The jobs of one regrade on their way."""
+
+    report_type: ClassVar[type[Report]] = RegradeReport
+
+    def remote(self) -> int:
+        """Enqueue what is not finished yet for a fleet of workers, and watch it."""
+        path = self.options.output.out or self.default_out
+        with closing(Ledger.connect()) as ledger, JsonlSink(path) as sink:
+            refuse_without_results(ledger)
+            if ledger.run_status(self.plan.run_id).total:
+                for group in replay(run=self.plan.run_id, allow_evaluation=True):
+                    sink.write(group.members)
+            groups: Mapping[str, int] = self._missing_groups(sink)
+            if not groups:
+                return self.report.results(0, sink)
+            return self._watch(ledger, groups, sink)
+
+
+def _options(request: RegradeRequest, producer: Producer, env: str) -> ProducerOptions:
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.error = _refuse  # type: ignore[method-assign]  # it would print a page and exit
+    backend = chosen_backend(request.more)
+    for group in _GROUPS.values():
+        group.add(parser, sandbox=backend)
+    producer.options.add(parser)
+    found = parser.parse_args(request.more)
+    given: dict[str, Any] = {name: group.of(found) for name, group in _GROUPS.items()}
+    run_id = request.run.run_id or default_run_id(env, request.source)
+    values = {each: getattr(request.run, each) for each in ("lane", "priority", "profile")}
+    return ProducerOptions(
+        rows=request.rows,
+        agent=AgentOptions(kind=KIND),
+        run=RunOptions(run_id=run_id, env=env, concurrency=request.run.concurrency, **values),
+        groups=GroupOptions(),
+        staleness=StalenessOptions(),
+        budgets=BudgetOptions(),
+        output=request.output,
+        own=producer.options.of(found),
+        **given,
+    )
+
+
+def _refuse(message: str) -> NoReturn:
+    raise ConfigurationError(f"{message}; see `hermes-queue regrade --help`")

@@ -1,0 +1,143 @@
+"""What a regrade takes from the records of a file or a run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from envs.base import Environment, NotRecorded, Regradable, Unscored, load_env
+from hermes_queue.bodies import codec
+from hermes_queue.errors import InputError
+from hermes_queue.models import Regraded, ScoredTrajectory, TrajectoryGroup
+
+OUTCOME_MAX_BYTES = 1 << 20
+"""Largest work of one record as JSON: it travels in a job, and no bundled env records more."""
+_REASON_CHARACTERS = 200
+
+UNMEASURED = "it was not measured"
+IS_REGRADE = "it is a regrade itself"
+NOTHING_LOST = frozenset((UNMEASURED, IS_REGRADE))
+"""Reasons to pass a record over that leave no score without its counterpart."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedWork:
+    """The work of one trajectory, with the score that it has."""
+
+    env: str
+    instance_id: str
+    record: Regraded
+    outcome: dict[str, Any]
+
+
+@dataclass(slots=True)
+class PassedOver:
+    """Records that are not regraded, by reason."""
+
+    reasons: Counter[str] = field(default_factory=Counter)
+    first: dict[str, str] = field(default_factory=dict)
+    """The first trajectory of each reason."""
+
+    def add(self, reason: str, trajectory_id: str) -> None:
+        """Count a record."""
+        self.reasons[reason] += 1
+        self.first.setdefault(reason, trajectory_id)
+
+    def lines(self) -> list[str]:
+        """One line for each reason."""
+        return [
+            f"not regraded: {count} ({self.first[reason]}{', ...' * (count > 1)}): {reason}"
+            for reason, count in self.reasons.items()
+        ]
+
+
+def read_groups(source: str, *, stream: bool, passed_over: PassedOver) -> Iterator[TrajectoryGroup]:
+    """The finished groups of `source`: a file of records if there is one of that name, else a run.
+
+    Args:
+        source: a path, or a run id.
+        stream: whether there is a Redis whose results stream may hold the run. Its archive is read
+            in any case.
+        passed_over: counts groups whose records are gone.
+
+    Raises:
+        InputError: the file cannot be read, or is not one of records.
+        HermesQueueError: see `read_records` and `replay`.
+    """
+    if Path(source).exists():
+        from hermes_queue.results.record_file import read_records
+
+        return read_records(Path(source))
+    if source.endswith((".jsonl", ".parquet")) or "/" in source:
+        raise InputError(f"{source}: no such file; regrade takes a file of records, or a run id")
+    from hermes_queue.results.replay import replay
+
+    return replay(
+        run=source,
+        stream=stream,
+        allow_evaluation=True,
+        on_missing=lambda error: passed_over.add(f"its records are gone: {error}"[:500], source),
+    )
+
+
+def recorded_work(
+    groups: Iterable[TrajectoryGroup],
+    passed_over: PassedOver,
+    keep: Callable[[ScoredTrajectory], bool] = lambda _: True,
+) -> list[RecordedWork]:
+    """The work in every measured record of `groups` that `keep` takes, each trajectory once.
+
+    Raises:
+        ConfigurationError: an env of the records cannot be loaded.
+    """
+    found: dict[str, RecordedWork] = {}
+    envs: dict[str, Environment[Any]] = {}
+    for group in groups:
+        for record in filter(keep, group.members):
+            name = record.trajectory_id
+            if name in found:
+                continue
+            env = envs.get(record.env) or envs.setdefault(record.env, load_env(record.env))
+            try:
+                found[name] = _work_in(record, env)
+            except NotRecorded as reason:
+                passed_over.add(str(reason), name)
+    return list(found.values())
+
+
+def _work_in(record: ScoredTrajectory, env: Environment[Any]) -> RecordedWork:
+    if isinstance(env, Unscored):
+        raise NotRecorded(f"env {record.env} has no verifier")
+    if not isinstance(env, Regradable):
+        raise NotRecorded(
+            f"env {record.env} grades what the agent left in its slot, which records do not hold"
+        )
+    if record.regraded is not None:
+        raise NotRecorded(IS_REGRADE)
+    if record.score is None:
+        raise NotRecorded(UNMEASURED)
+    outcome = dict(env.outcome(record))
+    try:
+        size_bytes = len(codec.encode_item(outcome))
+    except UnicodeEncodeError as error:
+        raise NotRecorded("its work has half a character, which UTF-8 cannot encode") from error
+    if size_bytes > OUTCOME_MAX_BYTES:
+        raise NotRecorded(f"its work has more than {OUTCOME_MAX_BYTES} bytes")
+    reason = record.report.get("reason")
+    return RecordedWork(
+        env=record.env,
+        instance_id=record.instance_id,
+        record=Regraded(
+            run_id=record.run_id,
+            trajectory_id=record.trajectory_id,
+            score=record.score,
+            reason=reason[:_REASON_CHARACTERS] if isinstance(reason, str) else "",
+            env_version=record.provenance.env_version,
+            item_sha256=record.provenance.item_sha256,
+            created=record.created,
+        ),
+        outcome=outcome,
+    )
