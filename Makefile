@@ -57,7 +57,7 @@ test-all: $(VENV)/.dev ## Everything that `make test` leaves out, one table at t
 test-exhaustive: redis $(VENV)/.dev ## The same proofs with the other Redis servers, users, protocols and seeds
 	$(BIN)/python -m pytest -n $(JOBS) -m exhaustive tests
 
-test-fleet: redis $(VENV)/.dev ## Fleets that are killed or limited together, poison jobs, and suites as an ordinary user (2 minutes)
+test-fleet: redis $(VENV)/.dev ## Fleets that are killed or limited together, several whole runs, and suites as an ordinary user (3 minutes)
 	$(BIN)/python -m pytest -n $(JOBS) -m 'fleet and not exhaustive' tests
 
 test-modal-oldest: redis ## The Modal backend and its server with the oldest SDK we take

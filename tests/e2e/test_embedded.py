@@ -114,6 +114,7 @@ def test_a_run_scores_is_written_down_and_leaves_no_state_and_no_process(start, 
     assert not [child for child in started if child.is_running()]
 
 
+@pytest.mark.fleet
 def test_ctrl_c_leaves_nothing_running_and_the_run_can_be_taken_up(start, tmp_path):
     flags = ("gsm8k", "--items", "2", "--run-id", f"interrupted-{os.getpid()}", "--out", "o.jsonl")
     process = start(*flags, *slow(6))
@@ -138,6 +139,7 @@ def test_killing_the_producer_takes_redis_worker_and_slots_with_it(start):
     assert alive == []
 
 
+@pytest.mark.fleet
 def test_two_runs_at_once_do_not_meet(start, tmp_path):
     both = [start("gsm8k", "--items", "2", "--out", f"{n}.jsonl") for n in range(2)]
     for process in both:
@@ -212,7 +214,7 @@ BUNDLED = {
     ("binary", "agents"),
     [
         ("redis-7", ["oracle"]),
-        ("redis-6.2", ["nop"]),
+        pytest.param("redis-6.2", ["nop"], marks=pytest.mark.fleet),
         pytest.param("redis-6.2", ["oracle", "tamper"], marks=pytest.mark.exhaustive),
     ],
 )
@@ -237,6 +239,7 @@ def test_the_bundled_bugs_with_the_gold_fix_with_none_and_with_cheats(
         assert len(found) == count
 
 
+@pytest.mark.fleet
 def test_a_run_whose_budget_is_spent_stops_and_goes_on_with_a_larger_one(start, tmp_path):
     path = os.pathsep.join(
         [str(Path(__file__).parents[2]), str(Path(__file__).parents[1] / "support")]

@@ -72,6 +72,7 @@ def run_in_a_fork(words: list[str], directory: Path) -> subprocess.CompletedProc
     )
 
 
+@pytest.mark.fleet
 @pytest.mark.slow("a Redis and a worker of its own")
 @pytest.mark.parametrize("words", [w for w in RUNS if "producers" not in w], ids=" ".join)
 def test_a_command_of_the_page_does_what_it_says(words: list[str], directory: Path) -> None:
@@ -81,6 +82,7 @@ def test_a_command_of_the_page_does_what_it_says(words: list[str], directory: Pa
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.fleet
 @pytest.mark.slow("every check of backends")
 def test_the_backend_of_the_page_passes_the_checks_of_backends(directory: Path) -> None:
     [words] = [words for words in COMMANDS if words[:3] == ["hermes-queue", "sandboxes", "check"]]
@@ -97,6 +99,7 @@ def test_the_backend_of_the_page_passes_the_checks_of_backends(directory: Path) 
     assert ": 41 passed, 0 failed, 31 skipped" in done.stdout
 
 
+@pytest.mark.fleet
 @pytest.mark.slow("an installation by pip, and a run")
 def test_installed_as_a_plugin_names_are_enough(
     directory: Path, site: Path, tmp_path_factory: pytest.TempPathFactory
