@@ -25,7 +25,7 @@ from hermes_queue.trainers.sources.lease import ReaderLease
 from hermes_queue.trainers.sources.options import FeedCounts, FeedOptions, Shared
 from hermes_queue.trainers.sources.pace import TrainerPace
 from hermes_queue.trainers.sources.policy import RunVersion
-from hermes_queue.trainers.window import Age, Waiting, Window
+from hermes_queue.trainers.sources.window import Age, Waiting, Window
 
 logger = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from hermes_queue.trainers.feed import Feed
 from hermes_queue.trainers.journal import StepJournal
 from hermes_queue.trainers.rows import RowRefused
 from hermes_queue.trainers.sources.options import FeedCounts, Shared
-from hermes_queue.trainers.window import Waiting
+from hermes_queue.trainers.sources.window import Waiting
 
 _POLL_S = 0.2
 """Wait for one source while none has a group."""

@@ -13,7 +13,7 @@ from hermes_queue.errors import ConfigurationError, RedisUnavailable
 from hermes_queue.results.blocking import HeldGroup
 from hermes_queue.trainers.feed import Feed
 from hermes_queue.trainers.rows import Advantage, Row
-from hermes_queue.trainers.trl_rollout import ack_on_save, take_rows
+from hermes_queue.trainers.trl_callback import ack_on_save, take_rows
 from hermes_queue.trainers.versions import check
 
 logger = logging.getLogger(__name__)

@@ -7,20 +7,17 @@ as if the weights in training had sampled it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
-from hermes_queue.disk.durable import sync_tree
 from hermes_queue.errors import ConfigurationError, RedisUnavailable
 from hermes_queue.results.blocking import HeldGroup
 from hermes_queue.trainers.feed import Feed
-from hermes_queue.trainers.rows import Row, RowRefused, rows_of
+from hermes_queue.trainers.rows import Row
+from hermes_queue.trainers.trl_callback import ack_on_save, take_rows
 from hermes_queue.trainers.versions import check
 
 logger = logging.getLogger(__name__)
-
-_CHECKPOINT = "checkpoint-"
 
 
 class QueueRollout:
@@ -134,67 +131,3 @@ class QueueRollout:
 def score(hermes_queue_score: list[float], **_: Any) -> list[float]:
     """The reward function: the scores that the verifiers gave."""
     return hermes_queue_score
-
-
-def take_rows(
-    feed: Feed, idle_timeout_s: float | None, **options: Any
-) -> tuple[HeldGroup, tuple[Row, ...]]:
-    """The next group that can be trained, with one row for each member.
-
-    Args:
-        feed: where from; groups that are refused become dead letters.
-        idle_timeout_s: how long to wait for each group; None = for ever.
-        **options: of `rows_of`.
-
-    Raises:
-        TimeoutError: none came in time.
-    """
-    while True:
-        taken = feed.take(1, timeout_s=idle_timeout_s)
-        if not taken:
-            raise TimeoutError(f"no group of run {feed.options.run} came in {idle_timeout_s:g} s")
-        [group] = taken
-        try:
-            return group, rows_of(group, sequences="longest", **options)
-        except RowRefused as refusal:
-            feed.refuse(group, refusal)
-
-
-def ack_on_save(
-    feed: Feed | None,
-    prepare: Callable[[Any, Any], None],
-    trained: Callable[[], Sequence[HeldGroup]],
-) -> Any:
-    """A `TrainerCallback`: journals each step, and acknowledges at checkpoints.
-
-    Args:
-        feed: None in every process but rank 0.
-        prepare: called with the training arguments and the trainer's state when the trainer is
-            made, and when it begins; raises if they do not fit.
-        trained: returns the groups of the step that has just ended.
-    """
-    from transformers import TrainerCallback
-
-    class AckOnSave(TrainerCallback):  # type: ignore[misc]
-        def on_init_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            if feed is not None and str(getattr(args.save_strategy, "value", "")) == "no":
-                raise ConfigurationError(
-                    "groups are acknowledged at checkpoints, and save_strategy='no' makes none"
-                )
-            prepare(args, state)
-
-        def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            if feed is not None:
-                feed.resume(state.global_step or None)
-            prepare(args, state)
-
-        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            if feed is not None:
-                feed.trained(state.global_step, trained())
-
-        def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            if feed is not None:
-                sync_tree(Path(args.output_dir) / f"{_CHECKPOINT}{state.global_step}")
-                feed.saved(state.global_step)
-
-    return AckOnSave()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hermes_queue.errors import ConfigurationError
-from hermes_queue.trainers import trl_async, trl_rollout
+from hermes_queue.trainers import trl_async, trl_callback, trl_rollout
 from hermes_queue.trainers.feed import FeedOptions
 from hermes_queue.trainers.trl_async import QueueWorker
 from hermes_queue.trainers.trl_rollout import QueueRollout
@@ -135,4 +135,4 @@ def test_a_run_that_is_silent_for_too_long_ends_the_training() -> None:
     silent = feed()
     silent.take = lambda count, timeout_s: []
     with pytest.raises(TimeoutError, match="no group of run run came in 2 s"):
-        trl_rollout.take_rows(silent, 2.0)
+        trl_callback.take_rows(silent, 2.0)

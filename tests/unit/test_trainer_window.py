@@ -5,7 +5,7 @@ from __future__ import annotations
 from records import make_group, make_job, make_record
 
 from hermes_queue.models import TrajectoryGroup
-from hermes_queue.trainers.window import Age, Window
+from hermes_queue.trainers.sources.window import Age, Window
 
 
 def age(version: int | None = 0, enqueued_s: float = 0.0) -> Age:

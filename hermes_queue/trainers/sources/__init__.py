@@ -7,4 +7,5 @@ options.py  what a feed takes, and what it counts
 pace.py     how far the run may be ahead of the trainer
 policy.py   the policy version of a run, which the trainer raises
 ranks.py    groups split over the ranks of a trainer
+window.py   whose turn it is, and how old a group is
 """
