@@ -11,8 +11,8 @@ from ledger_steps import begin, enqueue, publish
 from records import make_job, make_record
 
 from hermes_queue.ledger import Ledger
-from hermes_queue.trainers import window
 from hermes_queue.trainers.feed import Feed
+from hermes_queue.trainers.sources import window
 
 OpenFeed = Callable[..., Feed]
 

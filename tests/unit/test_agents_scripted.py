@@ -277,5 +277,5 @@ def test_an_agent_of_ones_own_is_named_by_module_and_factory() -> None:
 
 def test_the_scripted_agents_are_all_known() -> None:
     expected = {"oracle", "nop", "replay", "garbage", "tamper", "slow", "openai"}
-    expected |= {"command", "human"}
+    expected |= {"command", "human", "recorded"}
     assert set(extensions.own("agent")) == expected

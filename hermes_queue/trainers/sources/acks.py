@@ -21,7 +21,7 @@ class OwedAcks:
     """Deliveries to acknowledge as soon as Redis answers.
 
     Args:
-        pace: told of the groups that are not ahead of the trainer any more.
+        pace: gets the groups that are not ahead of the trainer any more.
         journal: what the weights hold.
     """
 
