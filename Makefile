@@ -119,9 +119,10 @@ test-sglang: $(VENV)/.dev $(LIVE)/model/.made $(LIVE)/program-model/.made ## The
 
 # An environment for each: they want different versions of the same packages.
 test-trainers: redis $(NAME:%=$(VENV)-trainers-%/.made) ## Real optimiser steps, and kills, with the trainers that have an adapter (1.5 GB for NAME=trl, CPU)
-	@for name in $(NAME); do \
-		$(VENV)-trainers-$$name/bin/python -m pytest -rs tests/trainers/test_$$name.py $(if $(TESTS_OF),-k '$(TESTS_OF)'); \
-	done
+	@failed=; for name in $(NAME); do \
+		$(VENV)-trainers-$$name/bin/python -m pytest -rs tests/trainers/test_$$name.py \
+			$(if $(TESTS_OF),-k '$(TESTS_OF)') || failed="$$failed $$name"; \
+	done; [ -z "$$failed" ] || { echo "failed:$$failed" >&2; exit 1; }
 
 validate: $(VENV)/.run ## Oracle 1.0 and nop 0.0 on every bundled row, on each Python there is
 	@for version in $(PYTHONS); do \
