@@ -118,6 +118,37 @@ async def test_a_full_server_makes_room_at_the_cost_of_an_idle_connection(desk, 
         writer.close()
 
 
+async def test_connections_that_send_slowly_keep_nobody_out(desk, monkeypatch):
+    monkeypatch.setattr(http, "CONNECTIONS", 2)
+    slow = [await asyncio.open_connection("127.0.0.1", desk.port) for _ in range(2)]
+    for _, writer in slow:
+        writer.write(HEAD)
+    await asyncio.sleep(0.05)
+    assert status(await desk.say(HEAD + b"\r\n")) == 200
+    for _, writer in slow:
+        writer.close()
+
+
+async def test_a_client_that_left_before_the_answer_came_has_not_got_it():
+    found: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        # In one piece: the second one would meet the reset, which comes later than it in a network.
+        writer.write(b"x" * 1000)
+        try:
+            await http._taken(writer)
+            found.set_result(True)
+        except ConnectionError:
+            found.set_result(False)
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        _, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        writer.close()
+        assert not await found
+
+
 async def test_a_client_that_stops_reading_has_not_got_the_batch(desk):
     desk.body = b"x" * 30_000_000
     reader, writer = await asyncio.open_connection("127.0.0.1", desk.port, limit=1024)

@@ -212,6 +212,8 @@ class TrainerBatches:
             return
         saved = self.progress.saved
         self.step = self._published = max(saved, last)
+        # A trainer that pulls until there is none may have had its batch and not that answer.
+        self._pulled = self._options.batches_per_pull
         self._feed.resume(saved, kept=last)
         # The journal is written before a batch leaves, and `delivered` after it has arrived.
         self._in_doubt = last > max(saved, self.progress.delivered)
@@ -284,14 +286,14 @@ class TrainerBatches:
         Raises:
             RowRefused: it is unfit.
         """
-        if (known := self._posts.get(group.group_id)) is not None:
-            return known
         options = self._options
-        [post] = convert(group, messages=options.messages, branches=options.branches)
+        if (post := self._posts.get(group.group_id)) is None:
+            [post] = convert(group, messages=options.messages, branches=options.branches)
         if (registration := self.progress.registration) is not None:
             check_fits(post, registration.limits)
             self._posts[group.group_id] = post
-            while len(self._posts) > 2 * registration.batch_size + _SPARE_POSTS:
+            needed = registration.batch_size // options.group_size
+            while len(self._posts) > 2 * needed + _SPARE_POSTS:
                 self._posts.popitem(last=False)
         return post
 
