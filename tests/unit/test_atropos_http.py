@@ -174,7 +174,7 @@ def request(**headers: str) -> TrainerRequest:
         ({"host": "localhost:8000"}, True),
         ({"host": "[::1]:8000"}, True),
         ({}, True),
-        ({"host": "127.0.0.1:8000", "sec_fetch_site": "none"}, True),
+        ({"host": "127.0.0.1:8000", "sec_fetch_site": "none"}, False),
         ({"host": "127.0.0.1:8000", "sec_fetch_site": "cross-site"}, False),
         ({"host": "127.0.0.1:8000", "origin": "http://evil.example"}, False),
         ({"host": "evil.example:8000"}, False),
@@ -182,6 +182,14 @@ def request(**headers: str) -> TrainerRequest:
 )
 def test_on_loopback_everybody_is_let_in_but_web_pages(headers, let_in):
     assert (TrainerGuard("127.0.0.1", None).refused(request(**headers)) is None) is let_in
+
+
+def test_a_user_may_look_at_the_status_in_a_browser():
+    headers = {"host": "127.0.0.1:8000", "sec-fetch-site": "none"}
+    assert (
+        TrainerGuard("127.0.0.1", None).refused(TrainerRequest("GET", "/status", headers, b""))
+        is None
+    )
 
 
 def basic(password: str) -> str:
