@@ -379,6 +379,28 @@ async def test_a_reset_forgets_the_trainer_and_nothing_else(ledger, put, serve):
     assert await served.batch() == first
 
 
+async def test_a_late_answer_to_the_last_trainer_says_nothing_of_the_next_one(
+    put, serve, monkeypatch, tmp_path
+):
+    put("one"), put("two")
+    served = await serve()
+    await served.register()
+    await served.batch()
+    await arrived(tmp_path, 1)
+    batches = served.server._routes._batches
+    late, begin = batches.last, batches._file.begin
+    await until(lambda: late.delivered)
+    late.delivered = False
+
+    def arrives_meanwhile(progress):
+        begin(progress)
+        batches.delivered(late)
+
+    monkeypatch.setattr(batches._file, "begin", arrives_meanwhile)
+    await served.register()
+    assert batches.progress.delivered == 0
+
+
 async def test_batches_that_groups_cannot_fill_are_refused_at_registration(put, serve):
     put("one")
     served = await serve()
