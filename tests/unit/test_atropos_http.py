@@ -161,6 +161,21 @@ async def test_a_client_that_stops_reading_has_not_got_the_batch(desk):
     assert desk.told == []
 
 
+async def test_an_answer_that_nobody_reads_takes_memory_for_a_bounded_time(desk, monkeypatch):
+    monkeypatch.setattr(http, "_ANSWER_S", 0.1)
+    desk.body = b"x" * 30_000_000
+    reader, writer = await asyncio.open_connection("127.0.0.1", desk.port, limit=1024)
+    writer.write(HEAD + b"\r\n")
+    await reader.readexactly(100)
+    await asyncio.sleep(0.3)
+    found = 0
+    with contextlib.suppress(ConnectionError):
+        while chunk := await reader.read(1 << 20):
+            found += len(chunk)
+    assert found < len(desk.body)
+    writer.transport.abort()
+
+
 def request(**headers: str) -> TrainerRequest:
     return TrainerRequest(
         "GET", "/batch", {k.replace("_", "-"): v for k, v in headers.items()}, b""

@@ -133,6 +133,7 @@ class HttpServer:
             await self._serve(task, reader, writer)
         except (OSError, TimeoutError, asyncio.IncompleteReadError) as error:
             logger.debug("a connection ended: %r", error)
+            writer.transport.abort()  # `close` would keep what a client does not read, for ever
         except Exception:  # the service ends by it, see `Routes.failed`
             logger.exception("a request failed", extra={"action": "atropos_failed"})
         except asyncio.CancelledError:
