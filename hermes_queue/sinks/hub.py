@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from hermes_queue.errors import ConfigurationError, HermesQueueError
 from hermes_queue.telemetry.scrubbing import scrub
@@ -27,6 +28,7 @@ SILENCE_S = 300.0
 _RACES = 5
 """Commits of others that may come between listing and committing, in a row."""
 _REPO = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
+_QUERY = re.compile(r"(?<=\S)\?\S+")
 _CARD = "README.md"
 
 
@@ -66,6 +68,7 @@ class HubRepository:
         # The library reads the address when it is imported, which may be before it was set.
         endpoint = os.environ.get("HF_ENDPOINT") or None
         self._api = self._hub.HfApi(endpoint=endpoint, library_name="hermes-queue")
+        self._host = urlsplit(self._api.endpoint).hostname
         self._head: str | None = None
         """The commit whose files are `_files`; None before they are listed, "" of no repository."""
         self._files: dict[str, str] = {}
@@ -118,8 +121,8 @@ class HubRepository:
             )
         try:
             info = self._api.repo_info(self.name, repo_type="dataset")
-        except self._hub.errors.RepositoryNotFoundError:
-            if not self._dry_run:
+        except self._hub.errors.RepositoryNotFoundError as error:
+            if not self._dry_run or error.response.status_code == 401:  # of no or a wrong token
                 raise
             self._files = {}
             return ""
@@ -175,6 +178,13 @@ class HubRepository:
             extra = {"action": "shard_committed", "path": str(shard)}
             logger.info("%s: committed %s", self.name, shard.name, extra=extra)
 
+    def _refusal(self, cause: BaseException) -> int | None:
+        """The status of the hub's own answer; a store that it sends uploads to decides nothing."""
+        response = getattr(cause, "response", None)
+        if response is None or response.request.url.host != self._host:
+            return None
+        return int(response.status_code)
+
     def _be_impatient(self) -> None:
         """Bound the waits of the library's connections, which it does not."""
         self._hub.get_session().timeout = SILENCE_S
@@ -195,8 +205,10 @@ class HubRepository:
         except Exception as error:  # noqa: BLE001 - it raises those of httpx, OSError, ValueError, ...
             self._head = None  # what was done is found in the repository
             cause = error.__cause__ or error  # an upload's error is wrapped
-            text = f"{self.name}: {type(cause).__name__}: {scrub(str(cause))[:500]}"
-            status = getattr(getattr(cause, "response", None), "status_code", None)
+            # The address of an upload is signed: whoever has it may make the upload.
+            said = _QUERY.sub("?***", scrub(str(cause)))[:500]
+            text = f"{self.name}: {type(cause).__name__}: {said}"
+            status = self._refusal(cause)
             if status in _REFUSALS or isinstance(error, self._hub.errors.HFValidationError):
                 advice = _REFUSALS.get(status or 0, "")
                 raise ConfigurationError(f"--repo {text}{advice}") from None

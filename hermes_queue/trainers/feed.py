@@ -31,8 +31,9 @@ logger = logging.getLogger(__name__)
 
 _CONSUMER = "trainer"
 """The same after a restart: the groups that the trainer held come first."""
-_MAX_DELIVERIES = 1000
-"""Every restart of the trainer delivers what it held again, which does not make it poisonous."""
+_MAX_DELIVERIES = 10**9
+"""Without a bound: every restart of the trainer delivers what it held again, and one that fails at
+each start is restarted a thousand times in a night."""
 _NO_CHECKPOINT = -1
 _FILL_S = 0.1
 """Longest pause between two groups that are at hand; then the window stays as full as it is."""

@@ -84,3 +84,15 @@ def test_a_feed_can_be_made_ready_before_anything_is_taken(ledger, feed):
     assert trainer.ready(9, timeout_s=0.5) == 5
     assert trainer.counts.taken == 0
     assert names(trainer.take(2, timeout_s=0.0)) == "ab"
+
+
+def test_however_often_a_trainer_dies_its_groups_are_delivered_again(ledger, feed):
+    first = feed()
+    first.take(1)
+    first.close()
+    [held, *_] = ledger.client.xpending_range("hq:results", "trainer", "-", "+", 1)
+    ledger.client.xclaim(
+        "hq:results", "trainer", held["consumer"], 0, [held["message_id"]], retrycount=100_000
+    )
+    assert sorted(names(feed().take(5, timeout_s=20))) == list("abcde")
+    assert ledger.client.xlen("hq:dead") == 0

@@ -6,6 +6,7 @@ import errno
 import os
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 from ledger_steps import begin, enqueue
@@ -139,6 +140,15 @@ def test_a_trainer_that_was_silent_for_too_long_stops(ledger, feed, monkeypatch)
         trainer.take(1, timeout_s=0)
     trainer.close()
     assert ledger.client.get("hq:sink:trainer") == b"elsewhere:1:2:/other"
+
+
+def test_a_trainer_that_was_stopped_takes_nothing_before_it_knows(ledger, feed, monkeypatch):
+    trainer = feed()
+    ledger.client.set("hq:sink:trainer", "elsewhere:1:2:/other")
+    later = SimpleNamespace(monotonic=lambda: time.monotonic() + lease.LEASE_S)
+    monkeypatch.setattr(lease, "time", later)
+    with pytest.raises(ConfigurationError, match="whose journal is /other on elsewhere"):
+        trainer.take(1, timeout_s=0)
 
 
 def test_a_reader_that_cannot_open_leaves_no_thread(ledger, tmp_path, monkeypatch):

@@ -252,6 +252,23 @@ async def test_a_server_that_dies_knows_its_trainer_and_what_it_has(
     await until(lambda: pending(ledger) == 2)
 
 
+async def test_a_new_server_answers_first_that_there_is_no_batch_more_to_pull(
+    ledger, put, serve, tmp_path
+):
+    ids = [put(f"g{n}") for n in range(4)]
+    options = {"ack": "interval", "batches_per_pull": 1}
+    served = await serve(**options)
+    await served.register(save_checkpoint_interval=1)
+    assert await served.ids() == ids[0] + ids[1]
+    await arrived(tmp_path, 1)
+    await served.dies()
+    second = await serve(**options)
+    assert await second.call("GET", "/batch") == {"batch": None}
+    assert pending(ledger) == 4  # the trainer has not trained yet
+    assert await second.ids() == ids[2] + ids[3]
+    await until(lambda: pending(ledger) == 2)
+
+
 @pytest.mark.parametrize("in_doubt", ["again", "refuse"])
 async def test_a_batch_on_its_way_when_the_server_died_comes_again_or_is_asked_for(
     put, serve, in_doubt, tmp_path
@@ -362,6 +379,28 @@ async def test_a_reset_forgets_the_trainer_and_nothing_else(ledger, put, serve):
     assert await served.batch() == first
 
 
+async def test_a_late_answer_to_the_last_trainer_says_nothing_of_the_next_one(
+    put, serve, monkeypatch, tmp_path
+):
+    put("one"), put("two")
+    served = await serve()
+    await served.register()
+    await served.batch()
+    await arrived(tmp_path, 1)
+    batches = served.server._routes._batches
+    late, begin = batches.last, batches._file.begin
+    await until(lambda: late.delivered)
+    late.delivered = False
+
+    def arrives_meanwhile(progress):
+        begin(progress)
+        batches.delivered(late)
+
+    monkeypatch.setattr(batches._file, "begin", arrives_meanwhile)
+    await served.register()
+    assert batches.progress.delivered == 0
+
+
 async def test_batches_that_groups_cannot_fill_are_refused_at_registration(put, serve):
     put("one")
     served = await serve()
@@ -371,6 +410,18 @@ async def test_batches_that_groups_cannot_fill_are_refused_at_registration(put, 
         await served.register(batch_size=0)
     with pytest.raises(RuntimeError, match="422"):
         await served.call("POST", "/register", {"batch_size": 8})
+
+
+async def test_a_trainer_with_a_lower_limit_gets_nothing_that_was_ready_for_the_last_one(
+    ledger, put, serve
+):
+    put("one"), put("two")
+    served = await serve()
+    await served.register()
+    await served.ready(2)
+    await served.register(max_token_len=2)
+    assert await served.call("GET", "/batch") == {"batch": None}
+    assert ledger.client.xlen("hq:dead") == 2
 
 
 async def test_groups_need_not_be_a_power_of_two(put, serve):

@@ -161,6 +161,20 @@ def test_an_outage_ends_neither_the_filling_nor_loses_a_shard(
     assert rows(hub) == ["a", "b", "c"]
 
 
+@pytest.mark.parametrize("status", [400, 403])
+def test_a_store_that_refuses_an_upload_is_an_outage_and_its_address_is_not_shown(
+    hub: HubServer, tmp_path: Path, caplog: pytest.LogCaptureFixture, status: int
+) -> None:
+    hub.store_fails_with = status
+    opened = sink(tmp_path / "out")
+    fill(opened, "a", "b")
+    assert "stays in the folder" in caplog.text
+    assert "SIGNED" not in caplog.text
+    hub.store_fails_with = None
+    opened.close()
+    assert rows(hub) == ["a", "b"]
+
+
 def test_a_commit_whose_answer_was_lost_is_not_made_twice(hub: HubServer, tmp_path: Path) -> None:
     def lose_the_answer() -> None:
         raise ConnectionResetError
@@ -236,17 +250,19 @@ def test_wrong_options_are_refused_before_anything_is_sent(
     assert hub.requests == []
 
 
+@pytest.mark.parametrize("dry_run", [False, True])
 def test_a_wrong_token_is_named_and_not_shown(
     hub: HubServer,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
+    dry_run: bool,
 ) -> None:
     wrong = "hf_" + "wRoNg" * 7
     monkeypatch.setenv("HF_TOKEN", wrong)
     caplog.set_level(logging.DEBUG)
     with pytest.raises(ConfigurationError, match="set HF_TOKEN") as refused:
-        sink(tmp_path / "out")
+        sink(tmp_path / "out", dry_run=dry_run)
     assert wrong not in str(refused.value) + caplog.text
     assert hub.datasets == {}
 

@@ -249,6 +249,22 @@ def test_the_card_counts_what_lies_in_the_shards(tmp_path: Path) -> None:
     assert "| trajectories | 5 |" in (tmp_path / "README.md").read_text()
 
 
+def test_no_name_in_a_record_or_a_flag_breaks_the_card(tmp_path: Path) -> None:
+    markup = "m\n---\n# H\n<script>x</script> ![i](http://e) `b` | c\u2028d"
+    [made] = records(1)
+    about = made.provenance.model_copy(update={"env_version": markup})
+    agent = made.agent.model_copy(update={"model": markup})
+    hostile = made.model_copy(update={"provenance": about, "agent": agent})
+    with HfSink(tmp_path, CardOptions(name="Spaß 🚀\n# Two\x7f")) as sink:
+        sink.write([hostile])
+    card = (tmp_path / "README.md").read_text()
+    shown = r"m --- # H \<script\>x\</script\> !\[i\](http://e) \`b\` \| c d"
+    assert f"| {shown} | 1 |" in card.splitlines()
+    assert f"| gsm8k {shown} | 1 |" in card.splitlines()
+    assert 'pretty_name: "Spaß 🚀 # Two"' in card.splitlines()
+    assert [line for line in card.splitlines() if line.startswith("# ")] == ["# Spaß 🚀 # Two"]
+
+
 def test_a_card_says_if_no_licence_was_stated(tmp_path: Path) -> None:
     card = filled(tmp_path)
     assert "license:" not in card

@@ -73,7 +73,10 @@ class HubServer:
         self.after_commit: Callable[[], None] = lambda: None
         self.fails_with: int | None = None
         """Status of all answers; None = those of a hub that works."""
+        self.store_fails_with: int | None = None
+        """The same of uploads, which go to another host."""
         self.url = ""
+        self.store_url = ""
         self.lock = threading.Lock()
 
     def create(self, name: str, *, private: bool) -> HubDataset:
@@ -107,8 +110,12 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             if hub.fails_with:
                 raise _Refused(hub.fails_with, "told to fail")
+            if hub.store_fails_with and path.startswith("/lfs/"):
+                raise _Refused(hub.store_fails_with, "told to fail")
             if not path.startswith("/lfs/") and self.headers["Authorization"] != f"Bearer {TOKEN}":
-                raise _Refused(401, "Invalid username or password.")
+                # As the hub hides what a client may not see.
+                code = "RepoNotFound" if path.startswith("/api/datasets/") else ""
+                raise _Refused(401, "Invalid username or password.", code)
             answer, headers = self._route(path, body)
         except _Refused as error:
             text = json.dumps({"error": str(error), **error.more}).encode()
@@ -213,12 +220,12 @@ def _batch(hub: HubServer, body: bytes, name: str) -> Any:
         oid, size = each["oid"], each["size"]
         answer: dict[str, Any] = {"oid": oid, "size": size}
         if oid not in hub.objects:
-            upload: dict[str, Any] = {"href": f"{hub.url}/lfs/one/{oid}"}
+            upload: dict[str, Any] = {"href": f"{hub.store_url}/lfs/one/{oid}?signature=SIGNED"}
             if size > PART_BYTES:
                 count = -(-size // PART_BYTES)
-                urls = {str(n): f"{hub.url}/lfs/part/{oid}/{n}" for n in range(1, count + 1)}
+                urls = {str(n): f"{hub.store_url}/lfs/part/{oid}/{n}" for n in range(1, count + 1)}
                 upload = {
-                    "href": f"{hub.url}/lfs/complete/{oid}",
+                    "href": f"{hub.store_url}/lfs/complete/{oid}",
                     "header": {"chunk_size": str(PART_BYTES), **urls},
                 }
             verify = {"href": f"{hub.url}/verify/{oid}"}
@@ -304,6 +311,7 @@ def serving_hub() -> Iterator[HubServer]:
     hub, listener = HubServer(), _Listener(("127.0.0.1", 0), _Handler)
     listener.hub = hub
     hub.url = f"http://127.0.0.1:{listener.server_address[1]}"
+    hub.store_url = f"http://localhost:{listener.server_address[1]}"
     thread = threading.Thread(target=listener.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     try:

@@ -162,6 +162,7 @@ def test_results_of_the_calls_of_one_reply_are_one_message(tmp_path: Path) -> No
         ("ticks", said("x", call("t", 1), call("t", 2)), "several calls in one reply"),
         ("ticks", said("x", call("terminal", command="cat <<E\n```\nE")), "a fence in a call"),
         ("ticks", said("```\nopen", call("submit")), "an open fence in the text of a reply"),
+        ("ticks", said("I ran:\n```\nls\n```"), "a fence in a reply without a call"),
     ],
 )
 def test_what_a_parser_would_read_otherwise_has_no_row(style, reply, reason, tmp_path) -> None:

@@ -16,7 +16,6 @@ from typing import Any
 
 from hermes_queue.errors import HermesQueueError, RedisUnavailable
 from hermes_queue.models import TrajectoryGroup
-from hermes_queue.results.blocking import HeldGroup
 from hermes_queue.sinks.atropos.wire import Post, check_fits, convert
 from hermes_queue.sinks.atropos_server.body import group_body
 from hermes_queue.sinks.atropos_server.durability import Durability
@@ -81,8 +80,6 @@ class TrainerBatches:
         self._file = ProgressFile(options.directory)
         self._durability = Durability(options)
         self._posts: OrderedDict[str, Post] = OrderedDict()
-        self._taken: list[HeldGroup] = []
-        """Taken, and in no batch yet because the journal could not be written."""
         self._created: dict[int, list[tuple[float, ...]]] = {}
         """Creation times of the trajectories in each group of a step."""
         self._pulled = 0
@@ -212,6 +209,8 @@ class TrainerBatches:
             return
         saved = self.progress.saved
         self.step = self._published = max(saved, last)
+        # A trainer that pulls until there is none may have had its batch and not that answer.
+        self._pulled = self._options.batches_per_pull
         self._feed.resume(saved, kept=last)
         # The journal is written before a batch leaves, and `delivered` after it has arrived.
         self._in_doubt = last > max(saved, self.progress.delivered)
@@ -232,11 +231,12 @@ class TrainerBatches:
 
     def _start_over(self, registration: Registration | None, start: int) -> int:
         """Begin after step `start`; the number of groups that the weights hold."""
+        self.last = None  # first: its connection may still be open, and report what it has
         again = self._reopen(max(start, self.progress.saved))
         held = self._feed.resume(start, again=again)
         self._file.begin(TrainerProgress(registration=registration, saved=start, delivered=start))
         self.step = self._published = start
-        self.last, self._in_doubt, self._pulled = None, False, 0
+        self._in_doubt, self._pulled = False, 0
         self._created.clear()
         return held
 
@@ -261,7 +261,6 @@ class TrainerBatches:
         self.counts += self._counted(self._feed)
         with closing(StepJournal(self._options.directory)) as journal:
             again = [name for name, at in journal.steps.items() if at > step]
-        self._taken = []
         self.waiting = 0
         while True:
             try:
@@ -284,14 +283,14 @@ class TrainerBatches:
         Raises:
             RowRefused: it is unfit.
         """
-        if (known := self._posts.get(group.group_id)) is not None:
-            return known
         options = self._options
-        [post] = convert(group, messages=options.messages, branches=options.branches)
+        if (post := self._posts.get(group.group_id)) is None:
+            [post] = convert(group, messages=options.messages, branches=options.branches)
         if (registration := self.progress.registration) is not None:
             check_fits(post, registration.limits)
             self._posts[group.group_id] = post
-            while len(self._posts) > 2 * registration.batch_size + _SPARE_POSTS:
+            needed = registration.batch_size // options.group_size
+            while len(self._posts) > 2 * needed + _SPARE_POSTS:
                 self._posts.popitem(last=False)
         return post
 
@@ -300,7 +299,7 @@ class TrainerBatches:
         if registration is None:
             return None
         needed = registration.batch_size // self._options.group_size
-        groups = self._taken = self._taken or self._feed.take(needed, timeout_s=_ASK_S)
+        groups = self._feed.take(needed, timeout_s=_ASK_S)
         if not groups:
             return None
         step = self.step + 1
@@ -311,7 +310,7 @@ class TrainerBatches:
         for group in groups:
             self._posts.pop(group.group_id, None)
         self._created[step] = [tuple(m.created for m in g.members) for g in groups]
-        self.step, self._taken = step, []
+        self.step = step
         self.last = ServedBatch(step, b'{"batch":[%b]}' % b",".join(parts), latest=parts[-1])
         self.counts["batches"] += 1
         extra = {"action": "atropos_batch", "step": step, "groups": len(groups)}

@@ -12,6 +12,8 @@ from hermes_queue.errors import ConfigurationError
 from hermes_queue.sinks.atropos_server.http import TrainerAnswer, TrainerRequest, said
 
 _TOKEN_CHARACTERS = 16
+_CHANGES = frozenset({"/batch", "/register", "/reset_data"})
+"""Pages that change something. A user may look at the others in a browser."""
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1", ""})
 
 
@@ -34,7 +36,9 @@ class TrainerGuard:
     def refused(self, request: TrainerRequest) -> TrainerAnswer | None:
         """The refusal of a request; None if it may be answered."""
         headers = request.headers
-        if "origin" in headers or headers.get("sec-fetch-site", "none") != "none":
+        site = headers.get("sec-fetch-site")
+        # "none" is of an address that a user typed, also if a page there redirects to this one.
+        if "origin" in headers or site not in (None, "none") or (site and request.path in _CHANGES):
             return said(403, "not for web pages")
         if self._token is None:
             # A page may have a name that it made resolve to this host.

@@ -30,8 +30,9 @@ _IDLE_S = 75.0
 _ANSWER_S = 600.0
 """A slow client may take this long for a batch."""
 _POLL_S = 0.005
-_TCP_INFO = struct.Struct("24x I 116x I")
-"""Of Linux' `struct tcp_info`: tcpi_unacked and tcpi_notsent_bytes."""
+_TCP_INFO = struct.Struct("B 23x I 116x I")
+"""Of Linux' `struct tcp_info`: tcpi_state, tcpi_unacked and tcpi_notsent_bytes."""
+_TCP_CLOSE = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,7 @@ class HttpServer:
         self._handlers = handlers
         self._server: asyncio.Server | None = None
         self._open: dict[asyncio.Task[None], bool] = {}
-        """Connections, oldest first, and whether they are between two requests."""
+        """Connections, oldest first, and whether no complete request waits for its answer."""
 
     async def listen(self, host: str, port: int) -> int:
         """Listen, and return the port.
@@ -120,6 +121,7 @@ class HttpServer:
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - a coroutine of a connection runs in a task
         if len(self._open) >= CONNECTIONS:
+            # Also one whose request is incomplete: else whoever sends slowly keeps trainers out.
             idle = next((each for each, is_idle in self._open.items() if is_idle), None)
             if idle is None:
                 writer.transport.abort()
@@ -131,11 +133,12 @@ class HttpServer:
             await self._serve(task, reader, writer)
         except (OSError, TimeoutError, asyncio.IncompleteReadError) as error:
             logger.debug("a connection ended: %r", error)
+            writer.transport.abort()  # `close` would keep what a client does not read, for ever
         except Exception:  # the service ends by it, see `Routes.failed`
             logger.exception("a request failed", extra={"action": "atropos_failed"})
         except asyncio.CancelledError:
             if self._server is not None and self._server.is_serving():
-                logger.debug("an idle connection made room for another one")
+                logger.debug("a connection without a request made room for another one")
         finally:
             self._open.pop(task, None)
             writer.close()
@@ -154,21 +157,21 @@ class HttpServer:
                 if batch is not None and isinstance(error, ConnectionError):
                     await self._handlers.lost(batch)
                 raise
-            self._open[task] = False
             if not first:
                 return
-            batch, goes_on = await self._exchange(first, reader, writer)
+            try:
+                async with asyncio.timeout(_REQUEST_S):
+                    request = await _read(first, reader)
+            except RequestRefused as error:
+                await _write(writer, self._handlers.refusal(error), last=True)
+                return
+            self._open[task] = False
+            batch, goes_on = await self._exchange(request, reader, writer)
 
     async def _exchange(
-        self, first: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, request: TrainerRequest, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> tuple[object | None, bool]:
         """Answer one request: the batch in the answer, and whether another request may follow."""
-        try:
-            async with asyncio.timeout(_REQUEST_S):
-                request = await _read(first, reader)
-        except RequestRefused as error:
-            await _write(writer, self._handlers.refusal(error), last=True)
-            return None, False
         # A connection that carries a batch stays open: how the client ends it tells whether it
         # has read the batch.
         answer = await self._handlers.answer(request)
@@ -231,10 +234,13 @@ async def _taken(writer: asyncio.StreamWriter) -> None:
     """
     sock = writer.get_extra_info("socket")
     while True:
-        if writer.is_closing():
-            raise ConnectionResetError("the client is gone")
         info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
+        state, *on_the_way = _TCP_INFO.unpack(info)
+        # A client that gave up waiting for the answer resets the connection when it arrives, which
+        # leaves nothing on the way, and the event loop reads no more of a connection after its end.
+        if writer.is_closing() or state == _TCP_CLOSE:
+            raise ConnectionResetError("the client is gone")
         # The receiver's host has confirmed every segment, and none waits to be sent.
-        if not writer.transport.get_write_buffer_size() and not any(_TCP_INFO.unpack(info)):
+        if not writer.transport.get_write_buffer_size() and not any(on_the_way):
             return
         await asyncio.sleep(_POLL_S)

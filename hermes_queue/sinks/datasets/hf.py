@@ -177,7 +177,7 @@ class HfSink(Closing):
         options, counts = self._options, self._counts
         parts = [
             _front_matter(options, counts.rows),
-            f"{_MARK}\n\n# {options.name}\n",
+            f"{_MARK}\n\n# {_plain(options.name)}\n",
             "Agent trajectories made with hermes-queue: one row is one attempt of one agent at one "
             "task, with its conversation, its score and, where the server gave them, its token ids "
             "and logprobs.\n",
@@ -246,6 +246,7 @@ class _Counts:
 
 _SIZES = ((10**3, "n<1K"), (10**4, "1K<n<10K"), (10**5, "10K<n<100K"), (10**6, "100K<n<1M"))
 """The hub's categories, each with its end."""
+_NAME_CHARACTERS = 200
 _COLUMN_NOTES = """\
 `score` is null, not 0, where nothing was measured. `messages` is the conversation in OpenAI's
 format. `sequences` is for policy-gradient training: `ids`, `loss_mask` (1 = sampled by the policy)
@@ -255,7 +256,7 @@ and `logprobs` (0.0 where the mask is 0), exactly as the server returned them.
 
 
 def _front_matter(options: CardOptions, rows: int) -> str:
-    lines = ["---", f"pretty_name: {json.dumps(options.name)}"]
+    lines = ["---", f"pretty_name: {json.dumps(_line(options.name), ensure_ascii=False)}"]
     if options.licence:
         lines.append(f"license: {options.licence}")
     size = next((name for limit, name in _SIZES if rows < limit), "n>1M")
@@ -295,8 +296,17 @@ def _section(title: str, text: str) -> str:
 
 
 def _table(title: str, rows: Iterable[tuple[str, object]]) -> str:
-    lines = [f"| {str(name).replace('|', chr(92) + '|')} | {value} |" for name, value in rows]
+    lines = [f"| {_plain(str(name))} | {value} |" for name, value in rows]
     return _section(title, "\n".join(["| | |", "|---|---:|", *lines, ""]))
+
+
+def _plain(text: str) -> str:
+    """A name, which may come from a record, as Markdown: without cells, links and HTML."""
+    return re.sub(r"[\\`*\[\]<>|&~]", r"\\\g<0>", _line(text))
+
+
+def _line(text: str) -> str:
+    return re.sub(r"[\s\x00-\x1f\x7f-\x9f]+", " ", text).strip()[:_NAME_CHARACTERS]
 
 
 def _notes(path: Path | None) -> str | None:

@@ -199,10 +199,12 @@ def _xml_call(call: ToolCall) -> str:
 
 def _ticks_reply(message: Message) -> str:
     thought = message.content or ""
+    if not message.tool_calls:
+        if _FENCE.search(thought):
+            raise NotRepresentable("a fence in a reply without a call")
+        return thought.strip()
     if len(_FENCE.findall(thought)) % 2:
         raise NotRepresentable("an open fence in the text of a reply")
-    if not message.tool_calls:
-        return thought.strip()
     action = _command(message.tool_calls)
     if _FENCE.search(action):
         raise NotRepresentable("a fence in a call")

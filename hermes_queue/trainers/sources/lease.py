@@ -52,7 +52,8 @@ class ReaderLease:
             if time.monotonic() > until:
                 raise self._refusal(other)
             time.sleep(_POLL_S)
-        self._thread = threading.Thread(target=self._renew, name="trainer lease", daemon=True)
+        self._renewed_s = time.monotonic()
+        self._thread = threading.Thread(target=self._keep, name="trainer lease", daemon=True)
         self._thread.start()
 
     def check(self) -> None:
@@ -61,6 +62,8 @@ class ReaderLease:
         Raises:
             ConfigurationError: this process was silent for so long that another one took over.
         """
+        if time.monotonic() - self._renewed_s > LEASE_S:  # a process that was stopped, for instance
+            self._renew()
         if self._other:
             raise self._refusal(self._other)
 
@@ -92,12 +95,17 @@ class ReaderLease:
                 return ""
         return other or self._taken()  # it expired between the two commands
 
-    def _renew(self) -> None:
+    def _keep(self) -> None:
         while not self._ended.wait(LEASE_S / 4):
-            try:
-                self._other = self._taken()
-            except RedisUnavailable as error:
-                logger.debug("%s was not renewed: %s", self._key, error)
+            self._renew()
+
+    def _renew(self) -> None:
+        now_s = time.monotonic()
+        try:
+            self._other = self._taken()
+            self._renewed_s = now_s
+        except RedisUnavailable as error:
+            logger.debug("%s was not renewed: %s", self._key, error)
 
     def _refusal(self, other: str) -> ConfigurationError:
         host, _, _, path = (*other.split(":", 3), "", "", "")[:4]
