@@ -124,9 +124,11 @@ def plan_regrade(
 
 
 def _key(work: RecordedWork, item: SelectedItem, version: str) -> str:
-    """Names one measurement: of this trajectory's work, with this row, by this verifier."""
-    row = hashlib.sha256(codec.encode_item(item.item())).hexdigest()
-    return "\0".join((work.record.trajectory_id, row, version))
+    """Names one measurement: of this record's work, with this row, by this verifier."""
+    # The ids of a run that was purged come again, with other work.
+    old = {"record": work.record.model_dump(mode="json"), "outcome": work.outcome}
+    digests = (hashlib.sha256(codec.encode_item(part)).hexdigest() for part in (old, item.item()))
+    return " ".join((work.record.trajectory_id, *digests, version))
 
 
 def default_run_id(env: str, source: str) -> str:

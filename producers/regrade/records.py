@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from envs.base import Environment, NotRecorded, Regradable, Unscored, load_env
+from hermes_queue import extensions
 from hermes_queue.bodies import codec
 from hermes_queue.errors import InputError
 from hermes_queue.models import Regraded, ScoredTrajectory, TrajectoryGroup
@@ -19,6 +20,7 @@ _REASON_CHARACTERS = 200
 
 UNMEASURED = "it was not measured"
 IS_REGRADE = "it is a regrade itself"
+ANOTHER = "another record of the same trajectory is regraded"
 NOTHING_LOST = frozenset((UNMEASURED, IS_REGRADE))
 """Reasons to pass a record over that leave no score without its counterpart."""
 
@@ -87,24 +89,36 @@ def recorded_work(
     groups: Iterable[TrajectoryGroup],
     passed_over: PassedOver,
     keep: Callable[[ScoredTrajectory], bool] = lambda _: True,
+    *,
+    env: str | None = None,
 ) -> list[RecordedWork]:
     """The work in every measured record of `groups` that `keep` takes, each trajectory once.
+
+    Args:
+        groups: of the source.
+        passed_over: counts the other records.
+        keep: whether a record is meant at all.
+        env: the env that the caller names. Only its code is imported by a module's path: a record
+            may be anybody's, and would choose what runs here.
 
     Raises:
         ConfigurationError: an env of the records cannot be loaded.
     """
     found: dict[str, RecordedWork] = {}
-    envs: dict[str, Environment[Any]] = {}
+    envs = {*extensions.known("env"), env}
     for group in groups:
         for record in filter(keep, group.members):
             name = record.trajectory_id
-            if name in found:
-                continue
-            env = envs.get(record.env) or envs.setdefault(record.env, load_env(record.env))
             try:
-                found[name] = _work_in(record, env)
+                if record.env not in envs:
+                    why = f"env {record.env} is not installed: if it is yours, name it with --env"
+                    raise NotRecorded(why)
+                work = _work_in(record, load_env(record.env))
             except NotRecorded as reason:
                 passed_over.add(str(reason), name)
+                continue
+            if found.setdefault(name, work) != work:  # of another life of its run
+                passed_over.add(ANOTHER, name)
     return list(found.values())
 
 

@@ -16,7 +16,7 @@ from envs.swe.recorded import recorded_patch
 from envs.swe_smith import ENV as SWE
 from hermes_queue.agent.kinds.recorded import recorded_params, regraded_of
 from hermes_queue.bodies import codec
-from hermes_queue.errors import EnvBug, InputError, ModelConfigError
+from hermes_queue.errors import ConfigurationError, EnvBug, InputError, ModelConfigError
 from hermes_queue.models import (
     AgentSpec,
     Branch,
@@ -28,9 +28,10 @@ from hermes_queue.models import (
 )
 from hermes_queue.sinks.selection import Filters, Selection
 from hermes_queue.tools.base import make_call
-from producers.regrade.comparison import Rescored
+from producers.regrade.comparison import Rescored, rescored_in
 from producers.regrade.plan import default_run_id
 from producers.regrade.records import (
+    ANOTHER,
     IS_REGRADE,
     OUTCOME_MAX_BYTES,
     UNMEASURED,
@@ -152,6 +153,30 @@ def test_a_record_that_stands_twice_is_taken_once() -> None:
     assert (work.outcome, work.record.score) == ({"answer": "7"}, 1.0)
 
 
+def test_another_record_of_a_trajectory_is_counted() -> None:
+    passed = PassedOver()
+    groups = [make_group(said("7")), make_group(said("8"))]
+    [work] = recorded_work(groups, passed)
+    assert (work.outcome, passed.reasons) == ({"answer": "7"}, {ANOTHER: 1})
+
+
+def test_a_record_runs_no_code_that_nobody_has_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "planted_env.py").write_text("from pathlib import Path\nPath('ran').touch()\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    record = make_record(make_job(env="planted_env:ENV"))
+    passed = PassedOver()
+    assert recorded_work([make_group(record)], passed) == []
+    assert not Path("ran").exists()
+    [reason] = passed.reasons
+    assert "name it with --env" in reason
+    with pytest.raises(ConfigurationError):  # it is no env, but now it was asked for
+        recorded_work([make_group(record)], passed, env="planted_env:ENV")
+    assert Path("ran").exists()
+
+
 def test_a_file_that_is_not_there_is_not_taken_for_a_run(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such file"):
         read_groups(str(tmp_path / "gone.jsonl"), stream=False, passed_over=PassedOver())
@@ -235,3 +260,18 @@ def test_scores_are_compared(old: float, new: float | None, change: str) -> None
     assert rescored is not None
     assert (rescored.change, rescored.old, rescored.new) == (change, old, new)
     assert rescored.row_changed
+
+
+def test_a_regrade_that_was_run_again_counts_by_its_last_end(tmp_path: Path) -> None:
+    planned = regraded(None)
+    again = {
+        "requeued_from": planned.trajectory_id,
+        "group_id": "run.2",
+        "trajectory_id": "run.2.0",
+    }
+    other = {"requeued_from": "run.9.0", "group_id": "run.3", "trajectory_id": "run.3.0"}
+    records = (planned, regraded(1.0, **again), regraded(0.0, **other))
+    path = tmp_path / "new.jsonl"
+    path.write_text("".join(record.to_json() + "\n" for record in records))
+    [found] = rescored_in(path, [planned.group_id])
+    assert (found.change, found.new) == ("same", 1.0)
