@@ -33,8 +33,8 @@ from producers.regrade.plan import default_run_id
 from producers.regrade.records import (
     ANOTHER,
     IS_REGRADE,
-    OUTCOME_MAX_BYTES,
     UNMEASURED,
+    WORK_MAX_BYTES,
     PassedOver,
     read_groups,
     recorded_work,
@@ -139,11 +139,11 @@ def test_what_has_no_score_or_no_verifier_or_is_a_regrade_is_counted_by_reason()
 
 def test_work_that_no_job_can_carry_is_refused() -> None:
     passed = PassedOver()
-    groups = [make_group(said("x" * OUTCOME_MAX_BYTES)), make_group(said("\ud83d"))]
+    groups = [make_group(said("x" * WORK_MAX_BYTES)), make_group(said("\ud83d"))]
     assert recorded_work(groups, passed) == []
     assert sorted(passed.reasons) == [
         "its work has half a character, which UTF-8 cannot encode",
-        f"its work has more than {OUTCOME_MAX_BYTES} bytes",
+        f"its work has more than {WORK_MAX_BYTES} bytes",
     ]
 
 
@@ -151,6 +151,29 @@ def test_a_record_that_stands_twice_is_taken_once() -> None:
     groups = [make_group(said("7")), make_group(said("7"))]
     [work] = recorded_work(groups, PassedOver())
     assert (work.outcome, work.record.score) == ({"answer": "7"}, 1.0)
+
+
+@pytest.mark.parametrize("created", [float("nan"), float("inf")])
+def test_a_record_that_was_never_made_is_refused(created: float) -> None:
+    passed = PassedOver()
+    assert recorded_work([make_group(said("7", created=created))], passed) == []
+    assert passed.reasons == {"its created is invalid": 1}
+
+
+def test_a_record_cannot_fill_a_job_with_what_it_says_of_itself() -> None:
+    record = said("7")
+    provenance = record.provenance.model_copy(update={"env_version": "1" * WORK_MAX_BYTES})
+    passed = PassedOver()
+    groups = [make_group(record.model_copy(update={"provenance": provenance}))]
+    assert recorded_work(groups, passed) == []
+    assert passed.reasons == {f"its work has more than {WORK_MAX_BYTES} bytes": 1}
+
+
+def test_a_line_that_nests_without_end_is_no_record(tmp_path: Path) -> None:
+    path = tmp_path / "old.jsonl"
+    path.write_text('{"report":' + "[" * 100_000 + "\n")
+    with pytest.raises(InputError, match="is not a record"):
+        list(read_groups(str(path), stream=False, passed_over=PassedOver()))
 
 
 def test_another_record_of_a_trajectory_is_counted() -> None:
