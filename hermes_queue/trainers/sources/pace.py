@@ -99,7 +99,7 @@ class TrainerPace:
             self._count_on(weights)
             self._counted = True
         ahead = groups_ahead(self._ledger, self._options.run)
-        # A Redis that lost its last second has lost what it was told then.
+        # A Redis that lost its last second has lost what was reported in it.
         self._off += [name for name in ahead if name in weights and name not in self._off]
         if pace.max_ahead < self._asked and not self._has_warned:
             self._has_warned = True
