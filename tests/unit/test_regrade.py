@@ -40,7 +40,7 @@ from producers.regrade.records import (
     recorded_work,
 )
 from workers.draft import Draft
-from workers.record import record_of
+from workers.record import final_record, record_of
 from workers.steps.progress import StepProgress
 from workers.steps.put_back import check_regradable
 
@@ -258,6 +258,12 @@ def test_the_record_names_the_old_one_and_nothing_may_be_trained_on_it() -> None
     assert (record.regraded, record.evaluation) == (OLD, True)
     selection = Selection(Filters(failed=True), {})
     assert selection.choose(make_group(record)) == []
+
+
+def test_a_record_that_is_too_large_still_names_the_old_one() -> None:
+    draft = Draft(job=make_job(agent=SPEC), attempt=1, epoch=1)
+    small, _ = final_record(draft, EnvBug("x"), owner="w", host="h", cap_bytes=1)
+    assert (small.score, small.regraded, small.evaluation) == (None, OLD, True)
 
 
 def test_a_regrade_without_the_mark_of_an_evaluation_is_no_record() -> None:
