@@ -163,6 +163,7 @@ def _failed(
     failure = known or Failure(cause="env_bug", stage="publish", type="EnvBug", message="")
     message = f"{known.message}; {problem}" if known else problem
     failure = failure.model_copy(update={"message": _message(message)})
+    regraded = regraded_of(job.agent)
     small = ScoredTrajectory(
         **identity(job),
         attempt=source.attempt,
@@ -172,6 +173,8 @@ def _failed(
         stop_reason="cancelled" if failure.cause == "cancelled" else "failed",
         score=None,
         failure=failure,
+        evaluation=source.evaluation or regraded is not None,
+        regraded=regraded,
         created=time.time(),
     )
     try:
@@ -181,7 +184,7 @@ def _failed(
         name, extra = job.trajectory_id, {"action": "record_reduced"}
         logger.error("%s: dropped the agent's parameters: %s", name, error, extra=extra)
     least = small.model_copy(
-        update={"agent": AgentSpec(kind=job.agent.kind), "policy_version": None}
+        update={"agent": AgentSpec(kind=job.agent.kind), "policy_version": None, "regraded": None}
     )
     return least, codec.encode_record(least)
 

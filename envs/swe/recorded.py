@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from envs.base import NotRecorded
+from envs.swe.repository import DISK_TROUBLE
 from envs.swe.workspace import GIT_ENV, Pinned, scratch_directory
 from hermes_queue.errors import EnvBug, SandboxError
 from hermes_queue.sandbox.context import SlotContext
@@ -37,7 +38,7 @@ async def apply_recorded(context: SlotContext, pinned: Pinned, patch: bytes) -> 
     """Apply `patch` to the agent's starting tree in the slot's workspace.
 
     Raises:
-        EnvBug: it does not apply to that tree.
+        EnvBug: it does not apply to that tree, or not to files.
         SandboxError: it does, but not in the slot.
     """
     async with pinned.scratch() as own:
@@ -54,5 +55,12 @@ async def apply_recorded(context: SlotContext, pinned: Pinned, patch: bytes) -> 
     place = shlex.quote(scratch)
     script = f"git apply --whitespace=nowarn {place}/patch && rm -r {place}"
     result = await context.run(script, env=GIT_ENV, timeout_s=APPLY_TIMEOUT_S)
-    if not result.ok:
-        raise SandboxError(f"the recorded patch could not be applied: {result.output[-300:]}")
+    if result.ok:
+        return
+    said = result.output[-300:]
+    # At the end of a line: names from the patch stand before it.
+    of_disk = any(line.endswith(DISK_TROUBLE) for line in result.output.splitlines())
+    if result.exit_code in (1, 128) and not of_disk:
+        # Git's own refusal, e.g. of a name that no file can have. Slots that fail pause a lane.
+        raise EnvBug(f"the recorded patch cannot be applied to files: {said}")
+    raise SandboxError(f"the recorded patch could not be applied: {said}")

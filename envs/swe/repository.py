@@ -58,7 +58,7 @@ _SETTINGS = (
     "http.lowSpeedLimit=1000",
     "http.lowSpeedTime=60",
 )
-_DISK_TROUBLE = (
+DISK_TROUBLE = (
     "No space left on device",
     "Disk quota exceeded",
     "Read-only file system",
@@ -125,7 +125,7 @@ async def run_git(
         raise GitError(f"git {args[0]} went over its limits ({limits})")
     if result.exit_code:
         tail = result.stderr.decode(errors="replace").strip()[-1000:]
-        if any(sign in tail for sign in _DISK_TROUBLE):
+        if any(sign in tail for sign in DISK_TROUBLE):
             raise EnvInfraError(f"git {args[0]} on the worker: {tail}")
         raise GitError(tail or f"git {args[0]} ended with {result.exit_code}")
     return result.stdout

@@ -221,7 +221,11 @@ class Ledger(Deployment):
         self._report_bad("delayed", answer.bad)
         for run_id in answer.paced:
             name = run_id.decode(errors="replace")
-            self.call("run_release", run_id=name, most=limit, look_s=PACE_LOOK_S)
+            try:
+                self.call("run_release", run_id=name, most=limit, look_s=PACE_LOOK_S)
+            except redis.ResponseError as error:  # else it would hold back all other runs
+                extra = {"action": "bad_entries"}
+                logger.warning("jobs of run %r stay set aside: %s", name, error, extra=extra)
         return answer.claim.decode(), [DueJob.of(row) for row in answer.jobs]
 
     def _report_bad(self, place: str, entries: Sequence[bytes]) -> None:

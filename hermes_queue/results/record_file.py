@@ -41,7 +41,7 @@ def _record(line: str, place: str) -> ScoredTrajectory:
     try:
         return ScoredTrajectory.model_validate_json(line)
     except ValidationError as error:
-        with suppress(ValueError, KeyError, TypeError):
+        with suppress(ValueError, KeyError, TypeError, RecursionError):
             refuse_newer(f"{place}: the record", json.loads(line)["schema_version"])
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))

@@ -192,7 +192,7 @@ class Mix:
 
     def _begin_take(self) -> None:
         """Let each run be ahead by its share of a step, without sources that are dry."""
-        step = self._asked if self._pace is True else int(self._pace)
+        step = self._asked if self._pace is True else max(self._asked, int(self._pace))
         flowing = [source for source in self._sources if not source.is_dry]
         total = sum(source.weight for source in flowing)
         for source in self._sources:

@@ -20,4 +20,4 @@ class Regraded(Wire):
     env_version: str = ""
     item_sha256: str = ""
     """Hash of the dataset row that it was measured with."""
-    created: float = 0.0
+    created: FiniteFloat = 0.0

@@ -7,11 +7,12 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, NoReturn
 
 from envs.base import load_env
 from hermes_queue.agent.kinds.recorded import KIND
-from hermes_queue.errors import ConfigurationError, InputError
+from hermes_queue.errors import EXIT_INTERRUPTED, ConfigurationError, InputError
 from hermes_queue.ledger import Ledger
 from hermes_queue.results.replay import replay
 from hermes_queue.settings import RedisSettings
@@ -79,6 +80,7 @@ def regrade(request: RegradeRequest) -> int:
             request.env in (None, record.env)
             and (not request.instance_ids or record.instance_id in request.instance_ids)
         ),
+        env=request.env,
     )
     by_env: dict[str, list[RecordedWork]] = defaultdict(list)
     for work in works:
@@ -91,43 +93,59 @@ def regrade(request: RegradeRequest) -> int:
             f"{request.source} has records of the envs {', '.join(sorted(by_env))}: with "
             "--dataset, --run-id or --out choose one with --env"
         )
-    codes = []
+    launches = []
     for env, of_env in sorted(by_env.items()):
-        codes.append(_regrade(request, env, of_env, passed_over, embeds=embeds))
+        launches.append(_launch(request, env, of_env, passed_over, embeds=embeds))
         passed_over = PassedOver()
-    return max(codes)
+    code = 0
+    for launch in launches:
+        code = max(code, launch.go())
+        if code == EXIT_INTERRUPTED:
+            break
+    return code
 
 
-def _regrade(
+def _launch(
     request: RegradeRequest,
     name: str,
     works: Sequence[RecordedWork],
     passed_over: PassedOver,
     *,
     embeds: bool,
-) -> int:
+) -> RegradeLaunch:
     producer, env = producer_of(name), load_env(name)
     options = _options(request, producer, name)
     options.sandbox.worker_settings()
+    if options.run.run_id in {work.record.run_id for work in works}:
+        raise ConfigurationError(
+            f"--run-id {options.run.run_id} is the run of the old records: choose another one"
+        )
     plan, selection = plan_regrade(producer, env, options, works, passed_over)
     mode = "dry-run" if options.output.dry_run else "embedded" if embeds else "remote"
     launch = RegradeLaunch(producer, plan, selection, mode)
     assert isinstance(launch.report, RegradeReport)  # noqa: S101 - see `report_type`
     launch.report.expect_same = request.expect_same
     launch.report.not_regraded = passed_over.reasons
-    if options.output.dry_run:
-        return launch.dry()
-    if embeds:
+    source, out = Path(request.source), options.output.out or launch.default_out
+    if source.exists() and out.exists() and out.samefile(source):
+        raise ConfigurationError(f"--out {out} is the file of the old records: choose another one")
+    if mode == "remote":
+        options.sandbox.refuse()
+    elif mode == "embedded":
         options.sandbox.check_profile(options.run.profile)
-        return launch.embedded()
-    options.sandbox.refuse()
-    return launch.remote()
+    return launch
 
 
 class RegradeLaunch(Launch):
     """The jobs of one regrade on their way."""
 
     report_type: ClassVar[type[Report]] = RegradeReport
+
+    def go(self) -> int:
+        """Regrade in the mode of the report."""
+        if self.report.summary.mode == "dry-run":
+            return self.dry()
+        return self.embedded() if self.report.summary.mode == "embedded" else self.remote()
 
     def remote(self) -> int:
         """Enqueue what is not finished yet for a fleet of workers, and watch it."""

@@ -134,9 +134,20 @@ class RegradeReport(Report):
         yield f"results: {out}"
 
 
-def rescored_in(path: Path, groups: Iterable[str]) -> Iterator[Rescored]:
-    """The comparisons in a file of records whose groups are among `groups`."""
+def rescored_in(path: Path, groups: Iterable[str]) -> Iterable[Rescored]:
+    """The comparisons in a file of records whose groups are among `groups`.
+
+    Of a regrade that failed and was run again by `run retry`, it is the last one.
+    """
     wanted = frozenset(groups)
-    for group in read_records(path):
-        if group.group_id in wanted:
-            yield from filter(None, map(Rescored.of, group.members))
+    found: dict[str, Rescored] = {}
+    first: dict[str, str] = {}
+    """The planned group by the trajectories that were made for it."""
+    for member in (each for group in read_records(path) for each in group.members):
+        planned = member.group_id
+        if planned not in wanted:
+            planned = first.get(member.requeued_from or "", "")
+        if planned and (comparison := Rescored.of(member)):
+            first[member.trajectory_id] = planned
+            found[planned] = comparison
+    return found.values()

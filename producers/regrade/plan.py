@@ -61,7 +61,6 @@ class RegradePlan(Plan):
     def _jobs_of(self, selected: SelectedItem) -> Iterator[TrajectoryJob]:
         run, work = self.options.run, self.works[selected.key]
         group_id, trajectory_id = make_ids(self.run_id, selected.key, 0)
-        record = work.record.model_dump(mode="json")
         yield TrajectoryJob(
             run_id=self.run_id,
             group_id=group_id,
@@ -71,7 +70,7 @@ class RegradePlan(Plan):
             instance_id=selected.instance_id,
             item=None if selected.sha256 else selected.item(),
             item_sha256=selected.sha256 or None,
-            agent=AgentSpec(kind=KIND, params={"outcome": work.outcome, "record": record}),
+            agent=AgentSpec(kind=KIND, params=work.params()),
             limits=self._limits_of(selected),
             profile=run.profile,
             lane=run.lane,
@@ -124,9 +123,11 @@ def plan_regrade(
 
 
 def _key(work: RecordedWork, item: SelectedItem, version: str) -> str:
-    """Names one measurement: of this trajectory's work, with this row, by this verifier."""
-    row = hashlib.sha256(codec.encode_item(item.item())).hexdigest()
-    return "\0".join((work.record.trajectory_id, row, version))
+    """Names one measurement: of this record's work, with this row, by this verifier."""
+    # The ids of a run that was purged come again, with other work.
+    parts = (work.params(), item.item())
+    digests = (hashlib.sha256(codec.encode_item(part)).hexdigest() for part in parts)
+    return " ".join((work.record.trajectory_id, *digests, version))
 
 
 def default_run_id(env: str, source: str) -> str:

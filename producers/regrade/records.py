@@ -8,17 +8,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from envs.base import Environment, NotRecorded, Regradable, Unscored, load_env
+from hermes_queue import extensions
 from hermes_queue.bodies import codec
 from hermes_queue.errors import InputError
 from hermes_queue.models import Regraded, ScoredTrajectory, TrajectoryGroup
 
-OUTCOME_MAX_BYTES = 1 << 20
+WORK_MAX_BYTES = 1 << 20
 """Largest work of one record as JSON: it travels in a job, and no bundled env records more."""
 _REASON_CHARACTERS = 200
 
 UNMEASURED = "it was not measured"
 IS_REGRADE = "it is a regrade itself"
+ANOTHER = "another record of the same trajectory is regraded"
 NOTHING_LOST = frozenset((UNMEASURED, IS_REGRADE))
 """Reasons to pass a record over that leave no score without its counterpart."""
 
@@ -31,6 +35,10 @@ class RecordedWork:
     instance_id: str
     record: Regraded
     outcome: dict[str, Any]
+
+    def params(self) -> dict[str, Any]:
+        """What the agent of a regrade's job has as parameters."""
+        return {"outcome": self.outcome, "record": self.record.model_dump(mode="json")}
 
 
 @dataclass(slots=True)
@@ -87,24 +95,36 @@ def recorded_work(
     groups: Iterable[TrajectoryGroup],
     passed_over: PassedOver,
     keep: Callable[[ScoredTrajectory], bool] = lambda _: True,
+    *,
+    env: str | None = None,
 ) -> list[RecordedWork]:
     """The work in every measured record of `groups` that `keep` takes, each trajectory once.
+
+    Args:
+        groups: of the source.
+        passed_over: counts the other records.
+        keep: whether a record is meant at all.
+        env: the env that the caller names. Only its code is imported by a module's path: a record
+            may be anybody's, and would choose what runs here.
 
     Raises:
         ConfigurationError: an env of the records cannot be loaded.
     """
     found: dict[str, RecordedWork] = {}
-    envs: dict[str, Environment[Any]] = {}
+    envs = {*extensions.known("env"), env}
     for group in groups:
         for record in filter(keep, group.members):
             name = record.trajectory_id
-            if name in found:
-                continue
-            env = envs.get(record.env) or envs.setdefault(record.env, load_env(record.env))
             try:
-                found[name] = _work_in(record, env)
+                if record.env not in envs:
+                    why = f"env {record.env} is not installed: if it is yours, name it with --env"
+                    raise NotRecorded(why)
+                work = _work_in(record, load_env(record.env))
             except NotRecorded as reason:
                 passed_over.add(str(reason), name)
+                continue
+            if found.setdefault(name, work) != work:  # of another life of its run
+                passed_over.add(ANOTHER, name)
     return list(found.values())
 
 
@@ -121,23 +141,26 @@ def _work_in(record: ScoredTrajectory, env: Environment[Any]) -> RecordedWork:
         raise NotRecorded(UNMEASURED)
     outcome = dict(env.outcome(record))
     try:
-        size_bytes = len(codec.encode_item(outcome))
+        work = RecordedWork(record.env, record.instance_id, _named(record, record.score), outcome)
+        size_bytes = len(codec.encode_item(work.params()))
     except UnicodeEncodeError as error:
         raise NotRecorded("its work has half a character, which UTF-8 cannot encode") from error
-    if size_bytes > OUTCOME_MAX_BYTES:
-        raise NotRecorded(f"its work has more than {OUTCOME_MAX_BYTES} bytes")
+    except ValidationError as error:
+        raise NotRecorded(f"its {error.errors()[0]['loc'][0]} is invalid") from error
+    if size_bytes > WORK_MAX_BYTES:
+        raise NotRecorded(f"its work has more than {WORK_MAX_BYTES} bytes")
+    return work
+
+
+def _named(record: ScoredTrajectory, score: float) -> Regraded:
+    """What the new record says of the old one. Raises ValidationError."""
     reason = record.report.get("reason")
-    return RecordedWork(
-        env=record.env,
-        instance_id=record.instance_id,
-        record=Regraded(
-            run_id=record.run_id,
-            trajectory_id=record.trajectory_id,
-            score=record.score,
-            reason=reason[:_REASON_CHARACTERS] if isinstance(reason, str) else "",
-            env_version=record.provenance.env_version,
-            item_sha256=record.provenance.item_sha256,
-            created=record.created,
-        ),
-        outcome=outcome,
+    return Regraded(
+        run_id=record.run_id,
+        trajectory_id=record.trajectory_id,
+        score=score,
+        reason=reason[:_REASON_CHARACTERS] if isinstance(reason, str) else "",
+        env_version=record.provenance.env_version,
+        item_sha256=record.provenance.item_sha256,
+        created=record.created,
     )

@@ -69,6 +69,11 @@ def run(producer: Producer, options: ProducerOptions) -> int:
     if options.output.dry_run:
         return Launch(producer, plan, selection, "dry-run").dry()
     if should_embed(RedisSettings()):
+        if options.staleness.max_ahead:
+            raise ConfigurationError(
+                "--max-ahead: no trainer reads a run that is made on this machine alone, which "
+                "would wait for it for ever; set HERMES_QUEUE_REDIS_URL"
+            )
         options.sandbox.check_profile(options.run.profile)
         return Launch(producer, plan, selection, "embedded").embedded()
     options.sandbox.refuse()

@@ -51,9 +51,14 @@ class Command:
         }
 
     def start(self, *flags: str) -> Any:
-        words = ("regrade", "old.jsonl", "--dataset", "rows.jsonl", "--json", *flags)
+        words = ("regrade", "old.jsonl", "--env", "gated_env:ENV", "--dataset", "rows.jsonl")
         return start_forked(
-            "hermes_queue.cli", *words, environment=self._environment, directory=self.directory
+            "hermes_queue.cli",
+            *words,
+            "--json",
+            *flags,
+            environment=self._environment,
+            directory=self.directory,
         )
 
     def end(self, process: Any) -> tuple[int, dict[str, Any]]:

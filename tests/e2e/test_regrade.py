@@ -82,7 +82,8 @@ def test_an_end_by_sigterm_keeps_what_is_done_and_leaves_no_process(tmp_path: Pa
     (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
     clean = {k: v for k, v in os.environ.items() if not k.startswith("HERMES_QUEUE_")}
     settings = {**clean, "PYTHONPATH": f"{support.parents[1]}:{support}"}
-    words = ("hermes_queue.cli", "regrade", f"{name}.jsonl", "--dataset", "rows.jsonl", "--json")
+    flags = ("--env", "gated_env:ENV", "--dataset", "rows.jsonl", "--json")
+    words = ("hermes_queue.cli", "regrade", f"{name}.jsonl", *flags)
     state = PathSettings().cache / "embedded" / f"regrade-gated_env-{name}"
     process = start_forked(*words, environment=settings, directory=tmp_path)
     try:

@@ -726,6 +726,10 @@ async def test_an_altered_patch_is_no_score_and_no_more_than_an_agents(row: dict
                 await ENV.put_back(fresh.item, fresh.context, {"patch": patch})
             left = await fresh.look("git status --porcelain --untracked-files=all")
             assert (name, left.stdout) == (name, b"")
+        name = f"No space left on device/{'n' * 300}"
+        patch = f"--- /dev/null\n+++ b/{name}\n@@ -0,0 +1 @@\n+x\n"
+        with pytest.raises(EnvBug, match="cannot be applied to files"):
+            await ENV.put_back(fresh.item, fresh.context, {"patch": patch})
         await ENV.put_back(fresh.item, fresh.context, {"patch": on_tests})
         verdict = await fresh.verify()
     assert (verdict.score, verdict.report["reason"]) == (0.0, "tests_fail")

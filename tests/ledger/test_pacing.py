@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -174,6 +175,32 @@ def test_weights_that_a_crash_took_count_again(ledger):
     assert pace(ledger) == (2, 1)
     trained(ledger, second)
     assert release(ledger) == set()
+
+
+def test_an_entry_that_another_program_wrote_is_no_group(ledger):
+    ledger.client.xgroup_create("hq:results", "trainer", id="0", mkstream=True)
+    ledger.client.xadd("hq:results", {"run_id": "run"})
+    assert list(untrained(ledger, "run", "trainer")) == []
+
+
+def test_a_clock_that_was_set_back_does_not_end_the_looks(ledger):
+    first, second = enqueued(ledger, 2, 1)
+    begin(ledger, first[0])
+    begin(ledger, second[0])
+    ledger.client.delete(f"hq:group:{first[0].group_id}")
+    ledger.client.hset("hq:run:run", "pace_looked", time.time() + 3600)
+    ledger.due()
+    assert pace(ledger) == (1, 0)
+
+
+def test_a_run_with_broken_keys_holds_no_other_run_back(ledger):
+    (first,) = groups_of(1)
+    ledger.enqueue("run", first, config={})
+    ledger.client.zadd("hq:delayed", {first[0].trajectory_id: 1})
+    ledger.client.hset("hq:run:bad", "state", "active")
+    ledger.client.set("hq:run:bad:held", "")
+    ledger.client.zadd("hq:paced", {"bad": 1})
+    assert [job.trajectory_id for job in ledger.due()[1]] == [first[0].trajectory_id]
 
 
 def test_only_the_trainer_that_paces_the_run_counts(ledger):

@@ -168,6 +168,11 @@ def test_envs_of_one_run_are_sources_and_one_of_them_says_when_a_group_is_over(l
     trainer.trained(1, groups)
     trainer.published(1)
     assert pace_of(ledger, "a").ahead == 0
+    trainer.close()
+    again = mix(sources, max_lag=0, pace=2)
+    again.resume(None)
+    assert len(again.take(2)) == 2
+    assert pace_of(ledger, "a").ahead == 2, "the weights that had them are lost"
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from hermes_queue.ledger.fleet.pacing import pace_of, set_pace
 from hermes_queue.results.blocking import consume_sync
 from hermes_queue.trainers.feed import Feed
 from hermes_queue.trainers.rows import RowRefused
-from hermes_queue.trainers.sources import lease
+from hermes_queue.trainers.sources import lease, pace
 
 PACED = {"max_lag": 1, "pace": 2}
 
@@ -111,6 +111,37 @@ def test_an_outage_delays_the_news_only(ledger, feed, redis_server):
     redis_server.start()
     assert names(trainer.take(1)) == "b"
     assert ahead(ledger) == 1
+
+
+def test_news_that_redis_lost_with_its_last_second_is_told_again(ledger, feed, monkeypatch):
+    monkeypatch.setattr(pace, "_LOOK_S", 0.0)
+    trainer = feed(**PACED)
+    assert trainer.take(1, timeout_s=0) == []
+    publish(ledger, *"abcd")
+    before = ledger.client.hgetall("hq:run:run:ahead")
+    trainer.trained(1, [*trainer.take(2), *trainer.take(2)])
+    trainer.published(1)
+    ledger.client.hset("hq:run:run:ahead", mapping=before)
+    assert begun(ledger, "e") == "paced"
+    assert trainer.take(1, timeout_s=0) == []
+    assert ahead(ledger) == 0, "else it would wait for groups, and these for it"
+
+
+def test_a_step_that_takes_more_groups_than_it_said_gets_them(ledger, feed):
+    trainer = feed(**PACED)
+    assert trainer.take(5, timeout_s=0) == []
+    assert pace_of(ledger, "run").max_ahead == 10
+
+
+def test_a_bound_below_the_groups_of_a_step_is_said(ledger, feed, caplog):
+    set_pace(ledger, "run", 2)
+    trainer = feed()
+    assert trainer.take(2, timeout_s=0) == []
+    assert "may be ahead" not in caplog.text
+    trainer.close()
+    again = feed()
+    assert again.take(3, timeout_s=0) == []
+    assert "takes 3 groups, but only 2 may be ahead" in caplog.text
 
 
 def test_a_second_trainer_of_a_consumer_group_is_refused(ledger, feed, tmp_path, monkeypatch):

@@ -98,6 +98,14 @@ def test_a_profile_that_the_worker_started_here_would_not_know_is_refused_first(
     assert message in capsys.readouterr().err
 
 
+def test_a_run_that_no_trainer_can_read_does_not_wait_for_one(
+    rows: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("HERMES_QUEUE_REDIS_URL", raising=False)
+    assert main(PRODUCER, ["--dataset", rows, "--max-ahead", "1"]) == 2
+    assert "--max-ahead: no trainer reads a run that is made on" in capsys.readouterr().err
+
+
 def test_a_wrong_variable_is_named(
     rows: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

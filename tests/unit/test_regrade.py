@@ -16,7 +16,7 @@ from envs.swe.recorded import recorded_patch
 from envs.swe_smith import ENV as SWE
 from hermes_queue.agent.kinds.recorded import recorded_params, regraded_of
 from hermes_queue.bodies import codec
-from hermes_queue.errors import EnvBug, InputError, ModelConfigError
+from hermes_queue.errors import ConfigurationError, EnvBug, InputError, ModelConfigError
 from hermes_queue.models import (
     AgentSpec,
     Branch,
@@ -28,18 +28,19 @@ from hermes_queue.models import (
 )
 from hermes_queue.sinks.selection import Filters, Selection
 from hermes_queue.tools.base import make_call
-from producers.regrade.comparison import Rescored
+from producers.regrade.comparison import Rescored, rescored_in
 from producers.regrade.plan import default_run_id
 from producers.regrade.records import (
+    ANOTHER,
     IS_REGRADE,
-    OUTCOME_MAX_BYTES,
     UNMEASURED,
+    WORK_MAX_BYTES,
     PassedOver,
     read_groups,
     recorded_work,
 )
 from workers.draft import Draft
-from workers.record import record_of
+from workers.record import final_record, record_of
 from workers.steps.progress import StepProgress
 from workers.steps.put_back import check_regradable
 
@@ -138,11 +139,11 @@ def test_what_has_no_score_or_no_verifier_or_is_a_regrade_is_counted_by_reason()
 
 def test_work_that_no_job_can_carry_is_refused() -> None:
     passed = PassedOver()
-    groups = [make_group(said("x" * OUTCOME_MAX_BYTES)), make_group(said("\ud83d"))]
+    groups = [make_group(said("x" * WORK_MAX_BYTES)), make_group(said("\ud83d"))]
     assert recorded_work(groups, passed) == []
     assert sorted(passed.reasons) == [
         "its work has half a character, which UTF-8 cannot encode",
-        f"its work has more than {OUTCOME_MAX_BYTES} bytes",
+        f"its work has more than {WORK_MAX_BYTES} bytes",
     ]
 
 
@@ -150,6 +151,53 @@ def test_a_record_that_stands_twice_is_taken_once() -> None:
     groups = [make_group(said("7")), make_group(said("7"))]
     [work] = recorded_work(groups, PassedOver())
     assert (work.outcome, work.record.score) == ({"answer": "7"}, 1.0)
+
+
+@pytest.mark.parametrize("created", [float("nan"), float("inf")])
+def test_a_record_that_was_never_made_is_refused(created: float) -> None:
+    passed = PassedOver()
+    assert recorded_work([make_group(said("7", created=created))], passed) == []
+    assert passed.reasons == {"its created is invalid": 1}
+
+
+def test_a_record_cannot_fill_a_job_with_what_it_says_of_itself() -> None:
+    record = said("7")
+    provenance = record.provenance.model_copy(update={"env_version": "1" * WORK_MAX_BYTES})
+    passed = PassedOver()
+    groups = [make_group(record.model_copy(update={"provenance": provenance}))]
+    assert recorded_work(groups, passed) == []
+    assert passed.reasons == {f"its work has more than {WORK_MAX_BYTES} bytes": 1}
+
+
+def test_a_line_that_nests_without_end_is_no_record(tmp_path: Path) -> None:
+    path = tmp_path / "old.jsonl"
+    path.write_text('{"report":' + "[" * 100_000 + "\n")
+    with pytest.raises(InputError, match="is not a record"):
+        list(read_groups(str(path), stream=False, passed_over=PassedOver()))
+
+
+def test_another_record_of_a_trajectory_is_counted() -> None:
+    passed = PassedOver()
+    groups = [make_group(said("7")), make_group(said("8"))]
+    [work] = recorded_work(groups, passed)
+    assert (work.outcome, passed.reasons) == ({"answer": "7"}, {ANOTHER: 1})
+
+
+def test_a_record_runs_no_code_that_nobody_has_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "planted_env.py").write_text("from pathlib import Path\nPath('ran').touch()\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    record = make_record(make_job(env="planted_env:ENV"))
+    passed = PassedOver()
+    assert recorded_work([make_group(record)], passed) == []
+    assert not Path("ran").exists()
+    [reason] = passed.reasons
+    assert "name it with --env" in reason
+    with pytest.raises(ConfigurationError):  # it is no env, but now it was asked for
+        recorded_work([make_group(record)], passed, env="planted_env:ENV")
+    assert Path("ran").exists()
 
 
 def test_a_file_that_is_not_there_is_not_taken_for_a_run(tmp_path: Path) -> None:
@@ -212,6 +260,12 @@ def test_the_record_names_the_old_one_and_nothing_may_be_trained_on_it() -> None
     assert selection.choose(make_group(record)) == []
 
 
+def test_a_record_that_is_too_large_still_names_the_old_one() -> None:
+    draft = Draft(job=make_job(agent=SPEC), attempt=1, epoch=1)
+    small, _ = final_record(draft, EnvBug("x"), owner="w", host="h", cap_bytes=1)
+    assert (small.score, small.regraded, small.evaluation) == (None, OLD, True)
+
+
 def test_a_regrade_without_the_mark_of_an_evaluation_is_no_record() -> None:
     data = regraded().model_dump()
     with pytest.raises(ValidationError, match="marked as an evaluation"):
@@ -235,3 +289,18 @@ def test_scores_are_compared(old: float, new: float | None, change: str) -> None
     assert rescored is not None
     assert (rescored.change, rescored.old, rescored.new) == (change, old, new)
     assert rescored.row_changed
+
+
+def test_a_regrade_that_was_run_again_counts_by_its_last_end(tmp_path: Path) -> None:
+    planned = regraded(None)
+    again = {
+        "requeued_from": planned.trajectory_id,
+        "group_id": "run.2",
+        "trajectory_id": "run.2.0",
+    }
+    other = {"requeued_from": "run.9.0", "group_id": "run.3", "trajectory_id": "run.3.0"}
+    records = (planned, regraded(1.0, **again), regraded(0.0, **other))
+    path = tmp_path / "new.jsonl"
+    path.write_text("".join(record.to_json() + "\n" for record in records))
+    [found] = rescored_in(path, [planned.group_id])
+    assert (found.change, found.new) == ("same", 1.0)

@@ -37,7 +37,12 @@ exit codes: 0 every measured record has a new score | 1 some have none (their wo
 
 @click.command(help=_HELP, context_settings={"ignore_unknown_options": True})
 @click.argument("source")
-@click.option("--env", metavar="NAME", help="Regrade only records of this env.")
+@click.option(
+    "--env",
+    metavar="NAME",
+    help="Regrade only records of this env. One that is neither bundled nor a plugin has to be "
+    "named: records may be anybody's, and choose no code.",
+)
 @click.option(
     "--instance-id", multiple=True, metavar="ID", help="Regrade only this row; may be repeated."
 )

@@ -15,7 +15,8 @@ if not r.state or r.state == 'cancelled' then
   return {0, 0}
 end
 local limit = tonumber(r.max_ahead or '')
-if limit and now - tonumber(r.pace_looked or '0') >= tonumber(look_s) then count_over(r) end
+-- Either way: the server's clock may have been set back.
+if limit and math.abs(now - tonumber(r.pace_looked or '0')) >= tonumber(look_s) then count_over(r) end
 
 -- Put jobs of a group back; returns how many.
 local function put_back(ids)

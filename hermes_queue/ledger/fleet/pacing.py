@@ -102,6 +102,14 @@ def count(
     )
 
 
+def groups_ahead(ledger: Ledger, run_id: str) -> list[str]:
+    """Ids of the groups that are ahead of the run's trainer."""
+    client: Any = ledger.client
+    with explained(ledger.url):
+        found = client.hkeys(ledger.key(f"run:{run_id}:ahead"))
+    return [group_id.decode(errors="replace") for group_id in found]
+
+
 def untrained(ledger: Ledger, run_id: str, reader: str) -> Iterator[tuple[str, str]]:
     """The run's groups in the stream that a consumer group has not acknowledged: (id, entry)."""
     client: Any = ledger.client
@@ -123,8 +131,9 @@ def untrained(ledger: Ledger, run_id: str, reader: str) -> Iterator[tuple[str, s
 
 def _of_run(entries: Sequence[Any], run_id: str) -> Iterator[tuple[str, str]]:
     for entry_id, fields in entries:
-        if fields.get(b"run_id") == run_id.encode():
-            yield fields[b"group_id"].decode(), entry_id.decode()
+        group_id = fields.get(b"group_id")  # a foreign entry has none
+        if group_id and fields.get(b"run_id") == run_id.encode():
+            yield group_id.decode(errors="replace"), entry_id.decode()
 
 
 def _listed(readers: Sequence[str]) -> str:

@@ -37,7 +37,8 @@ class FeedOptions(BaseModel):
     servers whose versions begin anew when they are restarted."""
     pace: bool | int = False
     """Hold the run back while (`max_lag` + 1) x this many groups are ahead of the trainer: the
-    groups of a step; True = as many as `take` is asked for. It stays when the feed is closed."""
+    groups of a step, or as many as `take` is asked for if these are more; True = always as many as
+    these. It stays when the feed is closed."""
     window: int = Field(default=0, ge=0)
     """Groups to hold back in memory and hand out by age; 0 keeps the order of the stream."""
     min_std: float | None = MIN_STD

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import itertools
+import logging
+import time
 from collections.abc import Collection, Sequence
 
-from hermes_queue.ledger.fleet.pacing import count, pace_of, set_pace, untrained
+from hermes_queue.ledger.fleet.pacing import count, groups_ahead, pace_of, set_pace, untrained
 from hermes_queue.ledger.ledger import Ledger
 from hermes_queue.trainers.sources.options import FeedOptions
 
+logger = logging.getLogger(__name__)
+
 _AT_ONCE = 500
 """Groups per call."""
+_LOOK_S = 5.0
+"""Shortest time between two looks at what the ledger counts."""
 
 
 class TrainerPace:
@@ -38,6 +44,9 @@ class TrainerPace:
         """What this process has set."""
         self._counted = False
         """Whether what an earlier process has left is counted."""
+        self._looks_at = 0.0
+        """Monotonic time of the next look."""
+        self._has_warned = False
         self._off: list[str] = []
         """Groups that are not reported yet."""
 
@@ -60,9 +69,9 @@ class TrainerPace:
             RedisUnavailable: what was noted stays noted.
         """
         self._aim()
-        if waits and not self._counted:
-            self._count_on(weights)
-            self._counted = True
+        if waits and time.monotonic() >= self._looks_at:
+            self._look(weights)
+            self._looks_at = time.monotonic() + _LOOK_S
         # Also without news: the ledger has to know whose acknowledgements count.
         while self._off or waits:
             some, waits = self._off[:_AT_ONCE], False
@@ -73,17 +82,40 @@ class TrainerPace:
         given = self._options
         if given.pace is False or given.max_lag is None:
             return
-        most = (given.max_lag + 1) * (self._asked if given.pace is True else given.pace)
+        # More groups than are ever ahead would be waited for in vain.
+        step = self._asked if given.pace is True else max(given.pace, self._asked)
+        most = (given.max_lag + 1) * step
         if most and most != self._most:
             set_pace(self._ledger, given.run, most, readers=self._readers)
             self._most = most
 
+    def _look(self, weights: Collection[str]) -> None:
+        """Set right what a crash has left: at first one of the trainer, then those of Redis."""
+        pace = pace_of(self._ledger, self._options.run)
+        if pace is None:
+            self._counted = True
+            return
+        if not self._counted:
+            self._count_on(weights)
+            self._counted = True
+        ahead = groups_ahead(self._ledger, self._options.run)
+        # A Redis that lost its last second has lost what was reported in it.
+        self._off += [name for name in ahead if name in weights and name not in self._off]
+        if pace.max_ahead < self._asked and not self._has_warned:
+            self._has_warned = True
+            logger.warning(
+                "run %s: a step takes %d groups, but only %d may be ahead: it waits for ever "
+                "unless the bound is raised with `hermes-queue run pace`",
+                self._options.run,
+                self._asked,
+                pace.max_ahead,
+                extra={"action": "pace_too_narrow"},
+            )
+
     def _count_on(self, weights: Collection[str]) -> None:
         """Count what is in the stream and not in the weights: a crash may have lost weights."""
         run = self._options.run
-        if pace_of(self._ledger, run) is None:
-            return
-        found = (each for each in untrained(self._ledger, run, self._readers[0]))
+        found = untrained(self._ledger, run, self._options.name)
         left = (each for each in found if each[0] not in weights)
         while some := list(itertools.islice(left, _AT_ONCE)):
             if not count(self._ledger, run, readers=self._readers, on=some):
