@@ -85,7 +85,7 @@ def test_a_block_runs_and_reads_everything_it_is_given(
         process.wait()
     if endless:
         # With a colon: it was about to end on its own.
-            assert log.read_text().strip(": \n").endswith("KeyboardInterrupt"), log.read_text()
+        assert log.read_text().strip(": \n").endswith("KeyboardInterrupt"), log.read_text()
     else:
         assert process.returncode == 0, log.read_text()
     if "hermes_queue.consume" in block.text:
