@@ -138,12 +138,11 @@ class Feed:
         self._saved = saved
         self._window.expect(again)
         if step and not known:
-            extra = {"action": "journal_empty", "path": str(self._journal.path)}
             logger.warning(
                 "%s: no group is known to be in the weights of step %d; groups that are in them "
                 "and were not acknowledged will be trained again",
                 *(self._journal.path, step),
-                extra=extra,
+                extra={"action": "journal_empty", "path": str(self._journal.path)},
             )
         return known
 
@@ -194,6 +193,7 @@ class Feed:
             more: groups that will be drawn, so that the window chooses among all of them.
         """
         while self._fill(more, until):
+            self._lease.check()  # again, since it may have waited for long
             self.refresh()
             drawn = self._window.take()
             if self.is_fresh(drawn):

@@ -80,7 +80,8 @@ class _Orchestrator:
         if live > self.live and self.given.load_weights:
             weights = self.given.run_dir / "broadcasts" / f"step_{live}"
             subprocess.run([*shlex.split(self.given.load_weights), str(weights)], check=True)  # noqa: S603
-            announce(self.feed.published, live)
+            if live != self.feed.version:  # else only this process was started again
+                announce(self.feed.published, live)
         self.live = max(self.live, live)
         if (saved := self._newest("checkpoints", "trainer/.metadata")) > self.saved:
             self.saved = saved

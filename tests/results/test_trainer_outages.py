@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from stream_groups import names, pending, publish
 
-from hermes_queue.errors import RedisUnavailable
+from hermes_queue.errors import ConfigurationError, RedisUnavailable
 from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.policy import set_version
 from hermes_queue.trainers.mix import Mix
@@ -148,3 +148,17 @@ def test_groups_that_are_dropped_do_not_keep_the_caller_beyond_its_time(ledger, 
     for dropped in (1, 2, 3):
         assert trainer.take(1, timeout_s=0.0) == []
         assert trainer.counts.dropped == dropped
+
+
+def test_a_trainer_whose_name_is_taken_while_it_waits_gets_no_group(ledger, feed, monkeypatch):
+    trainer = feed()
+    within = trainer._stream.next_within
+
+    def silent_for_long(timeout_s):
+        publish(ledger, "a")
+        trainer._lease._other = "host:1:2:/of/another/directory"
+        return within(5.0)
+
+    monkeypatch.setattr(trainer._stream, "next_within", silent_for_long)
+    with pytest.raises(ConfigurationError, match="/of/another/directory"):
+        trainer.take(1)
