@@ -210,3 +210,20 @@ def test_a_version_that_another_process_sets_makes_groups_of_all_sources_too_old
 def test_a_pace_of_no_groups_is_refused(mix, pace):
     with pytest.raises(ConfigurationError, match="number of groups of a step"):
         mix(max_lag=1, pace=pace)
+
+
+def test_groups_that_a_crash_took_out_of_the_weights_count_as_ahead_in_each_source(ledger, mix):
+    sources = {
+        "easy": {"weight": 1, "run": "a", "env": "gsm8k"},
+        "hard": {"weight": 1, "run": "a", "env": "swe_smith"},
+    }
+    publish(ledger, "1", run="a")
+    publish(ledger, "2", run="a", env="swe_smith")
+    trainer = mix(sources, max_lag=0, pace=2)
+    trainer.trained(1, trainer.take(2))
+    trainer.published(1)
+    trainer.close()
+    again = mix(sources, max_lag=1, pace=2)
+    again.resume(None)
+    again.take(2)
+    assert pace_of(ledger, "a").ahead == 2

@@ -83,7 +83,7 @@ class TrainerPace:
         run = self._options.run
         if pace_of(self._ledger, run) is None:
             return
-        found = (each for each in untrained(self._ledger, run, self._readers[0]))
+        found = untrained(self._ledger, run, self._options.name)
         left = (each for each in found if each[0] not in weights)
         while some := list(itertools.islice(left, _AT_ONCE)):
             if not count(self._ledger, run, readers=self._readers, on=some):
