@@ -363,8 +363,9 @@ class StreamReader:
         A Redis that is full has no room for the letter, and only reading on makes room. The
         entry then stays unacknowledged and comes again once it is stale.
         """
-        if not await self._pending.times(entry_id):
-            return  # buried by an earlier call whose reply was lost
+        with explained(self._url):
+            if not await self._pending.times(entry_id):
+                return  # buried by an earlier call whose reply was lost
         name = fields["group_id"]
         extra = {"action": "undeliverable", "group_id": name}
         logger.error("group %s is undeliverable to %s: %s", name, self._group, reason, extra=extra)

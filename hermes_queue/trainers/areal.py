@@ -28,7 +28,7 @@ class QueueWorkflow:
     the process that has the feed, which is used through this object from then on.
 
     Args:
-        feed: resumed already.
+        feed: resumed already. Groups without such rows become dead letters.
     """
 
     def __init__(self, feed: Feed) -> None:
@@ -36,6 +36,7 @@ class QueueWorkflow:
         from areal.api.workflow_api import RolloutWorkflow
 
         RolloutWorkflow.register(type(self))
+        feed.require(_rows)
         self.feed = feed
         self._lock = threading.Lock()
         self._turn = asyncio.Lock()
@@ -89,7 +90,7 @@ def tensors(group: TrajectoryGroup, *, number: int = 0, unknown: int = 0) -> dic
     """
     import torch
 
-    rows = rows_of(group, sequences="longest", advantage=None)
+    rows = _rows(group)
     width = max(len(row.ids) for row in rows)
 
     def padded(values: Iterable[Sequence[float]], padding: float, kind: Any) -> Any:
@@ -105,6 +106,10 @@ def tensors(group: TrajectoryGroup, *, number: int = 0, unknown: int = 0) -> dic
         "rewards": torch.tensor([row.score for row in rows], dtype=torch.float32),
         GROUP: torch.full((len(rows),), number, dtype=torch.int32),
     }
+
+
+def _rows(group: TrajectoryGroup) -> tuple[Row, ...]:
+    return rows_of(group, sequences="longest", advantage=None)
 
 
 def _versions(row: Row, unknown: int) -> list[int]:

@@ -32,8 +32,7 @@ logger = logging.getLogger(__name__)
 _CONSUMER = "trainer"
 """The same after a restart: the groups that the trainer held come first."""
 _MAX_DELIVERIES = 10**9
-"""Without a bound: every restart of the trainer delivers what it held again, and one that fails at
-each start is restarted a thousand times in a night."""
+"""No bound: a trainer that fails at each start is restarted a thousand times in a night."""
 _NO_CHECKPOINT = -1
 _FILL_S = 0.1
 """Longest pause between two groups that are at hand; then the window stays as full as it is."""
@@ -68,13 +67,15 @@ class Feed:
     ) -> None:
         self.options = given = FeedOptions(name=name, **options)
         self.counts = FeedCounts()
-        self._check = check
+        self._checks = [] if check is None else [check]
         self._window: Window[HeldGroup] = Window(given.window)
         self._held: dict[str, list[HeldGroup]] = {}
         """Deliveries by group, without records, until a checkpoint has the group; several after a
         power loss of Redis, which may publish a group twice."""
         self._waiting: set[str] = set()
         """Groups in the window."""
+        self._came: HeldGroup | None = None
+        """A delivery on its way into the window."""
         with ExitStack() as stack:
             self._journal = shared.journal if shared else StepJournal(given.directory)
             if not shared:
@@ -100,13 +101,17 @@ class Feed:
                     max_deliveries=_MAX_DELIVERIES,
                 )
             )
+            stack.callback(self._acks.settle)
             self._open = stack.pop_all()
-        self._is_closed = False
 
     @property
     def version(self) -> int | None:
         """The run's policy version when a group was last taken or a version published."""
         return self._policy.current
+
+    def require(self, check: Callable[[TrajectoryGroup], object]) -> None:
+        """Add a check, as the argument of that name, before the first `take`."""
+        self._checks.append(check)
 
     def resume(
         self, step: int | None, *, kept: int | None = None, again: Sequence[str] = ()
@@ -128,17 +133,16 @@ class Feed:
         """
         if self._held:
             raise RuntimeError("resume() comes before the first take()")
-        self._saved = _NO_CHECKPOINT if step is None else step
+        saved = _NO_CHECKPOINT if step is None else step
+        known = self._journal.resume(max(saved, _NO_CHECKPOINT if kept is None else kept))
+        self._saved = saved
         self._window.expect(again)
-        known = self._journal.resume(max(self._saved, _NO_CHECKPOINT if kept is None else kept))
         if step and not known:
-            extra = {"action": "journal_empty", "path": str(self._journal.path)}
             logger.warning(
                 "%s: no group is known to be in the weights of step %d; groups that are in them "
                 "and were not acknowledged will be trained again",
-                self._journal.path,
-                step,
-                extra=extra,
+                *(self._journal.path, step),
+                extra={"action": "journal_empty", "path": str(self._journal.path)},
             )
         return known
 
@@ -155,16 +159,18 @@ class Feed:
         until = None if timeout_s is None else time.monotonic() + timeout_s
         self.begin_take(groups)
         ready: list[Waiting[HeldGroup]] = []
-        while len(ready) < groups:
-            drawn = self.draw(until, more=groups - len(ready))
-            # All of them again: while we waited, a new version may have made them stale.
-            ready = [each for each in ready if self.is_fresh(each)]
-            if drawn is None:
-                for each in ready:
-                    self._window.put_back(each)
-                return []
-            ready.append(drawn)
-        return [self.hand_out(each) for each in ready]
+        try:
+            while len(ready) < groups:
+                drawn = self.draw(until, more=groups - len(ready))
+                # All of them again: while we waited, a new version may have made them stale.
+                ready = [each for each in ready if self.is_fresh(each)]
+                if drawn is None:
+                    return []
+                ready.append(drawn)
+            return [self.hand_out(ready.pop(0)) for _ in range(groups)]
+        finally:
+            for each in ready:
+                self._window.put_back(each)
 
     def begin_take(self, groups: int) -> None:
         """Begin to draw the groups of a step, as `take` does.
@@ -187,12 +193,19 @@ class Feed:
             more: groups that will be drawn, so that the window chooses among all of them.
         """
         while self._fill(more, until):
-            if self.options.max_lag is not None:
-                self._policy.refresh()
+            self._lease.check()  # again, since it may have waited for long
+            self.refresh()
             drawn = self._window.take()
             if self.is_fresh(drawn):
                 return drawn
+            if until is not None and not self._window and time.monotonic() >= until:
+                break
         return None
+
+    def refresh(self) -> None:
+        """Read the version by which `is_fresh` judges."""
+        if self.options.max_lag is not None:
+            self._policy.refresh()
 
     def put_back(self, drawn: Waiting[HeldGroup]) -> None:
         """Put a group back that was drawn, at its old place."""
@@ -282,7 +295,7 @@ class Feed:
             The run's policy version now.
 
         Raises:
-            RedisUnavailable: the version may or may not be set; repeat the call.
+            RedisUnavailable, RedisFull: the version may or may not be set; repeat the call.
         """
         return self.published_at(version, self.numbered(version))
 
@@ -295,16 +308,13 @@ class Feed:
         return self._policy.numbered(version)
 
     def published_at(self, version: int, numbered: int) -> int:
-        """As `published`, with the run's policy version, which is higher than it was."""
+        """As `published`, with the run's policy version, which must not be lower than it was."""
         self._policy.set(version, numbered)
         self._acks.settle()
         return numbered
 
     def close(self) -> None:
         """End reading. Groups without a checkpoint are delivered again. Idempotent."""
-        if not self._is_closed:
-            self._is_closed = True
-            self._acks.settle()
         self._open.close()
 
     def __enter__(self) -> Feed:
@@ -333,9 +343,10 @@ class Feed:
             pause_s = _FILL_S if enough else _POLL_S
             if until is not None:
                 pause_s = max(0.0, min(pause_s, until - time.monotonic()))
-            group = self._stream.next_within(pause_s)
-            if group is not None:
-                self._admit(group)
+            self._came = self._came or self._stream.next_within(pause_s)
+            if self._came is not None:
+                self._admit(self._came)
+                self._came = None
                 continue
             self._acks.settle(waits=True)
             if enough or (until is not None and time.monotonic() >= until):
@@ -359,12 +370,10 @@ class Feed:
             self._acks.settle()
             return
         try:
-            if group.size != self.options.group_size:
-                raise RowRefused(
-                    "group_size", f"a group of {group.size}, not {self.options.group_size}"
-                )
-            if self._check is not None:
-                self._check(group)
+            if group.size != (size := self.options.group_size):
+                raise RowRefused("group_size", f"a group of {group.size}, not {size}")
+            for check in self._checks:
+                check(group)
         except RowRefused as refusal:
             self._acks.insist_on_rejecting(bare, refusal)
             self.counts.refused[refusal.reason] += 1
@@ -384,7 +393,7 @@ class Feed:
         name = waiting.item.group_id
         self.counts.dropped += 1
         self._waiting.discard(name)
-        self._acks.owe(*self._held.pop(name))
+        self._acks.owe(*self._held.pop(name, ()))
         self._pace.off(name)
         self._acks.settle()
         return False

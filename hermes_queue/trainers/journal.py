@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import weakref
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -19,6 +20,8 @@ from hermes_queue.errors import ConfigurationError
 
 logger = logging.getLogger(__name__)
 
+_open: weakref.WeakSet[StepJournal] = weakref.WeakSet()
+"""Those of this process. A child that is forked would hold their locks after its parent's death."""
 FILE_NAME = "hermes_queue.journal"
 _BEGINS = b'{"step":'
 _SHARED = "end the trainer that has this directory, or give this one another directory"
@@ -44,6 +47,7 @@ class StepJournal:
         self._ends: list[tuple[int, int]] = []
         """Step and end of each line."""
         self._fd = files.open_locked(self.path, remedy=_SHARED)
+        _open.add(self)
         try:
             self._read()
         except BaseException:
@@ -76,6 +80,8 @@ class StepJournal:
             raise ValueError(f"group {twice[0]} was trained in step {self._steps[twice[0]]}")
         if len(set(groups)) < len(groups):
             raise ValueError(f"step {step} has a group twice")
+        if os.fstat(self._fd).st_size > (end := self._ends[-1][1] if self._ends else 0):
+            files.cut(self._fd, self.path, end)  # what an interrupted call has left
         line = json.dumps({"step": step, "groups": list(groups)}) + "\n"
         files.append(self._fd, self.path, line.encode(), consequence=_NOT_RECORDED)
         self._keep(step, groups, os.lseek(self._fd, 0, os.SEEK_END))
@@ -131,6 +137,14 @@ class StepJournal:
     def _keep(self, step: int, groups: Collection[str], end: int) -> None:
         self._steps.update(dict.fromkeys(groups, step))
         self._ends.append((step, end))
+
+
+def _close_all() -> None:
+    for journal in list(_open):
+        journal.close()
+
+
+os.register_at_fork(after_in_child=_close_all)
 
 
 def _parsed(line: bytes) -> tuple[int, list[str]] | None:

@@ -43,7 +43,9 @@ class _Source:
 
 
 class Mix:
-    """Groups of several sources, with the methods of a `Feed`. Close it, or use it in a `with`.
+    """Groups of several sources. Close it, or use it in a `with` statement.
+
+    It has the methods of a `Feed` that a training loop calls, with the same contracts.
 
     The order is a smooth weighted round robin, e.g. a b a for the weights 2 and 1. A source whose
     turn it is and that has no group is waited for once; then the others take its turns until it
@@ -73,6 +75,8 @@ class Mix:
         pace: bool | int = False,
         **options: Any,
     ) -> None:
+        if pace is not False and pace < 1:
+            raise ConfigurationError("pace: is the number of groups of a step, or True")
         given = {key: _options(key, value) for key, value in sources.items()}
         weights = {key: _weight(key, each.pop("weight", 1)) for key, each in given.items()}
         _refuse_overlap({**options, **each} for each in given.values())
@@ -128,20 +132,22 @@ class Mix:
         self._begin_take()
         ready: list[Drawn] = []
         credits = [source.credit for source in self._sources]
-        while len(ready) < groups:
-            found = self._next(until)
-            for source, drawn in ready:
-                if not source.feed.is_fresh(drawn):
-                    self._charge(source, -1)
-                    ready = [each for each in ready if each[1] is not drawn]
-            if found is None:
+        taken: list[HeldGroup] = []
+        try:
+            while len(ready) < groups:
+                found = self._next(until)
+                ready = self._fresh(ready)
+                if found is None:
+                    return []
+                ready.append(found)
+            taken += [source.feed.hand_out(drawn) for source, drawn in ready]
+        finally:
+            if not taken:
                 for source, drawn in ready:
                     source.feed.put_back(drawn)
                 for source, credit in zip(self._sources, credits, strict=True):
                     source.credit = credit
-                return []
-            ready.append(found)
-        return [source.feed.hand_out(drawn) for source, drawn in ready]
+        return taken
 
     def trained(self, step: int, groups: Sequence[TrajectoryGroup]) -> None:
         """Record that the weights after `step` hold these groups, of whichever source."""
@@ -223,6 +229,18 @@ class Mix:
                     self._begin_take()
             if until is not None and time.monotonic() >= until:
                 return None
+
+    def _fresh(self, ready: list[Drawn]) -> list[Drawn]:
+        """Those that a version published meanwhile has not made too old; the others lose a turn."""
+        for feed in {id(source.feed): source.feed for source, _ in ready}.values():
+            feed.refresh()
+        fresh = []
+        for source, drawn in ready:
+            if source.feed.is_fresh(drawn):
+                fresh.append((source, drawn))
+            else:
+                self._charge(source, -1)
+        return fresh
 
     def _charge(self, source: _Source, turns: int) -> None:
         """Count a turn of a source, or (-1) take it back."""

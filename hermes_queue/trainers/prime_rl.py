@@ -22,6 +22,7 @@ from hermes_queue.disk import durable
 from hermes_queue.models import TrajectoryGroup
 from hermes_queue.trainers.feed import Feed
 from hermes_queue.trainers.rows import Row, rows_of
+from hermes_queue.trainers.sources.policy import announce
 from hermes_queue.trainers.versions import check
 
 logger = logging.getLogger(__name__)
@@ -79,7 +80,8 @@ class _Orchestrator:
         if live > self.live and self.given.load_weights:
             weights = self.given.run_dir / "broadcasts" / f"step_{live}"
             subprocess.run([*shlex.split(self.given.load_weights), str(weights)], check=True)  # noqa: S603
-            self.feed.published(live)
+            if live != self.feed.version:  # else only this process was started again
+                announce(self.feed.published, live)
         self.live = max(self.live, live)
         if (saved := self._newest("checkpoints", "trainer/.metadata")) > self.saved:
             self.saved = saved

@@ -40,6 +40,8 @@ _NOT_TRUNCATED: Mapping[str, tuple[float, ...]] = {
     "frequency_penalty": (0.0,),
 }
 """Values with which a sampling parameter leaves the distribution alone."""
+_BIASED = ("logit_bias", "allowed_token_ids", "bad_words")
+"""Sampling parameters that leave it alone if they are empty."""
 
 
 class RowRefused(Exception):
@@ -225,14 +227,17 @@ def _check_sampling(member: ScoredTrajectory, turn: Turn, temperature: float) ->
             f"{name}: was sampled at temperature {str(used)[:50]}, the trainer recomputes "
             f"logprobs at {temperature:g}",
         )
+    changing = [key for key in _BIASED if sampling.get(key)]
     for key, neutral in _NOT_TRUNCATED.items():
         value = sampling.get(key)
         if value is not None and not any(_equals(value, each) for each in neutral):
-            raise RowRefused(
-                "logprobs_mode",
-                f"{name}: was sampled with {key}={str(value)[:50]}, which the trainer does not "
-                "recompute",
-            )
+            changing.append(key)
+    if changing:
+        key, value = changing[0], str(sampling[changing[0]])[:50]
+        raise RowRefused(
+            "logprobs_mode",
+            f"{name}: was sampled with {key}={value}, which the trainer does not recompute",
+        )
 
 
 def _equals(value: object, number: float) -> bool:

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from hermes_queue.errors import ConfigurationError
+from hermes_queue.models import TrajectoryGroup
 from hermes_queue.results.blocking import HeldGroup
 from hermes_queue.trainers.feed import Feed
 from hermes_queue.trainers.rows import Row, rows_of
+from hermes_queue.trainers.sources.policy import announce
 from hermes_queue.trainers.versions import check
 
 _SLICE_S = 0.5
@@ -29,7 +32,7 @@ class QueueGenerator:
         step_wise: whether `generator.step_wise_trajectories` is set: a row per token sequence.
             Without it a trajectory is its longest sequence.
         temperature: of `generator.sampling_params`, as for `rows_of`.
-        max_tokens: as for `rows_of`.
+        max_tokens: as for `rows_of`. Groups that are unfit become dead letters.
 
     Raises:
         ConfigurationError: SkyRL is of another version.
@@ -45,7 +48,11 @@ class QueueGenerator:
     ) -> None:
         check("skyrl")
         self.feed, self.step_wise = feed, step_wise
-        self._fit: dict[str, Any] = {"temperature": temperature, "max_tokens": max_tokens}
+        fit: dict[str, Any] = {"temperature": temperature, "max_tokens": max_tokens}
+        fit["sequences"] = "all" if step_wise else "longest"
+        self._rows: Callable[[TrajectoryGroup], tuple[Row, ...]]
+        self._rows = partial(rows_of, advantage=None, **fit)
+        feed.require(self._rows)
         self._lock = threading.Lock()
         """Held for every use of the feed, which SkyRL's threads share."""
         self._taking = asyncio.Lock()
@@ -94,7 +101,7 @@ class QueueGenerator:
                 self.feed.resume(step - 1 or None)
             if step > self._step:
                 self._step = step
-                self.feed.published(step - 1)  # it asks when its servers have the weights
+                announce(self.feed.published, step - 1)  # it asks when its servers have the weights
             self._spare += [self._out.pop(name) for name in prompts if name in self._out]
             if (missing := len(prompts) - len(self._spare)) > 0:
                 self._spare += self.feed.take(missing, timeout_s=_SLICE_S)
@@ -105,9 +112,7 @@ class QueueGenerator:
             return groups
 
     def _output(self, groups: Sequence[HeldGroup], slots: Sequence[Any]) -> dict[str, Any]:
-        kind: Any = "all" if self.step_wise else "longest"
-        found = [rows_of(each, sequences=kind, advantage=None, **self._fit) for each in groups]
-        rows = [row for group in found for row in group]
+        rows = [row for group in groups for row in self._rows(group)]
         stops = {m.trajectory_id: m.stop_reason for each in groups for m in each.members}
         places = dict(zip(dict.fromkeys(row.trajectory_id for row in rows), slots, strict=True))
         return {

@@ -15,11 +15,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hermes_queue.errors import ConfigurationError, RedisUnavailable
+from hermes_queue.errors import ConfigurationError
 from hermes_queue.models import TrajectoryGroup
 from hermes_queue.settings import TrainerSettings
 from hermes_queue.trainers.feed import Feed
 from hermes_queue.trainers.rows import rows_of
+from hermes_queue.trainers.sources.policy import announce
 from hermes_queue.trainers.versions import check
 
 logger = logging.getLogger(__name__)
@@ -57,10 +58,7 @@ class QueueDataSource:
 
     def take(self, rollout_id: int) -> Sequence[TrajectoryGroup]:
         """The groups of a rollout, whose number becomes the run's policy version."""
-        try:
-            self.feed.published(rollout_id)
-        except RedisUnavailable as error:
-            logger.warning("policy version not set: %s", error, extra={"action": "redis_wait"})
+        announce(self.feed.published, rollout_id)
         groups = self.feed.take(self._args.rollout_batch_size)
         self.feed.trained(rollout_id, groups)
         return groups

@@ -8,20 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hermes_queue.disk.locked import replacing
-from hermes_queue.errors import ConfigurationError
+from hermes_queue.errors import ConfigurationError, RedisUnavailable
 from hermes_queue.models import TrajectoryGroup
 from hermes_queue.results.blocking import HeldGroup
 from hermes_queue.trainers.feed import Feed
-from hermes_queue.trainers.rows import Advantage, Row, RowRefused, rows_of
+from hermes_queue.trainers.rows import Advantage, Row, rows_of
+from hermes_queue.trainers.sources.policy import announce
 from hermes_queue.trainers.versions import check
+
+logger = logging.getLogger(__name__)
 
 FILE_NAME = "hermes_queue.tinker"
 _TAKE_S = 1.0  # in a thread, whose wait no cancellation ends
@@ -109,19 +114,12 @@ async def train(
     from tinker import AdamParams
 
     params = optimizer or AdamParams()
+    fit = partial(rows_of, advantage=advantage, temperature=1.0)
+    feed.require(fit)
     step = saved = resumed.step if resumed else 0
     await asyncio.to_thread(feed.resume, resumed.step if resumed else None)
-    while step < steps and (taken := await _take(feed, groups_per_step, patience_s)):
-        rows: list[Row] = []
-        groups: list[HeldGroup] = []
-        for group in taken:
-            try:
-                rows += rows_of(group, advantage=advantage, temperature=1.0)
-                groups.append(group)
-            except RowRefused as refused:
-                await asyncio.to_thread(feed.refuse, group, refused)
-        if not groups:
-            continue
+    while step < steps and (groups := await _take(feed, groups_per_step, patience_s)):
+        rows = [row for group in groups for row in fit(group)]
         step += 1
         # Both are sent before the first is awaited: no other request comes in between.
         gradients = client.forward_backward(datums(rows), loss_fn, loss_fn_config)
@@ -146,11 +144,17 @@ async def _take(feed: Feed, count: int, patience_s: float | None) -> list[HeldGr
 
 async def _publish(feed: Feed, client: Any, step: int, on_weights: OnWeights | None) -> None:
     # Workers read the version from the path, so it is named by the run's, not by the step.
-    version = await asyncio.to_thread(feed.numbered, step)
+    while True:
+        try:
+            version = await asyncio.to_thread(feed.numbered, step)
+            break
+        except RedisUnavailable as error:
+            logger.warning("waiting for Redis: %s", error, extra={"action": "redis_wait"})
+            await asyncio.sleep(_TAKE_S)
     weights = await client.save_weights_for_sampler(f"step-{version}")
     if on_weights is not None:
         await on_weights(weights.path, version)
-    await asyncio.to_thread(feed.published, step)
+    await asyncio.to_thread(announce, feed.published, step)
 
 
 async def _save(feed: Feed, client: Any, step: int) -> int:

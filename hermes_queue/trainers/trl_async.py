@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import queue
 from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
-from hermes_queue.errors import ConfigurationError, RedisUnavailable
+from hermes_queue.errors import ConfigurationError
 from hermes_queue.results.blocking import HeldGroup
 from hermes_queue.trainers.feed import Feed
 from hermes_queue.trainers.rows import Advantage, Row
+from hermes_queue.trainers.sources.policy import announce
 from hermes_queue.trainers.trl_callback import ack_on_save, take_rows
 from hermes_queue.trainers.versions import check
-
-logger = logging.getLogger(__name__)
 
 UNBOUNDED = 1_000_000
 """A `max_staleness` with which TRL drops nothing."""
@@ -78,13 +76,10 @@ class QueueWorker:
 
     def update_model_version(self, model_version: int) -> None:
         """Called by the trainer when new weights are live: sets the run's policy version."""
-        try:
+        if self._offset is None:
             self._offset = self._feed.published(model_version) - model_version
-        except RedisUnavailable as error:
-            if self._offset is None:
-                raise
-            # The next version tells it as well.
-            logger.warning("policy version not set: %s", error, extra={"action": "redis_wait"})
+        elif (now := announce(self._feed.published, model_version)) is not None:
+            self._offset = now - model_version
 
     def qsize(self) -> int:
         """Samples at hand."""

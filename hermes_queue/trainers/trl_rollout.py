@@ -10,10 +10,11 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from hermes_queue.errors import ConfigurationError, RedisUnavailable
+from hermes_queue.errors import ConfigurationError
 from hermes_queue.results.blocking import HeldGroup
 from hermes_queue.trainers.feed import Feed
 from hermes_queue.trainers.rows import Row
+from hermes_queue.trainers.sources.policy import announce
 from hermes_queue.trainers.trl_callback import ack_on_save, take_rows
 from hermes_queue.trainers.versions import check
 
@@ -91,11 +92,7 @@ class QueueRollout:
     def _publish(self, feed: Feed, trainer: Any) -> None:
         """Set the policy version if TRL has just brought the weights to vLLM."""
         if trainer.use_vllm:
-            try:
-                feed.published(trainer.state.global_step)
-            except RedisUnavailable as error:
-                # The next version tells it as well.
-                logger.warning("policy version not set: %s", error, extra={"action": "redis_wait"})
+            announce(feed.published, trainer.state.global_step)
         corrects = trainer.use_vllm and trainer.vllm_importance_sampling_correction
         if feed.options.max_lag != 0 and not corrects and not self._warned:
             self._warned = True

@@ -18,6 +18,7 @@ from hermes_queue.errors import ConfigurationError
 from hermes_queue.models import TrajectoryGroup
 from hermes_queue.trainers.feed import Feed
 from hermes_queue.trainers.rows import Row, rows_of
+from hermes_queue.trainers.sources.policy import announce
 from hermes_queue.trainers.versions import check
 
 _TRACKER = "latest_checkpointed_iteration.txt"
@@ -46,8 +47,8 @@ class _Driver:
         """The weights of the step before are in the servers."""
         if not self.step:
             self.feed.resume(step - 1 or None)
-        if step > self.step:
-            self.offset = self.feed.published(step - 1) - (step - 1)
+        if step > self.step and (now := announce(self.feed.published, step - 1)) is not None:
+            self.offset = now - (step - 1)
         self.step = step
 
 

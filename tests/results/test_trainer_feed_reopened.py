@@ -10,6 +10,8 @@ import pytest
 from ledger_steps import begin, enqueue, publish
 from records import make_job, make_record
 
+from hermes_queue.disk import locked
+from hermes_queue.errors import ConfigurationError, HermesQueueError
 from hermes_queue.ledger import Ledger
 from hermes_queue.trainers.feed import Feed
 from hermes_queue.trainers.sources import window
@@ -96,3 +98,22 @@ def test_however_often_a_trainer_dies_its_groups_are_delivered_again(ledger, fee
     )
     assert sorted(names(feed().take(5, timeout_s=20))) == list("abcde")
     assert ledger.client.xlen("hq:dead") == 0
+
+
+def test_a_feed_whose_journal_could_not_be_cut_hands_nothing_out(feed, monkeypatch):
+    first = feed()
+    first.trained(1, first.take(1))
+    first.close()
+    again = feed()
+
+    def fails(*_: object) -> None:
+        raise HermesQueueError("the device failed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(locked, "cut", fails)
+        with pytest.raises(HermesQueueError, match="device"):
+            again.resume(None)
+    with pytest.raises(ConfigurationError, match="call resume"):
+        again.take(1)
+    assert again.resume(None) == 0
+    assert sorted(names(again.take(5))) == [*"abcde"]

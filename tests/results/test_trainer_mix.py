@@ -193,3 +193,42 @@ def test_a_source_that_cannot_be_opened_leaves_no_other_one_open(mix, tmp_path):
     with suppress(ValueError):
         mix({"a": 1, "b": {"group_size": 0}})
     StepJournal(tmp_path).close()
+
+
+def test_a_version_that_another_process_sets_makes_groups_of_all_sources_too_old(ledger, mix):
+    publish(ledger, "1", run="a", policy="0")
+    publish(ledger, "2", run="a", policy="5")
+    publish(ledger, "1", run="b", policy="5")
+    trainer = mix({"a": 1, "b": 1}, max_lag=1)
+    draw = trainer.feeds["b"].draw
+
+    def set_meanwhile(*until):
+        set_version(ledger, "a", 5)
+        return draw(*until)
+
+    trainer.feeds["b"].draw = set_meanwhile
+    assert sorted(group.instance_id for group in trainer.take(2)) == ["1", "2"]
+    assert trainer.counts.dropped == 1
+
+
+@pytest.mark.parametrize("pace", [0, -1])
+def test_a_pace_of_no_groups_is_refused(mix, pace):
+    with pytest.raises(ConfigurationError, match="number of groups of a step"):
+        mix(max_lag=1, pace=pace)
+
+
+def test_groups_that_a_crash_took_out_of_the_weights_count_as_ahead_in_each_source(ledger, mix):
+    sources = {
+        "easy": {"weight": 1, "run": "a", "env": "gsm8k"},
+        "hard": {"weight": 1, "run": "a", "env": "swe_smith"},
+    }
+    publish(ledger, "1", run="a")
+    publish(ledger, "2", run="a", env="swe_smith")
+    trainer = mix(sources, max_lag=0, pace=2)
+    trainer.trained(1, trainer.take(2))
+    trainer.published(1)
+    trainer.close()
+    again = mix(sources, max_lag=1, pace=2)
+    again.resume(None)
+    again.take(2)
+    assert pace_of(ledger, "a").ahead == 2

@@ -17,6 +17,7 @@ from numbered_groups import publish_groups
 from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.policy import version_of
 from hermes_queue.trainers.journal import FILE_NAME
+from hermes_queue.trainers.prime_rl import _options, _Orchestrator
 
 PROCESS = Path(__file__).parents[1] / "support" / "prime_rl_process.py"
 STEPS = 6
@@ -136,3 +137,17 @@ def test_the_rows_are_whole_and_their_advantages_are_on_the_trained_tokens(ledge
         "env_name": "gsm8k",
         "advantages": [],
     }
+
+
+def test_weights_keep_their_version_when_the_orchestrator_alone_is_started_again(
+    ledger, feed, tmp_path
+):
+    given = "--run run --groups-per-step 1 --group-size 2 --seq-len 64 --load-weights true"
+    options = _options().parse_args([*given.split(), "--run-dir", str(tmp_path)])
+    for step in (3, 3, 4):
+        path = tmp_path / "broadcasts" / f"step_{step}"
+        path.mkdir(parents=True, exist_ok=True)
+        (path / "STABLE").touch()
+        with feed() as opened:
+            _Orchestrator(opened, options)._look()
+        assert version_of(ledger, "run") == step

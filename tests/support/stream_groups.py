@@ -20,6 +20,7 @@ def publish(
     evaluation: bool = False,
     run: str = "run",
     env: str = "gsm8k",
+    tokens: bool = True,
 ) -> None:
     for name in instances:
         jobs = [make_job(run, name, i, len(scores), env=env) for i in range(len(scores))]
@@ -27,7 +28,8 @@ def publish(
         for job, score in zip(jobs, scores, strict=True):
             begin(ledger, job)
             record = make_record(job, score, policy=policy)
-            publish_record(ledger, record.model_copy(update={"evaluation": evaluation}))
+            change = {"evaluation": evaluation} | ({} if tokens else {"sequences": ()})
+            publish_record(ledger, record.model_copy(update=change))
 
 
 def pending(ledger: Ledger) -> int:

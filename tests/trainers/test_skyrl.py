@@ -59,7 +59,8 @@ def test_a_killed_trainer_has_every_group_once_in_the_weights_that_survive(ledge
 
 
 def generator(group_size: int = 4, *, step_wise: bool = False, feed: Any = None) -> QueueGenerator:
-    feed = feed or SimpleNamespace(options=SimpleNamespace(group_size=group_size))
+    options = SimpleNamespace(group_size=group_size)
+    feed = feed or SimpleNamespace(options=options, require=lambda check: None)
     return QueueGenerator(feed, step_wise=step_wise, temperature=1.0)
 
 

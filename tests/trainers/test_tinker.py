@@ -210,3 +210,16 @@ def test_the_example_trains_and_goes_on_from_its_state(ledger, server, tinker_at
         )
     weights = server.states[newest_state(tmp_path).path]
     assert sorted(weights.steps) == [[name] * 4 for name in (1, 2, 3)]
+
+
+async def test_an_unfit_group_becomes_a_dead_letter_and_another_one_takes_its_place(
+    ledger, server, service, tmp_path
+) -> None:
+    publish_group(ledger, CASES["nothing_trained"].group)
+    publish_group(ledger, sampled(server, 1))
+    client = await service.create_lora_training_client(base_model="bigrams")
+    options = {"run": "run", "directory": tmp_path, "group_size": 4, "url": ledger.url}
+    with Feed("trainer", **options) as feed:
+        last = await train(feed, client, resumed=None, steps=1, groups_per_step=1)
+        assert (last, feed.counts.refused) == (1, {"nothing_trained": 1})
+    assert ledger.client.xlen("hq:dead") == 1

@@ -146,3 +146,34 @@ def test_a_disk_that_fails_leaves_the_journal_as_it_was(journal, file, monkeypat
 def test_the_directory_is_made(tmp_path):
     StepJournal(tmp_path / "run" / "checkpoints").close()
     assert (tmp_path / "run" / "checkpoints" / FILE_NAME).exists()
+
+
+def test_a_call_that_is_broken_off_leaves_no_line_for_the_next_one(journal, monkeypatch):
+    def interrupted(fd: int) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            journal.add(5, ["e"])
+    journal.add(5, ["e"])
+    again = reopened(journal)
+    assert (again.steps["e"], again.last_step) == (5, 5)
+    again.close()
+
+
+def test_a_child_does_not_hold_the_journal_of_its_parent(journal):
+    ready, begun = os.pipe()
+    end, ended = os.pipe()
+    if (child := os.fork()) == 0:
+        os.write(begun, b".")
+        os.close(ended)
+        os.read(end, 1)
+        os._exit(0)
+    os.read(ready, 1)
+    try:
+        reopened(journal).close()
+    finally:
+        for fd in (ready, begun, end, ended):
+            os.close(fd)
+        os.waitpid(child, 0)

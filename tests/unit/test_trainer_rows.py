@@ -127,6 +127,8 @@ def test_a_sequence_over_the_limit_is_refused_and_one_at_the_limit_is_not():
         ("raw_logprobs", {"top_k": 20}, 1.0),
         ("raw_logprobs", {"min_p": 0.1}, 1.0),
         ("raw_logprobs", {"repetition_penalty": 1.1}, 1.0),
+        ("raw_logprobs", {"logit_bias": {"7": -100}}, 1.0),
+        ("processed_logprobs", {"bad_words": ["no"]}, 1.0),
         ("raw_logits", {}, 1.0),
         (None, {"temperature": 0.7}, 1.0),
     ],
@@ -144,6 +146,7 @@ def test_logprobs_of_another_distribution_than_the_trainers_are_refused(
     [
         ("raw_logprobs", {"temperature": 1}, 1.0),
         ("processed_logprobs", {"temperature": 0.7, "top_p": 1, "top_k": -1}, 0.7),
+        ("raw_logprobs", {"logit_bias": {}, "allowed_token_ids": None}, 1.0),
         (None, {}, 1.0),
     ],
 )

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from importlib.metadata import PackageNotFoundError
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from hermes_queue.errors import ConfigurationError
+from hermes_queue.errors import ConfigurationError, RedisUnavailable
 from hermes_queue.policy import version_number
+from hermes_queue.trainers import tinker as training
 from hermes_queue.trainers import versions
 from hermes_queue.trainers.tinker import FILE_NAME, SavedState, newest_state, train
 
@@ -36,3 +39,25 @@ def test_training_without_the_sdk_is_refused_with_the_command_to_install_it(monk
     coroutine = train(None, None, resumed=None, steps=1, groups_per_step=1)  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match=r"pip install 'tinker==0\.38\.0'"):
         asyncio.run(coroutine)
+
+
+async def test_an_outage_of_redis_delays_the_naming_of_weights_only(monkeypatch) -> None:
+    monkeypatch.setattr(training, "_TAKE_S", 0.0)
+    answers = iter([RedisUnavailable("away"), 7])
+    named: list[str] = []
+
+    def numbered(step: int) -> int:
+        if isinstance(answer := next(answers), Exception):
+            raise answer
+        return answer
+
+    def published(step: int) -> int:
+        raise RedisUnavailable("away again")
+
+    async def save_weights_for_sampler(name: str) -> None:
+        named.append(name)
+
+    feed: Any = SimpleNamespace(numbered=numbered, published=published)
+    client = SimpleNamespace(save_weights_for_sampler=save_weights_for_sampler)
+    await training._publish(feed, client, 3, None)
+    assert named == ["step-7"]

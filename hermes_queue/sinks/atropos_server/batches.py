@@ -24,6 +24,7 @@ from hermes_queue.sinks.atropos_server.state import ProgressFile, TrainerProgres
 from hermes_queue.sinks.metering import SinkMeter
 from hermes_queue.trainers.feed import Feed
 from hermes_queue.trainers.journal import StepJournal
+from hermes_queue.trainers.sources.policy import announce
 
 _REDIS_S = 1.0
 _ASK_S = 0.25
@@ -341,8 +342,5 @@ class TrainerBatches:
         every = self._options.publish_every
         if every is None or step <= self._published or step % every:
             return
-        try:
-            self._feed.published(step)
+        if announce(self._feed.published, step) is not None:
             self._published = step
-        except RedisUnavailable as error:
-            logger.warning("policy version not set: %s", error, extra={"action": "redis_wait"})

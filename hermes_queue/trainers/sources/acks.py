@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Sequence
 
-from hermes_queue.errors import RedisUnavailable
+from hermes_queue.errors import RedisFull, RedisUnavailable
 from hermes_queue.results.blocking import HeldGroup
 from hermes_queue.trainers.journal import StepJournal
 from hermes_queue.trainers.rows import RowRefused
@@ -41,7 +41,7 @@ class OwedAcks:
                 self._owed[-1].ack()
                 self._owed.pop()
             self._pace.tell(waits=waits, weights=self._journal.steps)
-        except RedisUnavailable as error:
+        except (RedisFull, RedisUnavailable) as error:
             logger.warning("waiting for Redis: %s", error, extra={"action": "redis_wait"})
 
     def reject(self, deliveries: Sequence[HeldGroup], refusal: RowRefused) -> None:

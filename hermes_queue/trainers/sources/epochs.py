@@ -75,8 +75,9 @@ class Epochs:
         """Go on from the checkpoint of `step`, None without one. As `Feed.resume`."""
         if self._rest is not None:
             raise RuntimeError("resume() comes before the first take()")
-        self._saved = -1 if step is None else step
-        known = self._journal.resume(self._saved)
+        saved = -1 if step is None else step
+        known = self._journal.resume(saved)
+        self._saved = saved
         # A pass begins when all groups of the one before were taken, though not all trained.
         newest = max((_epoch_of(name) for name in self._journal.steps), default=1)
         self.epoch = min(max(self.epoch, newest - 1), self._last)

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from hermes_queue.errors import ConfigurationError, RedisUnavailable
+from hermes_queue.errors import ConfigurationError, RedisFull, RedisUnavailable
 from hermes_queue.keyspace.connection import explained
 from hermes_queue.ledger.ledger import Ledger
 
@@ -83,17 +83,24 @@ class ReaderLease:
             logger.debug("%s was not released; it expires", self._key)
 
     def _taken(self) -> str:
-        """Take or renew the key; returns who else has it, "" if it is ours."""
+        """Take or renew the key; returns who else has it, "" if nobody has."""
         client: Any = self._ledger.client
         ttl_ms = int(1000 * LEASE_S)
+        try:
+            with explained(self._ledger.url):
+                if client.set(self._key, self._holder, nx=True, px=ttl_ms):
+                    return ""
+            is_full = False
+        except RedisFull:
+            is_full = True  # only readers make room, so the key is taken once there is some
         with explained(self._ledger.url):
-            if client.set(self._key, self._holder, nx=True, px=ttl_ms):
-                return ""
             other: str = (client.get(self._key) or b"").decode(errors="replace")
             if other == self._holder:
                 client.pexpire(self._key, ttl_ms)
                 return ""
-        return other or self._taken()  # it expired between the two commands
+        if not other and not is_full:
+            return self._taken()  # it expired between the two commands
+        return other
 
     def _keep(self) -> None:
         while not self._ended.wait(LEASE_S / 4):

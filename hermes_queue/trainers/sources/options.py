@@ -73,7 +73,7 @@ class FeedCounts:
     saved: int = 0
     """In a durable checkpoint, hence acknowledged."""
     recognised: int = 0
-    """Delivered again though the weights hold them: acknowledged, not handed out."""
+    """Delivered again though the weights or a kept batch hold them: not handed out."""
     dropped: int = 0
     """Older than `max_lag`: acknowledged, not handed out."""
     stale: int = 0

@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
-from hermes_queue.errors import RedisUnavailable
+from hermes_queue.errors import RedisFull, RedisUnavailable
 from hermes_queue.ledger.ledger import Ledger
 from hermes_queue.ledger.policy import set_version, version_of
 
 logger = logging.getLogger(__name__)
 
 
+def announce(published: Callable[[int], int], version: int) -> int | None:
+    """Call `Feed.published`; None if Redis does not take it, which the next version makes good."""
+    try:
+        return published(version)
+    except (RedisFull, RedisUnavailable) as error:
+        logger.warning("policy version not set: %s", error, extra={"action": "redis_wait"})
+        return None
+
+
 class RunVersion:
-    """The version of a run, as it was last read or set."""
+    """The version of a run, as it was last read or set.
+
+    Raises:
+        RedisUnavailable: no answer.
+    """
 
     def __init__(self, ledger: Ledger, run: str) -> None:
         self._ledger = ledger
         self._run = run
-        self.current: int | None = None
+        self.current = version_of(ledger, run)
         self._offset: int | None = None
         """What is added to the trainer's versions; None before the first one."""
 
@@ -48,7 +62,7 @@ class RunVersion:
         """Set it to `numbered`, for the trainer's `version`; those that follow are shifted alike.
 
         Raises:
-            RedisUnavailable: it may or may not be set.
+            RedisUnavailable, RedisFull: it may or may not be set.
         """
         set_version(self._ledger, self._run, numbered)
         self._offset, self.current = numbered - version, numbered
