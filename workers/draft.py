@@ -43,6 +43,8 @@ class Draft:
     sandbox_id: str | None = None
     image: str | None = None
     """What the sandbox was made of, as its backend says."""
+    package: tuple[str, ...] = ()
+    """Import names of the package under test, which is hidden from its agent elsewhere."""
     verdict: Verdict | None = None
     evaluation: bool = False
     """Whether its item says that nothing may be trained on it."""

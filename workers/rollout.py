@@ -86,6 +86,7 @@ async def rollout(
         draft.env_version = checked_version(env, job.env)
         program = program_of(job.agent, env, definition)
         spec = possible_on(backend, spec_of(env.spec(steps.item, job.profile), program))
+        draft.package = spec.conceal
         steps.check_possible(program, backend.capabilities)
         check_regradable(steps)
         spec = replace(spec, alone=draft.lost_sandboxes >= ALONE_AFTER)

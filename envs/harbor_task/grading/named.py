@@ -1,4 +1,4 @@
-"""Outcomes by test, where a task's tests report them in a form that is read here.
+"""dict[str, str] by test, where a task's tests report them in a form that is read here.
 
 `ctrf.json` in /logs/verifier, as pytest-json-ctrf and other reporters write it; else pytest's short
 summary (`-rA`) in the output. Both were written in a box with the agent's work, so they explain a
@@ -26,8 +26,6 @@ exec head -c {MAX_BYTES + 1} -- "$file"
 _SUMMARY = re.compile(r"(?m)^(PASSED|FAILED|ERROR) (\S[^\n]{0,999})$")
 _OF_SUMMARY = {"PASSED": "passed", "FAILED": "failed", "ERROR": "failed"}
 
-Outcomes = dict[str, str]
-
 
 async def named_tests(context: SlotContext, output: str) -> dict[str, Any]:
     """`{"tests": {...}}` for a report, or nothing if no test is named.
@@ -43,7 +41,7 @@ async def named_tests(context: SlotContext, output: str) -> dict[str, Any]:
     return reported(source, found or of_summary(output))
 
 
-def reported(source: str, outcomes: Outcomes) -> dict[str, Any]:
+def reported(source: str, outcomes: dict[str, str]) -> dict[str, Any]:
     """The names of `outcomes` for a report, those of each outcome bounded."""
     if not outcomes:
         return {}
@@ -51,7 +49,7 @@ def reported(source: str, outcomes: Outcomes) -> dict[str, Any]:
     return {"tests": {"source": source, **{how: compact(tests) for how, tests in by.items()}}}
 
 
-def of_ctrf(content: bytes) -> Outcomes:
+def of_ctrf(content: bytes) -> dict[str, str]:
     """Test -> passed, failed or other, of a report in the Common Test Report Format.
 
     A name that comes twice has failed if it has failed once. Empty for anything else.
@@ -65,7 +63,7 @@ def of_ctrf(content: bytes) -> Outcomes:
         return {}
 
 
-def of_summary(output: str) -> Outcomes:
+def of_summary(output: str) -> dict[str, str]:
     """The same of the short summary with which pytest ends its output."""
     # A reason follows a test that failed: "FAILED tests/a.py::test_x - assert 1 == 2".
     return _worst(
@@ -74,8 +72,8 @@ def of_summary(output: str) -> Outcomes:
     )
 
 
-def _worst(pairs: Iterator[tuple[Any, Any]]) -> Outcomes:
-    found: Outcomes = {}
+def _worst(pairs: Iterator[tuple[Any, Any]]) -> dict[str, str]:
+    found: dict[str, str] = {}
     for name, status in pairs:
         if not isinstance(name, str) or not isinstance(status, str):
             raise TypeError
