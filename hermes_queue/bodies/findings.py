@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from hermes_queue.errors import InputError
-from hermes_queue.wire.parameters import COUNT_MAX, printable
+from hermes_queue.wire.parameters import COUNT_MAX
 
 LINE_BYTES_MAX = 64 << 10
 FINDINGS_MOST = 1_000_000
@@ -24,17 +24,16 @@ FINDINGS_MOST = 1_000_000
 QUOTE_CHARACTERS = 4000
 _SHOWN_CHARACTERS = 60
 
-_Printable = AfterValidator(printable)
-_Name = Annotated[str, Field(min_length=1, max_length=80), _Printable]
-_Passage = Annotated[str, Field(max_length=QUOTE_CHARACTERS), _Printable]
+_Name = Annotated[str, Field(min_length=1, max_length=80)]
+_Passage = Annotated[str, Field(max_length=QUOTE_CHARACTERS)]
 
 
-class Finding(BaseModel):
+class TranscriptFinding(BaseModel):
     """One passage of a transcript that somebody has marked."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
 
-    trajectory_id: Annotated[str, Field(min_length=1, max_length=300), _Printable]
+    trajectory_id: Annotated[str, Field(min_length=1, max_length=300)]
     message: int | None = Field(default=None, ge=0, le=COUNT_MAX)
     """Index in `messages`; None = the trajectory as a whole, or its patch."""
     quote: _Passage = ""
@@ -49,12 +48,12 @@ class Finding(BaseModel):
 
 def read_findings(
     path: Path, *, on_error: Callable[[str], None] | None = None
-) -> Iterator[Finding]:
+) -> Iterator[TranscriptFinding]:
     """Yield the findings of a file, in order; empty lines are passed over. Blocking.
 
     Args:
         path: JSON lines in UTF-8.
-        on_error: is told of each bad line, which is then left out; None = it is an error.
+        on_error: gets a message about each bad line, which is then left out; None = it is an error.
 
     Raises:
         InputError: the file cannot be read or has too many lines, or a line is no finding and
@@ -87,7 +86,7 @@ def _lines(file: BinaryIO, path: Path) -> Iterator[tuple[int, bytes]]:
             line = file.readline(LINE_BYTES_MAX)
 
 
-def _finding(line: bytes) -> Finding:
+def _finding(line: bytes) -> TranscriptFinding:
     """Raises ValueError, with the field."""
     if len(line) > LINE_BYTES_MAX:
         raise ValueError(f"the line has more than {LINE_BYTES_MAX:,} bytes")
@@ -102,7 +101,7 @@ def _finding(line: bytes) -> Finding:
     if not isinstance(value, dict):
         raise ValueError("no JSON object")
     try:
-        return Finding.model_validate(value)
+        return TranscriptFinding.model_validate(value)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         field = ".".join(map(str, first["loc"]))

@@ -192,7 +192,7 @@ def with_flags(
 ) -> dict[str, Any]:
     """The report with `flags` and `findings` of the signs in a transcript. Never raises.
 
-    `findings` are in the form of `Finding`, unless the report has this key already.
+    `findings` are in the form of `TranscriptFinding`, unless the report has this key already.
 
     Args:
         report: the verifier's.

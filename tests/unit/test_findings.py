@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hermes_queue.bodies import findings
-from hermes_queue.bodies.findings import Finding, read_findings
+from hermes_queue.bodies.findings import TranscriptFinding, read_findings
 from hermes_queue.bodies.signs import find_signs
 from hermes_queue.errors import InputError
 from hermes_queue.models import Message
@@ -28,7 +28,7 @@ def file(tmp_path: Path, *lines: Any) -> Path:
 def test_findings_are_read_in_order_and_empty_lines_passed_over(tmp_path: Path) -> None:
     other = {"trajectory_id": "run.1f.1", "label": "other", "by": "me", "more": [1]}
     first, second = read_findings(file(tmp_path, GOOD, b"", b"  ", other))
-    assert first == Finding(**GOOD)
+    assert first == TranscriptFinding(**GOOD)
     assert (second.message, second.quote, second.note) == (None, "", "")
 
 
@@ -46,6 +46,7 @@ def test_findings_are_read_in_order_and_empty_lines_passed_over(tmp_path: Path) 
         (GOOD | {"message": True}, "message: Input should be a valid integer, not True"),
         (GOOD | {"quote": "x" * 4001}, "quote: String should have at most 4000 characters"),
         (GOOD | {"label": ""}, "label: String should have at least 1 character"),
+        (GOOD | {"quote": "\ud800"}, "quote: Input should be a valid string"),
         (GOOD | {"by": 7}, "by: Input should be a valid string, not 7"),
     ],
 )
@@ -78,12 +79,7 @@ def test_a_file_that_is_not_there_is_an_input_error(tmp_path: Path) -> None:
         list(read_findings(tmp_path / "x"))
 
 
-def test_a_lone_surrogate_becomes_an_escape(tmp_path: Path) -> None:
-    [found] = read_findings(file(tmp_path, GOOD | {"quote": "\ud800"}))
-    assert found.quote == r"\ud800"
-
-
 def test_signs_of_cheating_are_findings() -> None:
     call = make_call("c", "terminal", command="git reflog")
     [found] = find_signs({"patch": ""}, [Message(role="assistant", tool_calls=(call,))])
-    assert Finding(trajectory_id="t", **found).quote == "git reflog"
+    assert TranscriptFinding(trajectory_id="t", **found).quote == "git reflog"
