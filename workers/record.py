@@ -78,7 +78,7 @@ def record_of(
         tool_calls=agent.tool_calls,
         stage_seconds=draft.clock.stage_seconds,
         usage=agent.usage,
-        cost_usd=draft.cost_usd(agent.usage),
+        cost_usd=draft.total_usd,
         report=_report(draft),
         evaluation=draft.evaluation or regraded is not None,
         regraded=regraded,

@@ -192,7 +192,7 @@ def with_flags(
 ) -> dict[str, Any]:
     """The report with `flags` and `findings` of the signs in a transcript. Never raises.
 
-    `findings` are in the form of `TranscriptFinding`, unless the report has this key already.
+    `findings` are in the form of `TranscriptFinding`, after those that the report has.
 
     Args:
         report: the verifier's.
@@ -206,7 +206,10 @@ def with_flags(
         if not found or not isinstance(flags, list):
             return dict(report)
         new = dict.fromkeys(PREFIX + each["label"] for each in found)
-        return {"findings": found, **report, "flags": [*flags, *(n for n in new if n not in flags)]}
+        known = report.get("findings", [])
+        places = [*known, *found] if isinstance(known, list) else known
+        flags = [*flags, *(name for name in new if name not in flags)]
+        return {**report, "findings": places, "flags": flags}
     except Exception:
         logger.exception("signs of cheating were not looked for", extra={"action": "bug"})
         return dict(report)
