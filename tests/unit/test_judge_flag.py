@@ -9,7 +9,9 @@ import pytest
 
 from envs.gsm8k import ENV
 from hermes_queue.bodies.codec import decode_job, encode_job
+from hermes_queue.broker.submission import make_jobs
 from hermes_queue.errors import InputError
+from hermes_queue.models import JudgeSpec
 from producers.gsm8k import PRODUCER
 from producers.run.dataset import open_dataset
 from producers.run.judges import read_judge
@@ -33,6 +35,12 @@ def test_the_judge_of_a_run_is_in_its_jobs_and_all_producers_agree_on_it(tmp_pat
     [job] = plan.jobs(selection, lambda _: True)
     assert decode_job(encode_job(job)).judge == read_judge(file)
     assert plan.config("d")["judge"]["prompt"] == "p"
+
+
+def test_jobs_that_a_program_sends_may_have_a_judge() -> None:
+    judge = JudgeSpec(model="m", prompt="p")
+    [job] = make_jobs(env="gsm8k", items=[{"instance_id": "i"}], judge=judge)
+    assert decode_job(encode_job(job)).judge == judge
 
 
 def test_a_job_without_a_judge_has_no_such_field() -> None:
