@@ -31,9 +31,7 @@ def summary_of(record: ScoredTrajectory) -> str:
     """
     try:
         facts = _facts(record) | _times(record) | _of_report(record.report)
-        known = {name: value for name, value in facts.items() if value not in (None, "", 0, [], {})}
-        if record.score is not None:
-            known["score"] = record.score
+        known = {name: value for name, value in facts.items() if _says_something(name, value)}
         # The most important ones come first, so the last ones go.
         while known:
             text = json.dumps(known, separators=(",", ":"), allow_nan=False)
@@ -123,6 +121,10 @@ def _is_list(value: Any) -> TypeGuard[list[Any] | tuple[Any, ...]]:
 
 def _count(value: Any) -> int:
     return value if isinstance(value, int) and 0 <= value < 2**53 else 0
+
+
+def _says_something(name: str, value: Any) -> bool:
+    return value is not None if name == "score" else value not in (None, "", 0, [], {})
 
 
 def _number(value: float | None, digits: int) -> float | None:

@@ -111,6 +111,14 @@ def test_odd_summaries_of_an_entry_are_none(text: str) -> None:
     assert member_summaries({"members": '["a"]', "summaries": text}) == [None]
 
 
+def test_a_score_of_0_is_among_the_first_facts_and_never_left_out() -> None:
+    much = {"flags": ["\N{SNOWMAN}" * 80] * 6, "reason": "\N{SNOWMAN}" * 80}
+    text = summary_of(record(score=0.0, report=much))
+    assert len(text) <= SUMMARY_BYTES_MAX
+    assert list(json.loads(text))[:3] == ["status", "stop_reason", "score"]
+    assert "flags" not in json.loads(text)
+
+
 def test_a_summary_has_what_an_index_lists() -> None:
     full = record(
         agent=AgentSpec(kind="openai", model="m"),

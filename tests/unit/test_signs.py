@@ -238,3 +238,10 @@ def test_encoded_text_is_decoded_as_far_as_it_is_shown() -> None:
     [finding] = find_signs(REPORT, call(f"echo {run} | base64 -d > x.py"))
     assert finding["label"] == "exit_codes"
     assert run.startswith(finding["quote"])
+
+
+def test_the_solutions_of_the_bundled_harbor_tasks_are_not_flagged() -> None:
+    solutions = sorted((ROOT / "producers/data/harbor").rglob("solution/*.sh"))
+    assert len(solutions) > 10
+    for path in solutions:
+        assert labels(call(path.read_text()), {"reason": "graded"}) == set(), path
