@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from hermes_queue import extensions
 from hermes_queue.errors import ModelConfigError
-from hermes_queue.models import Message, ScoredTrajectory, ToolCall
+from hermes_queue.models import JudgeSpec, Message, ScoredTrajectory, ToolCall
 from hermes_queue.sandbox.base import AssetSpec, SlotSpec
 from hermes_queue.sandbox.context import SlotContext
 
@@ -167,6 +167,27 @@ class Regradable(Protocol):
         Raises:
             EnvBug: `outcome` is not one, or does not fit the item as it is today.
             SandboxError: the slot could not take it (retried, never a score).
+        """
+
+
+@runtime_checkable
+class NamesJudge(Protocol):
+    """An env whose trajectories a model judges where the job names no judge. Optional."""
+
+    def judge(self, item: Any) -> JudgeSpec | None:
+        """Who judges, and by which question; None = nobody."""
+
+
+@runtime_checkable
+class ScoresByJudge(Protocol):
+    """An env in whose score a judge has a part. Optional; of all others it has none."""
+
+    def score_by_judge(self, item: Any, verdict: Verdict, judged: float | None) -> Verdict:
+        """The verdict of the trajectory; `judged` is from 0 to 1 and is in its rewards.
+
+        None: three answers of the judge were unusable, or the transcript did not fit it. An agent
+        can bring that about, so it must not get more than for a bad judgement. A failure of the
+        judge's endpoint fails the attempt, and the method is not called.
         """
 
 

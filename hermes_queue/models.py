@@ -20,6 +20,7 @@ from hermes_queue.wire.conversation import FunctionCall as FunctionCall
 from hermes_queue.wire.conversation import Message as Message
 from hermes_queue.wire.conversation import ToolCall as ToolCall
 from hermes_queue.wire.conversation import Wire as Wire
+from hermes_queue.wire.judge import JudgeSpec as JudgeSpec
 from hermes_queue.wire.names import LaneName, RunId, check_ids
 from hermes_queue.wire.names import Name as Name
 from hermes_queue.wire.names import make_ids as make_ids
@@ -151,6 +152,8 @@ class TrajectoryJob(Wire):
     group_policy: GroupPolicy = GroupPolicy()
     requeued_from: str | None = None
     """The trajectory of a closed group that this job runs again."""
+    judge: JudgeSpec | None = Field(default=None, exclude_if=lambda value: value is None)
+    """A model that judges the trajectory. Written only then: older workers refuse such jobs."""
 
     @model_validator(mode="after")
     def _is_consistent(self) -> TrajectoryJob:

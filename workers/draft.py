@@ -43,6 +43,8 @@ class Draft:
     sandbox_id: str | None = None
     image: str | None = None
     """What the sandbox was made of, as its backend says."""
+    package: tuple[str, ...] = ()
+    """Import names of the package under test, which is hidden from its agent elsewhere."""
     verdict: Verdict | None = None
     evaluation: bool = False
     """Whether its item says that nothing may be trained on it."""
@@ -54,6 +56,11 @@ class Draft:
     """Tokens of such turns that count in the run's budgets already."""
     lost: Usage = field(default_factory=Usage)
     """Tokens of an ended worker's turns that it does not continue. They are in no record."""
+
+    judge_tokens: int = 0
+    """Tokens of the judge's answers."""
+    judge_usd: float | None = 0.0
+    """What they cost; None = the price is unknown."""
 
     @classmethod
     def of(
@@ -92,7 +99,8 @@ class Draft:
     @property
     def spent(self) -> Spent:
         """What the attempt has used of the run's budgets so far."""
-        return self._unbooked(total([self.agent.usage, self.lost]))
+        spent = self._unbooked(total([self.agent.usage, self.lost]))
+        return Spent(spent.tokens + self.judge_tokens, _sum(spent.cost_usd, self.judge_usd))
 
     def spent_in(self, turns: int) -> Spent:
         """The same, of its own turns for the first ones alone."""
@@ -135,6 +143,15 @@ class Draft:
         return cost_usd(self.job.agent.model, usage, self.prices)
 
     @property
+    def total_usd(self) -> float | None:
+        """Cost of the agent and of the judge; None if the price of either is unknown."""
+        return _sum(self.cost_usd(self.agent.usage), self.judge_usd)
+
+    @property
     def lost_sandboxes(self) -> int:
         """Earlier attempts that ended because a sandbox failed."""
         return sum(attempt.failure.cause == "sandbox" for attempt in self.earlier)
+
+
+def _sum(first: float | None, second: float | None) -> float | None:
+    return None if first is None or second is None else first + second

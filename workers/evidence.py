@@ -37,7 +37,7 @@ def attempt_record(draft: Draft, failure: TrajectoryFailure, runtime: Runtime) -
         sandbox_id=draft.sandbox_id,
         begun_at=draft.begun_at,
         usage=draft.agent.usage,
-        cost_usd=draft.cost_usd(draft.agent.usage),
+        cost_usd=draft.total_usd,
         message_count=len(draft.agent.messages),
     )
     try:

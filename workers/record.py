@@ -8,11 +8,11 @@ import sys
 import time
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from typing import Literal
+from typing import Any, Literal
 
 from hermes_queue.agent.kinds.recorded import regraded_of
 from hermes_queue.agent.tokens.merge import break_events, merge_with_breaks
-from hermes_queue.bodies import codec
+from hermes_queue.bodies import codec, signs
 from hermes_queue.errors import TrajectoryFailure
 from hermes_queue.ledger.attempts import unpacked
 from hermes_queue.ledger.poison import item_hash
@@ -78,8 +78,8 @@ def record_of(
         tool_calls=agent.tool_calls,
         stage_seconds=draft.clock.stage_seconds,
         usage=agent.usage,
-        cost_usd=draft.cost_usd(agent.usage),
-        report=dict(verdict.report) if verdict else {},
+        cost_usd=draft.total_usd,
+        report=_report(draft),
         evaluation=draft.evaluation or regraded is not None,
         regraded=regraded,
         provenance=TrajectoryProvenance(
@@ -96,6 +96,16 @@ def record_of(
         ),
         created=time.time(),
     )
+
+
+def _report(draft: Draft) -> dict[str, Any]:
+    """The verifier's report, with signs of cheating in the transcript. They change no score."""
+    if draft.verdict is None:
+        return {}
+    agent, names = draft.agent, (*draft.package, signs.project_of(draft.job.instance_id))
+    known = set(map(id, agent.messages))
+    beside = (node.message for node in agent.nodes if id(node.message) not in known)
+    return signs.with_flags(draft.verdict.report, agent.messages, names, beside)
 
 
 def final_record(

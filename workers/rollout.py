@@ -30,6 +30,7 @@ from hermes_queue.tools import Toolbox, ToolContext
 from workers.calls.uncounted import NotCounting
 from workers.draft import Draft
 from workers.imports import import_named
+from workers.judging.judge import judged
 from workers.program.choice import program_of, spec_of
 from workers.program.run import run_command
 from workers.resume.journal import TurnJournal
@@ -86,6 +87,7 @@ async def rollout(
         draft.env_version = checked_version(env, job.env)
         program = program_of(job.agent, env, definition)
         spec = possible_on(backend, spec_of(env.spec(steps.item, job.profile), program))
+        draft.package = spec.conceal
         steps.check_possible(program, backend.capabilities)
         check_regradable(steps)
         spec = replace(spec, alone=draft.lost_sandboxes >= ALONE_AFTER)
@@ -116,7 +118,8 @@ async def rollout(
                     await _replace_slot(draft, env, item, backend, context)
                 async with draft.clock.stage("verify", limit_s=limits.verify_timeout_s):
                     await steps.measure(context)
-        draft.verdict = await steps.total()
+        total = await steps.total()
+        draft.verdict = await judged(draft, env, steps.items[0], total, model, limiter)
         await on_measured()
     finally:
         await backend.release(context.slot)

@@ -20,7 +20,14 @@ from hermes_queue.broker import enqueue as sending
 from hermes_queue.errors import ConfigurationError, InputError
 from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.answers import short_env
-from hermes_queue.models import AgentSpec, GroupPolicy, Limits, Provenance, TrajectoryJob
+from hermes_queue.models import (
+    AgentSpec,
+    GroupPolicy,
+    JudgeSpec,
+    Limits,
+    Provenance,
+    TrajectoryJob,
+)
 from hermes_queue.settings import check_environment
 from hermes_queue.wire.names import Name, check_run_id, group_key, make_ids
 
@@ -56,6 +63,8 @@ class JobOptions(TypedDict, total=False):
     policy_version: str
     """Version of the policy that should sample. Requests carry it to the endpoint, and the record
     shows when another version answered."""
+    judge: JudgeSpec | None
+    """A model that judges each trajectory (docs/judge.md)."""
 
 
 def make_jobs(

@@ -75,7 +75,8 @@ KEYS = (
     Key("journal:{id}", "list", "ledger/fleet", "turns of a running trajectory, from which another "
         "worker may [continue](resume.md) it; bounded, msgpack and zstd", "with its trajectory, or "
         "two hours after the last turn (`HERMES_QUEUE_RESUME_TTL_S`)"),
-    Key("group:{id}", "hash", "ledger", "size, policy, members so far", _END, "rw r r -"),
+    Key("group:{id}", "hash", "ledger", "size, policy, members so far and their summaries",
+        _END, "rw r r -"),
     Key("item:{sha256}", "string", "ledger",
         "a row too large for its job, or the program of a run, once, zstd", _RUN, "rw - - -"),
     Key("leases", "zset", "ledger", "running trajectories by expiry, on Redis' own clock", "",

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from hermes_queue.bodies import codec
 from hermes_queue.bodies.store import ClaimCheck
+from hermes_queue.bodies.summary import summary_of
 from hermes_queue.errors import CAUSES, RedisFull
 from hermes_queue.keyspace.calls import ScriptCall
 from hermes_queue.ledger.answers import NOTHING_SPENT, Begun, Claim, PublishVerdict, Spent
@@ -177,6 +178,7 @@ def publish(
         cost_usd=spent.cost,
         tokens=spent.tokens,
         policy_oldest=oldest_number(record),
+        summary=summary_of(record),
     )
 
 

@@ -104,6 +104,11 @@ class AgentOptions(Options):
         "with --agent tamper: cheat only in this way (default: every known way, one per sample)",
         metavar="CASE",
     )
+    judge: Path | None = flag(
+        "TOML or JSON file with a model that judges each trajectory (docs/judge.md)",
+        type=Path,
+        metavar="FILE",
+    )
 
 
 @dataclass(frozen=True)

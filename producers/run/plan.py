@@ -16,9 +16,17 @@ from hermes_queue import extensions
 from hermes_queue.agent.registry import check_params
 from hermes_queue.broker.submission import RUN_ID_MAX, new_run_id, own_version
 from hermes_queue.errors import ConfigurationError
-from hermes_queue.models import AgentSpec, GroupPolicy, Limits, Provenance, TrajectoryJob
+from hermes_queue.models import (
+    AgentSpec,
+    GroupPolicy,
+    JudgeSpec,
+    Limits,
+    Provenance,
+    TrajectoryJob,
+)
 from hermes_queue.tools import load_tool
 from hermes_queue.wire.names import Name, check_lane, check_run_id, make_ids
+from producers.run.judges import read_judge
 from producers.run.options import DEFAULT_REFILLS, AgentOptions, ProducerOptions
 from producers.run.programs import ChosenProgram, Misfit, choose_program, require_program
 from producers.run.selection import SelectedItems
@@ -39,6 +47,8 @@ class Plan:
     """The policy apart from `max_refills` and `max_requeues`, whose defaults depend on the size."""
     program: ChosenProgram | None = None
     """Of `--agent command`."""
+    judge: JudgeSpec | None = None
+    """Of `--judge`."""
 
     def size_of(self, item: SelectedItem) -> int:
         """Number of measured samples that a group of `item` needs."""
@@ -80,6 +90,7 @@ class Plan:
             "group_policy": self.group_policy.model_dump(mode="json"),
             "limits": self.limits.model_dump(mode="json"),
             "profile": options.run.profile,
+            **({"judge": self.judge.model_dump(mode="json")} if self.judge else {}),
         }
 
     def group_sizes(self, selection: SelectedItems) -> dict[str, int]:
@@ -157,6 +168,7 @@ class Plan:
             policy_version=run.policy_version,
             producer=self.provenance,
             group_policy=self._policy(size),
+            judge=self.judge,
         )
         for index in range(size + self.group_policy.extra_samples):
             job = first.sample(index)
@@ -196,6 +208,7 @@ def make_plan(producer: Producer, env: Environment[Any], options: ProducerOption
         run_id=run_id,
         agent=agent,
         program=program,
+        judge=read_judge(options.agent.judge) if options.agent.judge else None,
         limits=Limits(**options.limits.given()),
         provenance=Provenance(
             producer=f"producers.{producer.name}", version=own_version(), git=_commit()

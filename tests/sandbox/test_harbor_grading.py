@@ -82,6 +82,26 @@ def test_several_rewards_count_and_an_exit_code_does_not(play: Play) -> None:
     assert (verdict.score, verdict.rewards) == (0.5, {"reward": 0.5, "speed": 2, "style": 0})
 
 
+def test_names_of_tests_explain_a_reward_and_do_not_change_it(play: Play) -> None:
+    ctrf = '{"results": {"tests": [{"name": "t.py::a", "status": "passed"}]}}'
+    test = f"cd /logs/verifier; echo 0 >reward.txt; echo '{ctrf}' >ctrf.json"
+    verdict = play("true", test=test)
+    assert verdict.score == 0
+    assert verdict.report["tests"] == {
+        "source": "ctrf",
+        "passed": {"names": ["t.py::a"], "more": 0},
+        "failed": {"names": [], "more": 0},
+    }
+
+
+def test_names_behind_a_link_are_not_read(play: Play) -> None:
+    link = "ln -s /etc/secret.json /logs/verifier/ctrf.json"
+    test = f"echo 0 >/logs/verifier/reward.txt; {link}; echo PASSED t.py::b"
+    secret = {"/etc/secret.json": '{"results": {"tests": [{"name": "s", "status": "passed"}]}}'}
+    tests = play("true", test=test, image=secret).report["tests"]
+    assert (tests["source"], tests["passed"]["names"]) == ("output", ["t.py::b"])
+
+
 def test_tests_that_give_no_reward_anywhere_are_a_failure_of_ours(play: Play) -> None:
     with pytest.raises(EnvInfraError, match="on an untouched box neither"):
         play("true", test="echo boom >&2; exit 1")

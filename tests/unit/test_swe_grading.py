@@ -334,6 +334,7 @@ def test_a_test_has_failed_that_failed_in_any_view_in_which_it_was_whole() -> No
         "failure": 1,
         "not_run": 0,
         "failing": {test: "failed"},
+        "passed": {"names": [FAIL_TO_PASS[1]], "more": 0},
     }
 
 
@@ -343,6 +344,7 @@ def test_tests_that_did_not_run_are_counted_as_such() -> None:
     results.add(first, SOLVED, Findings.of(first, SOLVED))
     status = results.report(ITEM, "tests_fail")["tests_status"]
     assert status["PASS_TO_PASS"]["not_run"] == len(PASS_TO_PASS)
+    assert status["PASS_TO_PASS"]["passed"] == {"names": [], "more": 0}
 
 
 def test_a_view_has_the_rows_whole_limit_however_slow_the_others_were() -> None:

@@ -9,6 +9,7 @@ undone.py    settings of the agent that tools of the tests would read
 services.py  services of the agent's box
 testrun.py   the tests, run in a box
 reward.py    reward.json and reward.txt
+named.py     outcomes by test, for the report
 needs.py     what a verifier fetches while it grades
 kit.py       uv and packages for verifiers without a network
 shims/       the kit's programs

@@ -9,6 +9,7 @@ from envs.harbor_task import box
 from envs.harbor_task.boxes import granted
 from envs.harbor_task.grading import kit
 from envs.harbor_task.grading.modes import GradingBox
+from envs.harbor_task.grading.named import named_tests
 from envs.harbor_task.grading.needs import needs_of
 from envs.harbor_task.grading.reward import FOLDER, NoReward, Reward, read_reward
 from envs.harbor_task.task import TaskFolder
@@ -77,6 +78,7 @@ async def run_tests(context: SlotContext, task: TaskFolder, made: GradingBox) ->
         raise FilesRefused(str(error)) from error
     await box.kill_all(context)
     report["output"] = await _output(context)
+    report |= await named_tests(context, report["output"])
     if bootstrap:
         report |= {"bootstrap": "kit", "kit": await kit.served(context)}
     if result.timed_out:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Any, Literal
 
+from envs.named_tests import clean, compact
 from envs.swe.grading.places import TestFunction
 from envs.swe.grading.plants import View
 from envs.swe.grading.suite import SuiteRun
@@ -169,5 +170,6 @@ class SuiteResults:
             "success": len(known) - len(failing),
             "failure": len(failing),
             "not_run": len(tests) - len(known),
-            "failing": dict(list(failing.items())[:LISTED_IDS]),
+            "failing": {clean(test): how for test, how in list(failing.items())[:LISTED_IDS]},
+            "passed": compact(test for test in known if test not in failing),
         }

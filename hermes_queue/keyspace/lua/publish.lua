@@ -18,6 +18,7 @@
 -- @arg hard_max_groups, hard_max_bytes  of the stream
 -- @arg cost_usd, tokens  of the last attempt; cost '' = unknown
 -- @arg policy_oldest  number of the oldest policy version that sampled, '' = unknown
+-- @arg summary  JSON of a few facts of the record, for the entry of its group, '' = none
 -- @answer verdict  ok | outdated | group | dropped | surplus | full | unstored | final | cancelled |
 --         stale | unknown
 -- @answer warning  about the run's budget or ''
@@ -58,6 +59,9 @@ refill_or_keep(job, facts, described)
 local is_outdated = evict_stale(job, facts, own_name)
 
 local group_end = decide(facts)
-if not group_end then return {is_outdated and 'outdated' or 'ok', warning} end
+if not group_end then
+  if not is_outdated then keep_summary() end
+  return {is_outdated and 'outdated' or 'ok', warning}
+end
 local revoked = gather(facts, group_end)
 return {close(facts, group_end), warning ~= '' and warning or revoked}

@@ -37,7 +37,7 @@ local function evict_stale(job, facts, own_name)
     local raw = redis.call('HGET', group, 'm:' .. index)
     local m = raw and cjson.decode(raw)
     if m and is_too_old(facts, m[4]) then
-      redis.call('HDEL', group, 'm:' .. index)
+      redis.call('HDEL', group, 'm:' .. index, 's:' .. index)
       redis.call('HSET', group, 'z:' .. index, raw)
       redis.call('EXPIRE', prefix .. 'body:' .. m[1], finished_ttl_s)
       redis.call('DECRBY', unread_bytes, m[3])

@@ -31,6 +31,17 @@ local function drop(facts, group_end, why)
   return 'dropped'
 end
 
+-- Summaries of the members as a JSON list, null for what is missing or would make the entry too large.
+local SUMMARIES_MOST = 65536  -- bytes of all
+local function summed_up(members)
+  local texts, bytes = {}, 0
+  for i, member in ipairs(members) do
+    bytes = bytes + #member[3]
+    texts[i] = member[3] ~= '' and bytes <= SUMMARIES_MOST and member[3] or 'null'
+  end
+  return '[' .. table.concat(texts, ',') .. ']'
+end
+
 local function listed(names) return #names > 0 and cjson.encode(names) or '[]' end
 
 local function publish(facts, group_end)
@@ -43,7 +54,8 @@ local function publish(facts, group_end)
     'bytes', tostring(group_end.bytes), 'created', facts.created or stamp(now), 'finished', stamp(now),
     'members', cjson.encode(names), 'extras', listed(group_end.extras),
     'policy_version', its_run and its_run.policy_version or '',
-    'stale', listed(group_end.stale), 'published', cjson.encode(taken))
+    'stale', listed(group_end.stale), 'published', cjson.encode(taken),
+    'summaries', summed_up(group_end.members))
   if is_paced() and redis.call('HEXISTS', ahead, group_id) == 1 then redis.call('HSET', ahead, group_id, entry) end
   if #group_end.stale > 0 then count('stale_labelled', #group_end.stale) end
   count('groups')
@@ -54,6 +66,7 @@ end
 local function close(facts, group_end)
   redis.call('HSET', group, 'closed', stamp(now))
   redis.call('EXPIRE', group, finished_ttl_s)
+  for index in pairs(group_end.known.s) do redis.call('HDEL', group, 's:' .. index) end
   if group_end.stopped_early then count('stopped_early') end
   if not group_end.complete then count('incomplete') end
   local why = why_dropped(facts.policy, group_end)

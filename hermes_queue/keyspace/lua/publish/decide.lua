@@ -24,7 +24,7 @@ local function decide(facts)
     stopped_early = stopped_early, fill_up = exhausted}
 end
 
--- Determine the group's members, ordered by index: {name of the body, when} each, and names of extras.
+-- Determine the group's members, ordered by index: {name of the body, when, summary} each, and names of extras.
 -- Samples that still run are revoked. Failed ones fill the group up if all others have ended. Returns a
 -- warning about the run's budget or ''.
 local function gather(facts, group_end)
@@ -36,7 +36,9 @@ local function gather(facts, group_end)
     local joins = m or group_end.fill_up and room > 0 and x
     if joins then
       if not m then room = room - 1 end
-      members[#members + 1] = {joins[1], joins[5] or ''}  -- '': published by an older version
+      -- '': published by an older version
+      local own = index == tonumber(sample_index)
+      members[#members + 1] = {joins[1], joins[5] or '', own and summary or known.s[index] or ''}
       group_end.bytes = group_end.bytes + joins[3]
     elseif x then
       extras[#extras + 1] = x[1]

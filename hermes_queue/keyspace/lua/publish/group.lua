@@ -25,7 +25,7 @@ local function is_too_old(facts, oldest)
 end
 
 -- Add this record to its group as m: (measured) or x: (failed); z: is for stale ones. Each is
--- {name of the body, score, bytes, oldest policy version, when}.
+-- {name of the body, score, bytes, oldest policy version, when}. s: is its summary, until the group closes.
 local function add_member(facts, name)
   local kind, counter = 'm:', 'measured'
   if not is_measured then kind, counter = 'x:', 'failed' end
@@ -34,9 +34,14 @@ local function add_member(facts, name)
     'measured', facts.measured, 'failed', facts.failed)
 end
 
--- Members by kind (m, x, z) and index; an index has at most one.
+-- Keep the summary of a member whose group stays open.
+local function keep_summary()
+  if summary ~= '' then redis.call('HSET', group, 's:' .. sample_index, summary) end
+end
+
+-- Members by kind (m, x, z) and index, of which an index has at most one, and summaries (s).
 local function read_members(facts)
-  local fields, found = {}, {m = {}, x = {}, z = {}}
+  local fields, found, summaries = {}, {m = {}, x = {}, z = {}}, {}
   local flat = redis.call('HGETALL', group)
   for i = 1, #flat, 2 do fields[flat[i]] = flat[i + 1] end
   for index = 0, facts.planned - 1 do
@@ -44,7 +49,9 @@ local function read_members(facts)
       local raw = fields[kind .. ':' .. index]
       members[index] = raw and cjson.decode(raw)
     end
+    summaries[index] = fields['s:' .. index]
   end
+  found.s = summaries
   facts.created = fields['created']
   return found
 end

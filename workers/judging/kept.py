@@ -1,0 +1,69 @@
+"""Opinions that this host has, by the content that was judged: the same question is asked once.
+
+A trajectory whose attempt fails after it was judged, or whose worker dies, is not paid for twice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from hermes_queue.disk.durable import make_directory
+from hermes_queue.settings import PathSettings
+from hermes_queue.wire.judge import JudgeSpec
+from workers.judging.opinion import Opinion
+from workers.judging.transcript import SYSTEM
+
+KEPT_S = 30 * 86400.0
+"""Opinions that were not needed for longer are deleted."""
+BYTES_MAX = 256 << 10
+
+
+class KeptOpinion:
+    """The opinion on one transcript by one judge. Calls block."""
+
+    def __init__(self, spec: JudgeSpec, lines: Sequence[str]) -> None:
+        asked = spec.model_dump(mode="json", include=_ASKED)
+        text = json.dumps([SYSTEM, asked, list(lines)], sort_keys=True)
+        digest = hashlib.sha256(text.encode(errors="replace")).hexdigest()
+        self._path: Path = PathSettings().cache / "judgements" / digest[:2] / f"{digest}.json"
+
+    def read(self) -> Opinion | None:
+        """The opinion; None if there is none that can be read."""
+        try:
+            with self._path.open("rb") as file:
+                found = Opinion.model_validate_json(file.read(BYTES_MAX + 1))
+            os.utime(self._path)
+        except (OSError, ValueError):
+            return None
+        return found
+
+    def write(self, opinion: Opinion) -> None:
+        """Keep it. On a full disk nothing is kept."""
+        draft = self._path.with_name(f"{self._path.name}.{secrets.token_hex(4)}")
+        try:
+            make_directory(self._path.parent)
+            draft.write_bytes(opinion.model_dump_json().encode())
+            os.replace(draft, self._path)
+            _forget(self._path.parent)
+        except OSError:
+            with suppress(OSError):
+                draft.unlink(missing_ok=True)
+
+
+_ASKED = {"model", "prompt", "base_url", "sampling"}
+
+
+def _forget(folder: Path) -> None:
+    """Delete what is old in the folder of a new opinion, one of 256."""
+    before = time.time() - KEPT_S
+    for entry in os.scandir(folder):
+        with suppress(OSError):
+            if entry.stat(follow_symlinks=False).st_mtime < before:
+                os.unlink(entry.path)
