@@ -11,12 +11,17 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
+MERGED_MOST = 3000
+"""Rows between two of the reference that are compared with a further sample."""
+
 
 def common(first: Sequence[Hashable], second: Sequence[Hashable]) -> list[tuple[int, int]]:
     """A longest common subsequence: pairs of places, both rising."""
+    wanted = set(second)
     masks: dict[Hashable, int] = {}
     for place, each in enumerate(first):
-        masks[each] = masks.get(each, 0) | 1 << place
+        if each in wanted:
+            masks[each] = masks.get(each, 0) | 1 << place
     rows: list[int] = []
     full = (1 << len(first)) - 1
     row = full
@@ -56,28 +61,40 @@ class Row:
 
 
 def aligned(samples: Sequence[Sequence[Hashable]], reference: int) -> list[Row]:
-    """All steps of all samples in rows, in the order of the reference.
+    """All steps of all samples in rows, in the order of the reference and of each sample.
 
-    What a sample did between two steps of the reference stands between their rows; samples that
-    did the same there share a row.
+    What a sample did between two steps that it shares with the reference stands behind what the
+    reference did there; samples that did the same there share a row.
     """
     main = samples[reference]
     rows = [Row(step, place, {reference: place}) for place, step in enumerate(main)]
-    between: list[dict[tuple[Hashable, int], Row]] = [{} for _ in range(len(main) + 1)]
+    before: list[list[Row]] = [[] for _ in range(len(main) + 1)]
     for number, steps in enumerate(samples):
         if number == reference:
             continue
-        matched = {other: place for place, other in common(main, steps)}
-        gap, counts = 0, dict[Hashable, int]()
-        for place, step in enumerate(steps):
-            if place in matched:
-                rows[matched[place]].places[number] = place
-                gap, counts = matched[place] + 1, {}
-                continue
-            counts[step] = counts.get(step, 0) + 1
-            row = between[gap].setdefault((step, counts[step]), Row(step, None))
-            row.places[number] = place
-    found = list(between[0].values())
-    for row, others in zip(rows, between[1:], strict=True):
-        found += [row, *others.values()]
-    return found
+        begun = 0
+        for here, there in [*common(main, steps), (len(main), len(steps))]:
+            if begun < there:
+                _merge(before[here], number, steps, begun, there)
+            if there < len(steps):
+                rows[here].places[number] = there
+            begun = there + 1
+    found = [each for row, own in zip(rows, before, strict=False) for each in (*own, row)]
+    return found + before[-1]
+
+
+def _merge(rows: list[Row], number: int, steps: Sequence[Hashable], begun: int, end: int) -> None:
+    """Put the steps of a sample from `begun` to `end` into the rows of such a place."""
+    old = rows[:MERGED_MOST]
+    merged: list[Row] = []
+    read = 0
+    at = begun
+    pairs = common([row.step for row in old], steps[begun:end])
+    for here, there in [*pairs, (len(old), end - begun)]:
+        merged += old[read:here]
+        merged += [Row(steps[n], None, {number: n}) for n in range(at, begun + there)]
+        if here < len(old):
+            old[here].places[number] = begun + there
+            merged.append(old[here])
+        read, at = here + 1, begun + there + 1
+    rows[:MERGED_MOST] = merged

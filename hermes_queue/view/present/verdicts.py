@@ -15,7 +15,8 @@ OUTPUT_BYTES = 64 << 10
 _NAME_MOST = 500
 _OUTPUTS = ("output_tail", "output", "test_output", "stdout")
 _LEFT_OUT = ("dropped", "left_out", "dropped_links")
-_ELSEWHERE = {"reason", "patch", "flags", "suspect", "tests_status", *_OUTPUTS, *_LEFT_OUT}
+_LISTS = ("flags", "suspect", *_LEFT_OUT)
+_SHOWN = frozenset({"reason", "patch", "first_failure", "dropped_count"})
 
 
 def verifier(raw: Mapping[Any, Any]) -> dict[str, Any]:
@@ -31,7 +32,7 @@ def verifier(raw: Mapping[Any, Any]) -> dict[str, Any]:
     passed = passed_tests(raw)
     dropped = [path for name in _LEFT_OUT for path in items(given.get(name))]
     counted = whole(given.get("dropped_count"))
-    first = given.get("first_failure")
+    first, output = given.get("first_failure"), _output_key(given)
     return {
         "reason": label(given.get("reason")),
         "failed": [label(test, _NAME_MOST) for test in outcomes],
@@ -39,7 +40,7 @@ def verifier(raw: Mapping[Any, Any]) -> dict[str, Any]:
         "passed": None if passed is None else [label(test, _NAME_MOST) for test in passed],
         "counts": _counts(given.get("tests_status")),
         "first_failure": None if first is None else text_of(first, OUTPUT_BYTES),
-        "output": _output(given),
+        "output": None if output is None else text_of(given[output], OUTPUT_BYTES),
         "dropped": [label(path, _NAME_MOST) for path in dropped[:PATHS_MOST]],
         "dropped_count": max(counted or 0, len(dropped)),
         "flags": _labels(given.get("flags")),
@@ -98,22 +99,17 @@ def _counts(status: object) -> dict[str, dict[str, int | None]]:
     }
 
 
-def _output(given: Mapping[Any, Any]) -> Any:
-    found = next((given[name] for name in _OUTPUTS if given.get(name)), None)
-    return None if found is None else text_of(found, OUTPUT_BYTES)
+def _output_key(given: Mapping[Any, Any]) -> str | None:
+    return next((name for name in _OUTPUTS if given.get(name)), None)
 
 
 def _rest(given: Mapping[Any, Any]) -> Any:
-    odd = {
-        name: given[name]
-        for name in ("tests_status", *_LEFT_OUT)
-        if name in given and not isinstance(given[name], Mapping | list | tuple)
-    }
-    rest = {name: value for name, value in given.items() if name not in _ELSEWHERE}
-    return tree(rest | odd)
+    """What no other part shows, and what has a type that no other part can show."""
+    shown = _SHOWN | {name for name in _LISTS if isinstance(given.get(name), list | tuple)}
+    shown |= {"tests_status"} if isinstance(given.get("tests_status"), Mapping) else set()
+    shown |= {_output_key(given) or ""}
+    return tree({name: value for name, value in given.items() if name not in shown})
 
 
 def _labels(value: object) -> list[str]:
-    if isinstance(value, str) and value:
-        return [label(value)]
     return [label(each) for each in items(value)[:100]]
