@@ -157,7 +157,7 @@ def test_a_test_that_a_complete_report_does_not_name_as_failed_has_passed():
             report({}, 0, 0),
             report({"t1": "failed"}, 5, 0),
             report({}, 0, 3),
-            report({}, 0, 3, passed=["t2"]),
+            report({}, 0, 3, passed={"names": ["t2"], "more": 7}),
             {},
         ]
     )

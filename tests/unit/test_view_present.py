@@ -326,6 +326,17 @@ def test_a_report_is_shown_in_parts_and_nothing_of_it_is_lost():
     assert shown["rest"] == {"flags": {"a": 1}, "dropped": "x", "tests_status": 7, "output": "b"}
 
 
+def test_tests_that_name_themselves_are_shown_too():
+    tests = {
+        "source": "ctrf",
+        "passed": {"names": ["a", "b"], "more": 3},
+        "failed": {"names": ["c"]},
+    }
+    shown = present.verifier({"report": {"tests": tests}})
+    assert (shown["failed"], shown["passed"], shown["rest"]) == (["c"], ["a", "b"], {})
+    assert shown["counts"] == {"tests": {"passed": 5, "failed": 1, "not_run": None}}
+
+
 def test_tokens_are_octets_of_ids_mask_and_logprobs():
     octets = present.tokens(sound(), 0)
     assert struct.unpack("<6i6B6f", octets) == (

@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hermes_queue.view.present.shapes import items, mapping, whole
+from hermes_queue.view.present.shapes import whole
 from hermes_queue.view.present.signs import label
-from hermes_queue.view.present.verdicts import failing_tests, passed_tests
+from hermes_queue.view.present.verdicts import (
+    failing_of,
+    failing_tests,
+    passed_tests,
+    sets_of_tests,
+)
 
 ROWS_MOST = 500
 _NAME_MOST = 500
@@ -54,27 +59,14 @@ def _cell(
     return "passed" if test in passed or its_set in complete else None
 
 
-def _status(raw: Mapping[Any, Any]) -> Mapping[Any, Any]:
-    return mapping(mapping(raw.get("report")).get("tests_status"))
-
-
 def _complete_sets(raw: Mapping[Any, Any]) -> frozenset[str]:
     """Sets of tests that ran wholly, and of which each failure is listed."""
-    found = set()
-    for name, part in _status(raw).items():
-        known = mapping(part)
-        failing = known.get("failing", ())
-        listed = len(failing) if isinstance(failing, Mapping) else len(items(failing))
-        all_listed = whole(known.get("failure")) == listed
-        if isinstance(name, str) and all_listed and whole(known.get("not_run")) == 0:
-            found.add(name)
-    return frozenset(found)
+    return frozenset(
+        name
+        for name, part in sets_of_tests(raw).items()
+        if whole(part.get("failure")) == len(failing_of(part)) and whole(part.get("not_run")) == 0
+    )
 
 
 def _set_of_tests(raw: Mapping[Any, Any]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for name, part in _status(raw).items():
-        failing = mapping(part).get("failing", ())
-        if isinstance(name, str) and isinstance(failing, Mapping | list | tuple):
-            found |= {test: name for test in failing if isinstance(test, str)}
-    return found
+    return {test: name for name, part in sets_of_tests(raw).items() for test in failing_of(part)}

@@ -38,7 +38,7 @@ def verifier(raw: Mapping[Any, Any]) -> dict[str, Any]:
         "failed": [label(test, _NAME_MOST) for test in outcomes],
         "outcomes": {label(test, _NAME_MOST): label(each) for test, each in outcomes.items()},
         "passed": None if passed is None else [label(test, _NAME_MOST) for test in passed],
-        "counts": _counts(given.get("tests_status")),
+        "counts": _counts(raw),
         "first_failure": None if first is None else text_of(first, OUTPUT_BYTES),
         "output": None if output is None else text_of(given[output], OUTPUT_BYTES),
         "dropped": [label(path, _NAME_MOST) for path in dropped[:PATHS_MOST]],
@@ -60,43 +60,71 @@ def report(raw: Mapping[Any, Any]) -> Any:
 def failing_tests(raw: Mapping[Any, Any], most: int = TESTS_MOST) -> dict[str, str]:
     """Test id -> outcome, of the tests that the report names as not passed."""
     found: dict[str, str] = {}
-    for part in _sets(raw).values():
-        failing = part.get("failing")
-        if isinstance(failing, list | tuple):
-            failing = dict.fromkeys((test for test in failing if isinstance(test, str)), "failed")
-        for test, outcome in mapping(failing).items():
+    for part in sets_of_tests(raw).values():
+        for test, outcome in failing_of(part).items():
             if len(found) >= most:
                 return found
-            if isinstance(test, str):
-                found.setdefault(test, outcome if isinstance(outcome, str) else "failed")
+            found.setdefault(test, outcome)
     return found
 
 
 def passed_tests(raw: Mapping[Any, Any], most: int = TESTS_MOST) -> list[str] | None:
     """Ids of the tests that the report names as passed; None if it names none at all."""
-    lists = [part["passed"] for part in _sets(raw).values() if "passed" in part]
+    lists = [names_of(part["passed"]) for part in sets_of_tests(raw).values() if "passed" in part]
     if not lists:
         return None
-    found = dict.fromkeys(test for each in lists for test in items(each) if isinstance(test, str))
-    return list(found)[:most]
+    return list(dict.fromkeys(test for names in lists for test in names))[:most]
 
 
-def _sets(raw: Mapping[Any, Any]) -> dict[str, Mapping[Any, Any]]:
-    """The sets of tests of a report in SWE-bench's terms: FAIL_TO_PASS, PASS_TO_PASS."""
-    status = mapping(mapping(raw.get("report")).get("tests_status"))
-    named = ((name, mapping(part)) for name, part in status.items())
-    return {name: part for name, part in named if isinstance(name, str)}
+def sets_of_tests(raw: Mapping[Any, Any]) -> dict[str, Mapping[Any, Any]]:
+    """The sets of tests in a report, as it has them.
+
+    In SWE-bench's terms FAIL_TO_PASS and PASS_TO_PASS; `tests` where the tests name themselves.
+    """
+    report = mapping(raw.get("report"))
+    named = {**mapping(report.get("tests_status"))}
+    own = mapping(report.get("tests"))
+    if own.keys() & {"passed", "failed"}:
+        failed = names_of(own.get("failed"))
+        named["tests"] = {**own, "failing": dict.fromkeys(failed, "failed")}
+    return {name: mapping(part) for name, part in named.items() if isinstance(name, str)}
 
 
-def _counts(status: object) -> dict[str, dict[str, int | None]]:
+def failing_of(part: Mapping[Any, Any]) -> dict[str, str]:
+    """Test id -> outcome, of the failing tests of a set."""
+    failing = part.get("failing")
+    if not isinstance(failing, Mapping):
+        return dict.fromkeys(names_of(failing), "failed")
     return {
-        label(name): {
-            "passed": whole(mapping(part).get("success")),
-            "failed": whole(mapping(part).get("failure")),
-            "not_run": whole(mapping(part).get("not_run")),
-        }
-        for name, part in list(mapping(status).items())[:20]
+        test: outcome if isinstance(outcome, str) else "failed"
+        for test, outcome in failing.items()
+        if isinstance(test, str)
     }
+
+
+def names_of(value: object) -> list[str]:
+    """Names in a list, or in `{"names": [...], "more": n}`."""
+    listed = mapping(value).get("names") if isinstance(value, Mapping) else value
+    return [name for name in items(listed) if isinstance(name, str)]
+
+
+def _counts(raw: Mapping[Any, Any]) -> dict[str, dict[str, int | None]]:
+    return {label(name): _counted(part) for name, part in list(sets_of_tests(raw).items())[:20]}
+
+
+def _counted(part: Mapping[Any, Any]) -> dict[str, int | None]:
+    """As the report counted them, else as many as it names."""
+    return {
+        "passed": _number(part, "success", "passed"),
+        "failed": _number(part, "failure", "failed"),
+        "not_run": whole(part.get("not_run")),
+    }
+
+
+def _number(part: Mapping[Any, Any], count: str, names: str) -> int | None:
+    if (known := whole(part.get(count))) is not None or names not in part:
+        return known
+    return len(names_of(part[names])) + (whole(mapping(part[names]).get("more")) or 0)
 
 
 def _output_key(given: Mapping[Any, Any]) -> str | None:
@@ -106,6 +134,9 @@ def _output_key(given: Mapping[Any, Any]) -> str | None:
 def _rest(given: Mapping[Any, Any]) -> Any:
     """What no other part shows, and what has a type that no other part can show."""
     shown = _SHOWN | {name for name in _LISTS if isinstance(given.get(name), list | tuple)}
+    shown |= (
+        {"tests"} if "tests" in sets_of_tests({"report": {"tests": given.get("tests")}}) else set()
+    )
     shown |= {"tests_status"} if isinstance(given.get("tests_status"), Mapping) else set()
     shown |= {_output_key(given) or ""}
     return tree({name: value for name, value in given.items() if name not in shown})
