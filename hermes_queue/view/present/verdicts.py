@@ -84,10 +84,14 @@ def sets_of_tests(raw: Mapping[Any, Any]) -> dict[str, Mapping[Any, Any]]:
     report = mapping(raw.get("report"))
     named = {**mapping(report.get("tests_status"))}
     own = mapping(report.get("tests"))
-    if own.keys() & {"passed", "failed"}:
+    if _name_themselves(own):
         failed = names_of(own.get("failed"))
         named["tests"] = {**own, "failing": dict.fromkeys(failed, "failed")}
     return {name: mapping(part) for name, part in named.items() if isinstance(name, str)}
+
+
+def _name_themselves(tests: object) -> bool:
+    return bool(mapping(tests).keys() & {"passed", "failed"})
 
 
 def failing_of(part: Mapping[Any, Any]) -> dict[str, str]:
