@@ -46,7 +46,8 @@ def group(records: Sequence[Mapping[Any, Any]]) -> Iterator[RenderableType]:
     for raw, sample in zip(records, found["samples"], strict=False):
         sign, style = mark(raw)
         is_reference = len(rows) - 1 == found["reference"]
-        rows.append([Text(sign, style=style), *_sample(sample, is_reference=is_reference)])
+        patch = _patch(sample["patch"], found["samples"])
+        rows.append([Text(sign, style=style), *_sample(sample, patch, is_reference=is_reference)])
     yield _table(rows, right={1, 2, 5, 6, 7})
     if found["left_out"]:
         yield Text(f"{found['left_out']} more samples are not compared", style="dim")
@@ -58,11 +59,18 @@ def group(records: Sequence[Mapping[Any, Any]]) -> Iterator[RenderableType]:
         yield from _tests(found)
 
 
-def _sample(sample: Mapping[str, Any], *, is_reference: bool) -> list[str]:
-    score, patch, parting = sample["score"], sample["patch"], sample["parting"]
-    files = "" if not patch else f"like #{patch['like']}" if patch["like"] is not None else ""
-    if patch and not files:
-        files = ", ".join(patch["files"][:2]) + (" …" if len(patch["files"]) > 2 else "")
+def _patch(patch: Mapping[str, Any] | None, samples: Sequence[Mapping[str, Any]]) -> str:
+    if not patch:
+        return ""
+    if not patch["bytes"]:
+        return "empty"
+    if patch["like"] is not None:
+        return f"like #{samples[patch['like']]['sample']}"
+    return ", ".join(patch["files"][:2]) + (" …" if len(patch["files"]) > 2 else "")
+
+
+def _sample(sample: Mapping[str, Any], patch: str, *, is_reference: bool) -> list[str]:
+    score, parting = sample["score"], sample["parting"]
     parts = "reference" if is_reference else ""
     if parting:
         what = "token" if parting["by"] == "ids" else "message"
@@ -75,7 +83,7 @@ def _sample(sample: Mapping[str, Any], *, is_reference: bool) -> list[str]:
         str(sample["turns"]),
         str(sample["completion_tokens"] or 0),
         "" if sample["cost"] is None else f"${sample['cost']:.3g}",
-        files,
+        patch,
         f"{sample['shared']} of {sample['steps']} steps",
         parts,
     ]
@@ -84,21 +92,21 @@ def _sample(sample: Mapping[str, Any], *, is_reference: bool) -> list[str]:
 def _steps(found: Mapping[str, Any]) -> Iterator[RenderableType]:
     """A line for each step: a dot for each sample that did it, where it occurs, and what it is."""
     folded = {first: last for first, last in found["folds"]}
-    place = 0
-    while place < len(found["rows"]):
-        row = found["rows"][place]
+    hidden = -1
+    for place, row in enumerate(found["rows"]):
+        if place <= hidden:
+            continue
         line = Text("".join("·" if at is None else "●" for at in row["messages"]))
+        what = f"{row['name']} {row['argument'][:_STEP_MOST]}"
         if place in folded:
-            count = folded[place] - place + 1
-            yield line.append(f"  {count} steps that all did, from: {row['name']} ", style="dim")
-            place = folded[place]
-        passing = f"  {row['passing']}✓ {row['failing']}✗  "
-        style = "" if row["reference"] else "yellow"
-        if row["messages"].count(None):
-            line.append(passing, style="dim")
-            line.append(f"{row['name']} {row['argument'][:_STEP_MOST]}", style=style)
-            yield line
-        place += 1
+            hidden = folded[place]
+            line.append(f"  {hidden - place + 1} steps that all did, from {what}", style="dim")
+        elif None in row["messages"]:
+            line.append(f"  {row['passing']}✓ {row['failing']}✗  ", style="dim")
+            line.append(what, style="" if row["reference"] else "yellow")
+        else:
+            line.append(f"  {what}", style="dim")
+        yield line
     if found["rows_left_out"]:
         yield Text(f"… {found['rows_left_out']} more steps", style="dim")
 

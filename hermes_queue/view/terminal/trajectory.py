@@ -214,7 +214,11 @@ def verdict(raw: Mapping[Any, Any]) -> Iterator[RenderableType]:
     yield Rule(Text("verifier", style="bold"), align="left")
     yield Text(f"reason: {shown['reason'] or '-'}")
     for name, counts in shown["counts"].items():
-        known = [f"{count} {what}" for what, count in counts.items() if count is not None]
+        known = [
+            f"{count} {what.replace('_', ' ')}"
+            for what, count in counts.items()
+            if count is not None
+        ]
         yield Text(f"{name}: {', '.join(known)}")
     for test, outcome in shown["outcomes"].items():
         yield Text(f"  ✗ {test}  {outcome}", style="red")
