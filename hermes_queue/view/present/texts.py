@@ -13,6 +13,8 @@ WHOLE_BYTES = 8 << 20
 """Most of one text that is ever shown; the record as a file has all of it."""
 MARKS_MOST = 4096
 """Of one text. Behind the last one colours are dropped; signs remain, without marks."""
+_SEQUENCES_MOST = 4 * MARKS_MOST
+"""Escape sequences and rows of such characters of one text for which the same holds."""
 CONTROL = "ctl"
 """Class of the signs for characters that would deceive."""
 
@@ -70,12 +72,13 @@ def _marked(text: str) -> tuple[str, list[Mark]]:
         return text, []
     written = _Written()
     read = 0
-    for found in _SPECIAL.finditer(text):
+    for count, found in enumerate(_SPECIAL.finditer(text)):
         written.plain(text[read : found.start()])
-        read = found.end()
-        if len(written.marks) >= MARKS_MOST:
+        if len(written.marks) >= MARKS_MOST or count >= _SEQUENCES_MOST:
             written.turn(PLAIN)
+            read = found.start()
             break
+        read = found.end()
         colours, sequence, line_end, carriage, row = found.groups()
         if colours is not None:
             written.turn(written.style.after(colours))
