@@ -1,4 +1,4 @@
-/** Buttons that act on the queue: only for the role `operate`, never without a second look. */
+/** Buttons that act on the queue, never without a second look. Loaded only for the role `operate`. */
 import { api, html, say, useEffect, useRef, useState } from "./core.js";
 import { Command, Problem, Waiting } from "./show.js";
 
@@ -12,13 +12,10 @@ import { Command, Problem, Waiting } from "./show.js";
  * @property {boolean} [danger]
  */
 
-/** Whether this session may act. @param {any} session */
-export const mayAct = (session) => session.role === "operate" && session.actions !== false;
-
-/** Buttons, or nothing for who may only look. @param {{session: any, of: Action[], done?: () => void}} props */
-export function Actions({ session, of, done }) {
+/** A button for each. @param {{of: Action[], done?: () => void}} props */
+export function Actions({ of, done }) {
   const [open, set] = useState(null);
-  if (!mayAct(session) || !of.length) return null;
+  if (!of.length) return null;
   return html`<span class="actions">${of.map((action) => html`<button class=${action.danger ? "danger" : ""} onClick=${() => set(action)}>${action.title}</button>`)}
     ${open && html`<${Dialog} action=${open} close=${() => set(null)} done=${done} />`}</span>`;
 }

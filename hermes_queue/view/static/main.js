@@ -220,13 +220,20 @@ const Missing = () => html`<main><h1 tabindex="-1">No such page</h1><p><a href="
 const Broken = () => html`<main><h1 tabindex="-1">The page could not be loaded</h1>
   <p>Does the server still run? <button onClick=${() => location.reload()}>Load again</button></p></main>`;
 
+/** Who we are, with the component that shows buttons: nothing for those who may only look. */
+async function opened() {
+  const session = await api("/api/session");
+  const acts = session.role === "operate" && session.actions;
+  return { ...session, Actions: acts ? (await import("./actions.js")).Actions : () => null };
+}
+
 function App() {
   const { path } = useAddress();
   const [session, setSession] = useState(null);
   const [error, setError] = useState(null);
   const [help, setHelp] = useState(false);
   const [fault, clear] = useErrorBoundary((problem) => console.error(problem));
-  const ask = () => api("/api/session").then((found) => {
+  const ask = () => opened().then((found) => {
     setSession(found);
     setError(null);
     follow(Boolean(found.role && found.live));

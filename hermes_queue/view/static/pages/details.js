@@ -1,5 +1,5 @@
 /** What became of a trajectory: its patch, the verifier's word, attempts, events, the record. */
-import { html, useData, useState } from "../core.js";
+import { html, link, useData, useState } from "../core.js";
 import { Facts, Marked, Problem, Tree, Waiting, asText, bytes, count, safe, seconds, when } from "../show.js";
 import { Lines } from "./messages.js";
 
@@ -33,10 +33,12 @@ export function Patch({ id }) {
   const { data, error } = useData(`/api/t/${encodeURIComponent(id)}/patch`);
   if (error) return html`<${Problem} error=${error} />`;
   if (!data) return html`<${Waiting} />`;
-  if (!data.files.length) return html`<p class="empty">The report holds no patch.</p>`;
+  const odd = data.text && asText(data.text).text ? data.text : null;
+  if (!data.files.length) return odd ? html`<${Lines} of=${odd} />` : html`<p class="empty">The report holds no patch.</p>`;
   const sum = (name) => data.files.reduce((total, file) => total + file[name], 0);
   return html`<p class="pages">${data.files.length} file${data.files.length === 1 ? "" : "s"} <span class="pass">+${sum("added")}</span> <span class="fail">−${sum("removed")}</span> <span class="quiet">${bytes(data.bytes)}</span>${data.cut && html` <span class="warn">! cut: the record holds no more</span>`}</p>
-    ${data.files.map((file) => html`<${File} key=${file.path} file=${file} />`)}`;
+    ${data.files.map((file, at) => html`<${File} key=${at} file=${file} />`)}
+    ${odd && html`<h2>What is no diff</h2><${Lines} of=${odd} />`}`;
 }
 
 // --- verifier --------------------------------------------------------------------------------
@@ -45,24 +47,33 @@ export function Patch({ id }) {
 function Tests({ title, names, kind, sign, open }) {
   if (!names?.length) return null;
   return html`<details class="tests" open=${open}><summary><span class=${kind}>${sign} ${names.length} ${title}</span></summary>
-    <ul>${names.slice(0, 2000).map((name) => html`<li><span class=${kind} aria-hidden="true">${sign}</span> <code>${safe(name)}</code></li>`)}</ul></details>`;
+    <ul>${names.slice(0, 2000).map(({ name, outcome }) => html`<li><span class=${kind} aria-hidden="true">${sign}</span> <code>${safe(name)}</code>${outcome && outcome !== "failed" ? html` <span class="quiet">${safe(outcome)}</span>` : ""}</li>`)}</ul></details>`;
 }
+
+/** Sets of tests and how many of each passed. @param {{counts: Record<string, any>}} props */
+const Counts = ({ counts }) => html`<table class="small"><caption class="unseen">tests</caption><thead><tr><th scope="col">tests</th><th scope="col" class="n">passed</th><th scope="col" class="n">failed</th><th scope="col" class="n">not run</th></tr></thead>
+  <tbody>${Object.entries(counts).map(([name, { passed, failed, not_run }]) => html`<tr><th scope="row">${safe(name)}</th><td class="n pass">${count(passed)}</td><td class=${"n " + (failed ? "fail" : "quiet")}>${count(failed)}</td><td class="n quiet">${count(not_run)}</td></tr>`)}</tbody></table>`;
+
+/** What the verifier holds against it. @param {{found: any}} props */
+const Against = ({ found }) => html`${["flags", "suspect"].map((name) => found[name]?.length > 0 && html`<p>${found[name].map((flag) => html`<span class="flag">! ${safe(flag)}</span> `)}<span class="quiet">${name === "flags" ? "flags of the verifier" : "suspect"}</span></p>`)}
+  ${found.dropped?.length > 0 && html`<section class="notice"><h2><span class="flag">! ${found.dropped_count ?? found.dropped.length} dropped paths</span> <span class="quiet">changes that the grading did not take</span></h2><ul>${found.dropped.map((path) => html`<li><code>${safe(path)}</code></li>`)}</ul></section>`}`;
 
 /** @param {{id: string, data: any}} props */
 export function Verifier({ id, data }) {
   const { data: found, error } = useData(`/api/t/${encodeURIComponent(id)}/verifier`);
   if (error) return html`<${Problem} error=${error} /><h2>Report</h2><${Tree} of=${data.report} />`;
   if (!found) return html`<${Waiting} />`;
-  const counts = Object.entries(found.counts || {}).map(([name, value]) => [safe(name), count(value)]);
   const output = found.output && asText(found.output).text ? found.output : null;
   const rest = found.rest && Object.keys(found.rest).length ? found.rest : null;
+  const sets = Object.keys(found.counts || {}).length;
+  const failed = (found.failed || []).map((name) => ({ name, outcome: found.outcomes?.[name] }));
   return html`<div class="verifier">${found.reason && html`<p class="reason">${safe(asText(found.reason).text)}</p>`}
-    ${counts.length > 0 && html`<${Facts} of=${counts} />`}
-    ${found.dropped?.length > 0 && html`<section class="notice"><h2><span class="flag">! dropped paths</span> <span class="quiet">changes that the verifier did not take</span></h2><ul>${found.dropped.map((path) => html`<li><code>${safe(path)}</code></li>`)}</ul></section>`}
-    <${Tests} title="failing" names=${found.failed} kind="fail" sign="✗" open=${true} /><${Tests} title="passing" names=${found.passed} kind="pass" sign="✓" open=${(found.passed || []).length <= 20} />
+    <${Against} found=${found} />${sets > 0 && html`<${Counts} counts=${found.counts} />`}
+    <${Tests} title="failing" names=${failed} kind="fail" sign="✗" open=${true} /><${Tests} title="passing" names=${(found.passed || []).map((name) => ({ name }))} kind="pass" sign="✓" open=${(found.passed || []).length <= 20} />
+    ${found.first_failure && html`<h2>First failure</h2><${Lines} of=${found.first_failure} />`}
     ${output && html`<h2>Output</h2><${Lines} of=${output} />`}
     ${rest && html`<h2>Other keys of the report</h2><${Tree} of=${rest} />`}
-    ${!found.reason && !counts.length && !output && !rest && html`<p class="empty">The verifier reported nothing.</p>`}</div>`;
+    ${!found.reason && !sets && !failed.length && !output && !rest && html`<p class="empty">The verifier reported nothing.</p>`}</div>`;
 }
 
 // --- attempts and events ---------------------------------------------------------------------
@@ -72,15 +83,13 @@ const Failure = ({ failure }) => html`<p class="fail"><b>✗ ${safe(failure.caus
 
 /** @param {{attempt: any}} props */
 const Attempt = ({ attempt }) => html`<section class="panel full"><h2>Attempt ${attempt.attempt}</h2>${attempt.failure && html`<${Failure} failure=${attempt.failure} />`}
-  <${Facts} of=${[["worker", safe(attempt.worker)], ["host", safe(attempt.host)], ["begun", when(attempt.begun_at)], ["messages", attempt.message_count], ...Object.entries(attempt.stage_seconds || {}).map(([stage, spent]) => [safe(stage), seconds(spent)])]} />
+  <${Facts} of=${[["worker", safe(attempt.worker)], ["host", safe(attempt.host)], ["begun", when(attempt.begun_at)], ["messages", attempt.message_count], ...(attempt.stages || []).map(({ stage, seconds: spent }) => [safe(stage), seconds(spent)])]} />
   ${(attempt.messages || []).length > 0 && html`<details><summary>last messages</summary><${Tree} of=${attempt.messages} /></details>`}
   ${(attempt.events || []).length > 0 && html`<details><summary>last events</summary><${Tree} of=${attempt.events} /></details>`}</section>`;
 
-/** @param {any} event */
-function Event({ event }) {
-  const { event: name, turn, ...rest } = event && typeof event === "object" ? event : { event: event };
-  return html`<tr><th scope="row">${safe(name)}</th><td class="n">${turn === undefined || turn === null ? "" : safe(turn)}</td><td class="grow">${Object.keys(rest).length ? html`<${Tree} of=${rest} depth=${1} />` : ""}</td></tr>`;
-}
+/** @param {{event: any}} props */
+const Event = ({ event }) => html`<tr><th scope="row">${Number.isInteger(event.at) ? html`<a href=${link({ tab: null, m: event.at })}>${safe(event.event)}</a>` : safe(event.event)}</th><td class="n">${Number.isInteger(event.turn) ? event.turn + 1 : ""}</td>
+  <td class="grow">${event.details && Object.keys(event.details).length ? html`<${Tree} of=${event.details} depth=${1} />` : ""}</td></tr>`;
 
 /** @param {{data: any}} props */
 export function Attempts({ data }) {

@@ -1,6 +1,5 @@
 /** The first page: all runs, and what the deployment does now. */
 import { html, link, pathOf, useData } from "../core.js";
-import { Actions } from "../actions.js";
 import { useLive } from "../live.js";
 import { Bar, Problem, Waiting, ago, count, money, safe, score, seconds } from "../show.js";
 
@@ -33,7 +32,7 @@ function Run({ run, session }) {
     <td class="n"><b>${score(run.mean)}</b></td><td class=${"n " + (run.failed || now?.failed ? "fail" : "quiet")}>${now?.failed ?? run.failed}</td>
     <td class="n wide">${now?.running || ""}</td><td class="n wide">${run.live ? run.live.per_hour.toFixed(0) : ""}</td>
     <td class="n wide">${run.live?.eta_s ? seconds(run.live.eta_s) : ""}</td><td class="n wide">${money(run.cost)}</td><td class="n">${ago(run.finished || run.created)}</td>
-    <td><${Actions} session=${session} of=${actions} /></td></tr>`;
+    <td><${session.Actions} of=${actions} /></td></tr>`;
 }
 
 /** @param {{session: any}} props */
@@ -63,7 +62,7 @@ function laneState(lane) {
 /** @param {{of: any[], session: any}} props */
 const Lanes = ({ of, session }) => html`<section class="panel" aria-labelledby="lanes"><h2 id="lanes">Lanes</h2><table class="small"><thead><tr><th scope="col">lane</th><th scope="col" class="n">waiting</th><th scope="col" class="n">oldest</th><th scope="col" class="n">active</th><th scope="col" class="n">workers</th><th scope="col">state</th></tr></thead>
   <tbody>${of.map((lane) => html`<tr key=${lane.name}><th scope="row">${safe(lane.name)}</th><td class="n">${count(lane.depth)}</td><td class="n">${lane.oldest_s === null ? "" : seconds(lane.oldest_s)}</td><td class="n">${lane.running}</td><td class="n">${lane.workers}</td>
-    <td>${laneState(lane)} <${Actions} session=${session} of=${[lane.breaker?.state === "open" ? { name: "lane_resume", title: "Free", args: { lane: lane.name } } : { name: "lane_pause", title: "Hold", args: { lane: lane.name } }]} /></td></tr>`)}</tbody></table></section>`;
+    <td>${laneState(lane)} <${session.Actions} of=${[lane.breaker?.state === "open" ? { name: "lane_resume", title: "Free", args: { lane: lane.name } } : { name: "lane_pause", title: "Hold", args: { lane: lane.name } }]} /></td></tr>`)}</tbody></table></section>`;
 
 /** @param {any} worker */
 const stages = (worker) => Object.entries(worker.stages || {}).sort((a, b) => b[1] - a[1]).map(([name, n]) => `${safe(name)} ${n}`).join(" · ");
@@ -74,7 +73,7 @@ function Worker({ worker, session }) {
   const actions = ["pause", "resume", "drain"].map((act) => ({ name: `worker_${act}`, title: act[0].toUpperCase() + act.slice(1), args: { worker: name }, danger: act === "drain" }));
   return html`<tr><th scope="row">${safe(name)}</th><td><${Bar} of=${worker.slots ? worker.running / worker.slots : 0} /> ${worker.running || 0}/${worker.slots || 0}</td>
     <td>${stages(worker)}</td><td class="n">${worker.sandboxes || 0}</td><td class=${"n " + (worker.silent_s > 25 ? "warn" : "quiet")}>${seconds(worker.silent_s)}</td>
-    <td>${worker.intake === "open" ? html`<span class="pass">✓ open</span>` : html`<span class="warn">! ${safe(worker.intake)}</span>`}</td><td><${Actions} session=${session} of=${actions} /></td></tr>`;
+    <td>${worker.intake === "open" ? html`<span class="pass">✓ open</span>` : html`<span class="warn">! ${safe(worker.intake)}</span>`}</td><td><${session.Actions} of=${actions} /></td></tr>`;
 }
 
 /** @param {{of: any[], session: any}} props */

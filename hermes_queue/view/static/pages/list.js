@@ -108,8 +108,17 @@ function Row({ row, columns, open, run }) {
     ${columns.map((column) => html`<td class=${column.kind || ""}>${column.cell(row)}</td>`)}</tr>`;
 }
 
-/** @param {{rows: any[], open?: Record<string, any>, sort?: string, run?: boolean, columns?: Column[], caption: string}} props */
-export function Table({ rows, open = {}, sort = "", run = false, columns = COLUMNS, caption }) {
+const USUAL = COLUMNS.filter((column) => !(column.kind || "").includes("off"));
+const PLAIN = USUAL.map(({ sort: _, ...column }) => column);
+
+/**
+ * @param {object} props
+ * @param {any[]} props.rows
+ * @param {Record<string, any>} [props.open] parameters of the pages that rows lead to
+ * @param {boolean} [props.run] name the run of each row
+ * @param {boolean} [props.plain] no column sorts
+ */
+export function Table({ rows, open = {}, sort = "", run = false, plain = false, columns = plain ? PLAIN : USUAL, caption }) {
   return html`<div class="scroll" role="region" aria-label=${caption} tabindex="0"><table class="rows"><caption class="unseen">${caption}</caption>
     <thead><tr><th scope="col"><span class="unseen">state</span></th><th scope="col">${run ? "run, instance" : "instance"} <span class="quiet">#sample</span></th>
       ${columns.map((column) => html`<${Heading} column=${column} sort=${sort} />`)}</tr></thead>

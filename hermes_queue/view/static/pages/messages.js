@@ -83,14 +83,17 @@ function Call({ call, exact }) {
 
 // --- one message -------------------------------------------------------------------------------
 
-const failed = (message) => message.kind === "error" || (message.flags || []).includes("error");
+const failed = (message) => message.kind === "error";
+/** Flags that are no finding, since the message shows them anyway. */
+const ORDINARY = ["error", "reasoning", "cut", "odd"];
+const findings = (message) => (message.flags || []).filter((flag) => !ORDINARY.includes(flag));
 
 /** The first words of a text. @param {any} value */
 const glimpse = (value) => (value ? asText(value).text.slice(0, 160).replace(/\s+/g, " ").trim() : "");
 
 /** What a folded message says of itself. @param {any} message */
 function summary(message) {
-  const calls = (message.calls || []).map((call) => `→ ${safe(call.name)} ${glimpse(call.arguments)}`).join("  ");
+  const calls = (message.calls || []).map((call) => `→ ${safe(call.name)} ${glimpse(call.command || call.arguments)}`).join("  ");
   return [glimpse(message.content), calls].filter(Boolean).join("  ") || glimpse(message.reasoning);
 }
 
@@ -114,6 +117,8 @@ function Body({ message, off, id }) {
       <${Hidden} open=${thought} found=${() => think(true)}><pre class="prose"><${Marked} of=${seen.reasoning} /></pre></${Hidden}></div>`}
     ${seen.content && asText(seen.content).text !== "" && (flat ? html`<pre class="prose"><${Marked} of=${seen.content} /></pre>` : html`<${Lines} of=${seen.content} />`)}
     ${!off.has("calls") && (seen.calls || []).map((call, at) => html`<${Call} key=${at} call=${call} exact=${false} />`)}
+    ${seen.more_calls > 0 && html`<p class="quiet">and ${seen.more_calls} more calls</p>`}
+    ${seen.odd && html`<p class="quiet">Other fields of this message:</p><${Lines} of=${seen.odd} />`}
     ${error && html`<${Problem} error=${error} />`}
     ${cut && html`<p class="tools"><button class="small" onClick=${() => api(path).then(set, fail)}>show the whole ${bytes(message.bytes)}</button> <a class="small" href=${path} target="_blank" rel="noreferrer">raw</a></p>`}`;
 }
@@ -128,7 +133,7 @@ function Message({ message, off, id, marked }) {
   return html`<article id=${`m${message.n}`} class=${`message ${safe(message.role)} ${bad ? "bad" : ""} ${marked ? "marked" : ""}`}>
     <h3><button data-nav data-error=${bad ? "" : undefined} aria-expanded=${open} onClick=${() => choose(!open)}>
       <span class="number">${message.n}</span> <span class="who">${safe(message.role)}${message.name ? ` ${safe(message.name)}` : ""}</span>
-      ${bad && html`<span class="fail"> ✗ error</span>`} ${(message.flags || []).filter((flag) => flag !== "error").map((flag) => html`<span class="flag">! ${safe(flag)}</span> `)}
+      ${bad && html`<span class="fail">✗<span class="unseen"> error</span></span> `}${Number.isInteger(message.exit) && message.exit !== 0 && html`<span class="fail">exit ${message.exit}</span> `}${findings(message).map((flag) => html`<span class="flag">! ${safe(flag)}</span> `)}
       <span class="glimpse">${!open && safe(summary(message))}</span><span class="size">${bytes(message.bytes)}</span></button></h3>
     <${Hidden} open=${open} found=${() => choose(true)}><div class="body"><${Body} message=${message} off=${off} id=${id} /></div></${Hidden}></article>`;
 }
@@ -146,16 +151,24 @@ export function turnsOf(messages) {
   return turns;
 }
 
-/** What an event between turns says. @param {any} event */
-const rule = (event) => [event.event, event.reason, event.policy].filter(Boolean).map(safe).join(" · ");
+/** Events that are shown as rules between turns. */
+const BREAKS = ["context_rewrite", "sequence_break"];
 
-/** @param {{turn: any, facts: any, events: any[], off: Set<string>, id: string, at: number|null}} props */
-function Turn({ turn, facts, events, off, id, at }) {
+/** What the model call of a turn took, if the record says it. @param {any} turn */
+const factsOf = (turn) => turn.messages.find((message) => message.turn)?.turn || null;
+const known = (value) => value !== null && value !== undefined;
+
+/** What an event between turns says. @param {any} event */
+const rule = (event) => [event.event, event.details?.reason, event.details?.policy].filter((each) => typeof each === "string").map(safe).join(" · ");
+
+/** @param {{turn: any, events: any[], off: Set<string>, id: string, at: number|null}} props */
+function Turn({ turn, events, off, id, at }) {
   const calls = turn.messages.flatMap((message) => message.calls || []);
+  const facts = factsOf(turn);
   return html`<section class="turn" aria-label=${turn.n < 0 ? "task" : `turn ${turn.n + 1}`}>
     ${events.map((event) => html`<p class="rule">${rule(event)}</p>`)}
     <h2 class="sticky"><span>${turn.n < 0 ? "task" : `turn ${turn.n + 1}`}</span> <span class="quiet">${calls.map((call) => safe(call.name)).join(", ")}</span>
-      <span class="grow"></span>${facts?.latency_s !== undefined && html`<span class="quiet">${seconds(facts.latency_s)}</span>`}${facts?.completion_tokens !== undefined && html` <span class="quiet">${count(facts.completion_tokens)} tok</span>`}</h2>
+      <span class="grow"></span>${known(facts?.seconds) && html`<span class="quiet">${seconds(facts.seconds)}</span>`}${known(facts?.completion_tokens) && html` <span class="quiet">${count(facts.completion_tokens)} tok</span>`}${facts?.finish && facts.finish !== "stop" && facts.finish !== "tool_calls" && html` <span class="warn">! ${safe(facts.finish)}</span>`}</h2>
     ${turn.messages.map((message) => html`<${Message} key=${message.n} message=${message} off=${off} id=${id} marked=${message.n === at} />`)}</section>`;
 }
 
@@ -208,19 +221,20 @@ function Rest({ left, load, busy }) {
   return html`<p class="tools" ref=${place}>${busy ? "…" : html`<button onClick=${() => load(true)}>Load the other ${left} messages</button>`}</p>`;
 }
 
-/** Turns at a glance; each leads to its messages. @param {{outline: any[], at: number|null, facts: any[]}} props */
-function Outline({ outline, at, facts }) {
+/** Turns at a glance; each leads to its messages. @param {{outline: any[], at: number|null, read: Map<number, any>}} props */
+function Outline({ outline, at, read }) {
   const turns = turnsOf(outline);
-  const most = Math.max(1, ...facts.map((each) => each?.latency_s || 0));
-  return html`<nav class="outline" aria-label="outline"><h2>Outline</h2><ol>${turns.map((turn) => {
+  const took = turns.map((turn) => factsOf({ messages: turn.messages.map((message) => read.get(message.n) || message) })?.seconds || 0);
+  const most = took.reduce((a, b) => Math.max(a, b), 0.001);
+  return html`<nav class="outline" aria-label="outline"><h2>Outline</h2><ol>${turns.map((turn, place) => {
     const [first] = turn.messages;
     const bad = turn.messages.filter(failed).length;
-    const flagged = turn.messages.some((message) => (message.flags || []).some((flag) => flag !== "error"));
-    const name = turn.messages.find((message) => message.name)?.name || first.name;
+    const flagged = turn.messages.some((message) => findings(message).length);
+    const calls = (read.get(first.n)?.calls || []).map((call) => call.name);
     return html`<li><a href=${link({ m: first.n, tab: null })} aria-current=${at !== null && turn.messages.some((message) => message.n === at) ? "true" : undefined}>
-      <span class="number">${turn.n < 0 ? "–" : turn.n + 1}</span><span aria-hidden="true">${turn.messages.length > 1 ? "●" : "·"}</span> <span class="what">${turn.n < 0 ? "task" : safe(name || first.kind || "")}</span>
+      <span class="number">${turn.n < 0 ? "–" : turn.n + 1}</span><span aria-hidden="true">${turn.messages.length > 1 ? "●" : "·"}</span> <span class="what">${turn.n < 0 ? "task" : safe(calls.join(", ") || first.kind)}</span>
       ${bad > 0 && html`<span class="fail">✗<span class="unseen"> error</span></span>`}${flagged && html`<span class="flag">◆<span class="unseen"> finding</span></span>`}
-      <span class="spent" style=${{ width: `${((facts[turn.n]?.latency_s || 0) / most) * 40}px` }}></span></a></li>`;
+      <span class="spent" style=${{ width: `${(took[place] / most) * 40}px` }}></span></a></li>`;
   })}</ol></nav>`;
 }
 
@@ -231,7 +245,7 @@ export function Messages({ id, data }) {
   const hide = params.get("hide");
   const off = useMemo(() => new Set((hide || "").split(",").filter((kind) => kind && kind !== "none")), [hide]);
   const { messages, next, load, busy, error } = useMessages(id, data, at);
-  const facts = data.turns || data.head?.turns || [];
+  const read = useMemo(() => new Map(messages.map((message) => [message.n, message])), [messages]);
   const turns = turnsOf(messages);
   const reached = at !== null && messages.some((message) => message.n === at);
   useEffect(() => {
@@ -240,12 +254,12 @@ export function Messages({ id, data }) {
     place.scrollIntoView({ block: "start" });
     place.querySelector("button")?.focus({ preventScroll: true });
   }, [at, reached]);
-  const events = (n) => (data.events || []).filter((event) => event.turn === n && ["context_rewrite", "sequence_break"].includes(event.event));
+  const events = (turn) => (data.events || []).filter((event) => BREAKS.includes(event.event) && turn.messages.some((message) => message.n === event.at));
   const left = (data.outline || []).length - messages.length;
   return html`<div class="reading"><div class="transcript"><${Chips} off=${off} />
-      ${turns.map((turn) => html`<${Turn} key=${turn.n} turn=${turn} facts=${facts[turn.n]} events=${events(turn.n)} off=${off} id=${id} at=${at} />`)}
+      ${turns.map((turn) => html`<${Turn} key=${turn.n} turn=${turn} events=${events(turn)} off=${off} id=${id} at=${at} />`)}
       ${error && html`<${Problem} error=${error} />`}
       ${next !== null && html`<${Rest} left=${left > 0 ? left : ""} load=${load} busy=${busy} />`}
       ${!messages.length && html`<p class="empty">No messages were recorded.</p>`}</div>
-    <${Outline} outline=${data.outline || []} at=${at} facts=${facts} /></div>`;
+    <${Outline} outline=${data.outline || []} at=${at} read=${read} /></div>`;
 }

@@ -1,6 +1,5 @@
 /** One run, or all trajectories: numbers, the distribution that filters, and the list. */
 import { go, html, link, pathOf, query, useAddress, useData } from "../core.js";
-import { Actions } from "../actions.js";
 import { useLive } from "../live.js";
 import { Bar, Facts, Problem, Waiting, ago, count, money, safe, score, seconds } from "../show.js";
 import { Tabs } from "./tabs.js";
@@ -139,7 +138,7 @@ function Head({ run, session }) {
   document.title = `${run} – hermes-queue`;
   return html`<div class="title"><h1 tabindex="-1">${safe(run)}</h1>
       ${ledger && html`<span class=${"tag " + ledger.state}>${ledger.state}${ledger.state_reason ? `: ${safe(ledger.state_reason)}` : ""}</span>`}
-      <span class="grow"></span><${Actions} session=${session} of=${runActions(run, ledger, data?.failed)} done=${again} /></div>
+      <span class="grow"></span><${session.Actions} of=${runActions(run, ledger, data?.failed)} done=${again} /></div>
     ${error && html`<${Problem} error=${error} />`}
     ${ledger && html`<${Progress} of=${ledger} />`}
     ${data && html`<${Facts} of=${[["mean score", html`<b>${score(data.mean)}</b>`], ["trajectories", count(data.count)], ["scored", count(data.scored)], ["failed", data.failed],
