@@ -5,7 +5,6 @@
     assets.py    files of the page
     guard.py     who may ask: Host, Origin, headers of every answer
     index/       the SQLite cache: pages, filters, histograms, groups
-    opened.py    the last records that were read
     present/     from a raw record to what is shown of it
     records/     one record without validation, and its row in lists
     routes/      what the API answers
