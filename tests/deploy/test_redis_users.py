@@ -38,7 +38,7 @@ ADMINISTRATION = (
     ("CLIENT", "KILL", "TYPE", "normal"),
     ("MODULE", "LIST"),
 )
-ROLES = ("producer", "worker", "consumer", "monitor", "flower", "operator")
+ROLES = ("producer", "worker", "consumer", "monitor", "viewer", "flower", "operator")
 
 
 @pytest.mark.parametrize("role", ROLES)
@@ -138,6 +138,45 @@ def test_a_consumer_enqueues_forges_and_deletes_nothing_and_reads_no_job(guarded
 )
 def test_a_monitor_changes_nothing_and_reads_no_transcript_job_or_log(guarded, command):
     denied(guarded, "monitor", *command)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("SET", "hq:x", "1"),
+        ("DEL", "hq:run:r1"),
+        ("HSET", "hq:run:r1", "state", "paused"),
+        ("EXPIRE", "hq:run:r1", "1"),
+        ("COPY", "hq:run:r1", "hq:run:r2"),
+        ("GETDEL", "hq:body:r1.i.0"),
+        ("GETEX", "hq:body:r1.i.0", "EX", "1"),
+        ("SORT", "hq:runs", "STORE", "hq:x"),
+        ("XADD", "hq:results", "*", "a", "b"),
+        ("XADD", "hq:dead", "*", "a", "b"),
+        ("XDEL", "hq:dead", "1-1"),
+        ("XTRIM", "hq:results", "MAXLEN", "0"),
+        ("XGROUP", "CREATE", "hq:results", "mine", "0"),
+        ("XREADGROUP", "GROUP", "g", "c", "STREAMS", "hq:results", ">"),
+        ("LPUSH", "hq:v1.train", "{}"),
+        ("EVALSHA", "0" * 40, "0"),
+        ("FCALL", "f", "0"),
+        ("PUBLISH", "hq:/0.celery.pidbox", "{}"),
+        ("SUBSCRIBE", "hq:/0.celeryev/task.#"),
+    ],
+    ids=" ".join,
+)
+def test_a_viewer_changes_nothing_and_tells_no_worker(guarded, command):
+    denied(guarded, "viewer", *command)
+
+
+def test_a_viewer_sees_all_that_a_monitor_sees_and_what_it_does_not(worker, guarded, as_role):
+    sent = as_role("producer", "producers.gsm8k", "--items", "1", "--run-id", "viewed")
+    assert sent.returncode == 0, sent.stderr
+    shown = as_role("viewer", "show_everything", "viewed")
+    assert shown.returncode == 0, shown.stderr
+    with guarded.client("viewer") as client:
+        assert client.xrange("hq:dead") == []
+        assert client.get("hq:body:nothing") is None
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,19 @@
+"""What the API of `docs/view-api.md` answers, in plain functions of a `Call`.
+
+lists.py        trajectories, histograms, runs and groups
+live.py         the deployment as it is now, and dead letters
+session.py      who asks, login, and the page itself
+trajectory.py   one trajectory
+
+The table of all routes is `every_route`.
+"""
+
+from __future__ import annotations
+
+from hermes_queue.view.app import Route
+from hermes_queue.view.routes import session
+
+
+def every_route() -> tuple[Route, ...]:
+    """All routes, in the order in which they are tried."""
+    return session.ROUTES

@@ -1,0 +1,10 @@
+"""Where records are. Each source tells what is new since a mark, and reads one record.
+
+archive.py     groups that were deleted from Redis
+base.py        what a source is
+frames.py      the frames of a file, past damaged ones
+jsonl.py       files of JSON lines
+opening.py     the sources of a command line
+parquet.py     directories of Parquet shards
+stream.py      the results stream in Redis
+"""
