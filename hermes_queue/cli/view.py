@@ -131,9 +131,10 @@ def _serve(options: Options) -> None:
         port = port or options.port
         keys = _keys(settings, actions=options.actions)
         site = stack.enter_context(_site(options, keys, port))
-        names = Names.of(address, port, allowed)
+        where = _where(options, address, port, allowed)
+        names = Names.of(address, port, allowed, name=options.host)
         server = Server(make_app(site, names, every_route()), ending=site.stopping.set)
-        for line in greeting(options, keys, _where(options, address, port, allowed)):
+        for line in greeting(options, keys, where):
             click.echo(line)
         server.run([bound])
     if options.unix_socket:
@@ -158,19 +159,19 @@ def check_reach(
         ConfigurationError: no token was chosen for it, or no name.
     """
     from hermes_queue.view.guard import is_loopback
-    from hermes_queue.view.serving import is_wildcard
+    from hermes_queue.view.serving import address_of, is_wildcard
 
-    if unix_socket or is_loopback(host):
+    if unix_socket or is_loopback(address := address_of(host)):
         return
     if settings.token is None:
         raise ConfigurationError(
             f"others reach {host}: choose a token for them in HERMES_QUEUE_VIEW_TOKEN, or leave "
             f"--host out and forward the port: ssh -L {PORT}:127.0.0.1:{PORT} HOST"
         )
-    if is_wildcard(host) and not allowed:
+    if is_wildcard(address) and not allowed:
         raise ConfigurationError(
-            f"{host} stands for every address: say by --allow-host NAME under which name browsers "
-            "come, so that a page of somebody else cannot come under its own"
+            f"{address} stands for every address: say by --allow-host NAME under which name "
+            "browsers come, so that a page of somebody else cannot come under its own"
         )
 
 

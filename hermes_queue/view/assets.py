@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import posixpath
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +28,8 @@ _TYPES = {
     ".html": "text/html; charset=utf-8",
 }
 """Files with other endings (licences, notes) are not served."""
+_ENTRY = re.compile(r'<script type="module" src="/static/\w+/([\w./-]+)"')
+_IMPORT = re.compile(r"""(?m)^(?:import|export|\}) ?[^'"()]*['"](\.[\w./-]+)['"]""")
 _REFERENCE = re.compile(r'(?<=")/static/(?=[\w./-]+")')
 
 
@@ -83,14 +87,31 @@ class Assets:
         return f"/static/{self.digest}/{name}"
 
     def _page(self, text: str, found: dict[str, bytes]) -> str:
-        """The page with the digest in its references, and all modules named ahead of their use."""
+        """The page with the digest in its references, and naming all modules that it begins with.
+
+        Those that are imported later, by `import()`, are left to the page.
+        """
         text = _REFERENCE.sub(f"/static/{self.digest}/", text)
         missing = [
             f'<link rel="modulepreload" href="{self.address(name)}">'
-            for name in found
-            if name.endswith(".js") and f'"{self.address(name)}"' not in text
+            for name in _needed(found, _ENTRY.findall(text))
+            if f'"{self.address(name)}"' not in text
         ]
         return text.replace("</head>", "\n".join([*missing, "</head>"]), 1)
+
+
+def _needed(found: Mapping[str, bytes], entries: Iterable[str]) -> list[str]:
+    """Modules that these ones import, directly or not, themselves left out."""
+    names: list[str] = []
+    waiting = list(entries)
+    while waiting:
+        name = waiting.pop(0)
+        for match in _IMPORT.findall(found.get(name, b"").decode()):
+            target = posixpath.normpath(posixpath.join(posixpath.dirname(name), match))
+            if target in found and target not in names:
+                names.append(target)
+                waiting.append(target)
+    return names
 
 
 def _asset(content: bytes, suffix: str) -> Asset:

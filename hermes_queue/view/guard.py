@@ -108,12 +108,19 @@ class Names:
         return ("http",) if Authority(authority.host, port) in self.listening else ()
 
     @classmethod
-    def of(cls, host: str, port: int, allowed: Iterable[Authority] = ()) -> Names:
-        """Of a socket that listens on an address (or a name) and a port; "" for a unix socket.
+    def of(
+        cls, host: str, port: int, allowed: Iterable[Authority] = (), *, name: str = ""
+    ) -> Names:
+        """Of a socket that listens on an address and a port; "" for a unix socket.
 
-        An allowed name without a port stands for this port, too, and for those of http and https.
+        Args:
+            host: the address.
+            port: the port, or the one that is forwarded to a unix socket.
+            allowed: further names. One without a port stands for this port, and for those of
+                http and https.
+            name: the name that was given for the address.
         """
-        names = [host] if host else ["localhost", "127.0.0.1"]
+        names = [host, name or host] if host else ["localhost", "127.0.0.1"]
         if host and is_loopback(host):
             names.append("localhost")
         found = {of_address(name, port) for name in names}

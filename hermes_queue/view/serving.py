@@ -34,19 +34,33 @@ KEEP_ALIVE_S = 30
 _BACKLOG = 128
 
 
+def address_of(host: str) -> str:
+    """The address that a host name stands for.
+
+    Raises:
+        ConfigurationError: it is not known.
+    """
+    return str(_resolved(host, 0)[1][0])
+
+
+def _resolved(host: str, port: int) -> tuple[socket.AddressFamily, tuple[Any, ...]]:
+    try:
+        family, _, _, _, address = socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except OSError as error:
+        raise ConfigurationError(f"--host {host}: {error.strerror or error}") from error
+    return family, address
+
+
 def listen(host: str, port: int) -> socket.socket:
     """A socket that listens on an address.
 
     Raises:
         ConfigurationError: the address is not one of this machine, or the port is taken.
     """
-    try:
-        family, _, _, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        bound = socket.socket(family, socket.SOCK_STREAM)
-    except OSError as error:
-        raise ConfigurationError(f"--host {host}: {error.strerror or error}") from error
+    family, address = _resolved(host, port)
+    bound = socket.socket(family, socket.SOCK_STREAM)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
