@@ -28,7 +28,7 @@ _REAL = {"score", "cost", "seconds", "created", "finished"}
 _WHOLE = {
     *("sample", "size", "attempts", "turns", "messages", "prompt_tokens", "completion_tokens"),
     *("calls_attempted", "calls_valid", "calls_ok", "calls_error", "tests_failed", "patch_bytes"),
-    *("evaluation", "extra", "stale", "bytes"),
+    *("evaluation", "extra", "stale", "bytes", "partial"),
 }
 
 

@@ -17,9 +17,9 @@ from hermes_queue.view.index.database import Database
 from hermes_queue.view.index.filters import Filter, compiled
 from hermes_queue.view.index.indexer import Indexer
 from hermes_queue.view.index.pages import Key, Page, Sort
+from hermes_queue.view.records.containing import holds_all
 from hermes_queue.view.records.location import Location
 from hermes_queue.view.records.raw import UnreadableRecord
-from hermes_queue.view.records.texts_in import holds_all
 from hermes_queue.view.sources.base import RecordGone, RecordSource
 
 DEFAULT_SORT = "-created"
@@ -299,6 +299,6 @@ def _places(connection: sqlite3.Connection, n: int) -> list[Location]:
     """Where a row's record is; files before Redis."""
     sql = (
         "SELECT source, name, at, length, member FROM places JOIN files USING (fid) WHERE n = ? "
-        "ORDER BY source = 'redis'"
+        "ORDER BY source LIKE 'redis-%'"
     )
     return [Location(*found) for found in connection.execute(sql, (n,))]
