@@ -23,7 +23,7 @@ from hermes_queue.settings import (
 if TYPE_CHECKING:
     from hermes_queue.ledger import Ledger
     from hermes_queue.view.guard import Authority
-    from hermes_queue.view.site import Site
+    from hermes_queue.view.site import ViewSite
     from hermes_queue.view.tokens import Keys, Role
 
 PORT = 9820
@@ -46,7 +46,7 @@ it sees every transcript.
 
 
 @dataclass(frozen=True)
-class Options:
+class ViewOptions:
     """The command line."""
 
     sources: tuple[Path, ...]
@@ -98,7 +98,7 @@ class Options:
 )
 def view(**flags: Any) -> None:
     """Serve pages to a browser."""
-    options = Options(**flags)
+    options = ViewOptions(**flags)
     check_environment()
     _check_libraries()
     from hermes_queue.telemetry import logs
@@ -117,11 +117,11 @@ def _check_libraries() -> None:
         ) from error
 
 
-def _serve(options: Options) -> None:
+def _serve(options: ViewOptions) -> None:
     from hermes_queue.view.app import make_app
-    from hermes_queue.view.guard import Names
+    from hermes_queue.view.guard import HostNames
     from hermes_queue.view.routes import every_route
-    from hermes_queue.view.serving import Server, numeric
+    from hermes_queue.view.serving import PageServer, numeric
 
     allowed = _allowed(options)
     check_reach(options.host, allowed, options.unix_socket, settings := ViewSettings())
@@ -132,8 +132,8 @@ def _serve(options: Options) -> None:
         keys = _keys(settings, actions=options.actions)
         site = stack.enter_context(_site(options, keys, port))
         where = _where(options, address, port, allowed)
-        names = Names.of(address, port, allowed, name=options.host)
-        server = Server(make_app(site, names, every_route()), ending=site.stopping.set)
+        names = HostNames.of(address, port, allowed, name=options.host)
+        server = PageServer(make_app(site, names, every_route()), ending=site.stopping.set)
         for line in greeting(options, keys, where):
             click.echo(line)
         server.run([bound])
@@ -141,7 +141,7 @@ def _serve(options: Options) -> None:
         options.unix_socket.unlink(missing_ok=True)
 
 
-def _allowed(options: Options) -> list[Authority]:
+def _allowed(options: ViewOptions) -> list[Authority]:
     from hermes_queue.view.guard import allowed_host
 
     try:
@@ -175,7 +175,7 @@ def check_reach(
         )
 
 
-def _listening(options: Options) -> socket.socket:
+def _listening(options: ViewOptions) -> socket.socket:
     from hermes_queue.view.serving import listen, listen_unix
 
     if options.unix_socket:
@@ -205,12 +205,12 @@ def _keys(settings: ViewSettings, *, actions: bool) -> Keys:
 
 
 @contextmanager
-def _site(options: Options, keys: Keys, port: int) -> Iterator[Site]:
+def _site(options: ViewOptions, keys: Keys, port: int) -> Iterator[ViewSite]:
     """What is shown, opened; closed with the block."""
     from hermes_queue.view.assets import Assets
     from hermes_queue.view.index.index import Index
     from hermes_queue.view.present import Decoder
-    from hermes_queue.view.site import Site
+    from hermes_queue.view.site import ViewSite
     from hermes_queue.view.sources.opening import index_path, open_sources
 
     with ExitStack() as stack:
@@ -222,7 +222,7 @@ def _site(options: Options, keys: Keys, port: int) -> Iterator[Site]:
         ledger = stack.enter_context(_ledger()) if in_redis else None
         index = stack.enter_context(closing(Index(index_path(sources), sources)))
         index.start()
-        yield Site(
+        yield ViewSite(
             keys=keys,
             cookie=f"hq_view_{port}",
             deployment=RedisSettings().prefix if ledger else "",
@@ -261,7 +261,7 @@ def _version() -> str:
         return "?"
 
 
-def greeting(options: Options, keys: Keys, where: Authority) -> Iterator[str]:
+def greeting(options: ViewOptions, keys: Keys, where: Authority) -> Iterator[str]:
     """What is printed: an address for each role, and how to come to a unix socket."""
     port = "" if where.port is None else f":{where.port}"
     roles: tuple[Role, ...] = ("view", "operate") if options.actions else ("view",)
@@ -273,7 +273,9 @@ def greeting(options: Options, keys: Keys, where: Authority) -> Iterator[str]:
         yield f"from your machine, first: ssh -L {where.port}:{path} {socket.gethostname()}"
 
 
-def _where(options: Options, address: str, port: int, allowed: Sequence[Authority]) -> Authority:
+def _where(
+    options: ViewOptions, address: str, port: int, allowed: Sequence[Authority]
+) -> Authority:
     """The name under which a browser comes."""
     from hermes_queue.view.guard import Authority, of_address
     from hermes_queue.view.serving import is_wildcard

@@ -29,7 +29,7 @@ CONNECTIONS_MAX = 512
 HEADERS_S = 10.0
 """A request's headers must have come by then."""
 ENDING_S = 2
-"""Requests that still run when the server is told to end have this long."""
+"""Requests that still run when the server ends have this long."""
 KEEP_ALIVE_S = 30
 _BACKLOG = 128
 
@@ -145,7 +145,7 @@ def is_wildcard(host: str) -> bool:
         return False
 
 
-class Server(uvicorn.Server):
+class PageServer(uvicorn.Server):
     """Ends within two seconds of a signal, and then returns."""
 
     def __init__(self, app: ASGIApp, ending: Callable[[], None] = lambda: None) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from hermes_queue.view.guard import Authority, Names, allowed_host
+from hermes_queue.view.guard import Authority, HostNames, allowed_host
 
-LOOPBACK = Names.of("127.0.0.1", 9820)
-IPV6 = Names.of("::1", 9820)
-SOCKET = Names.of("", 9820)
-NAMED = Names.of("10.0.0.5", 9820, name="Trainer-1")
-BEHIND_A_PROXY = Names.of("0.0.0.0", 9820, [allowed_host("hq.example"), allowed_host("x:81")])
+LOOPBACK = HostNames.of("127.0.0.1", 9820)
+IPV6 = HostNames.of("::1", 9820)
+SOCKET = HostNames.of("", 9820)
+NAMED = HostNames.of("10.0.0.5", 9820, name="Trainer-1")
+BEHIND_A_PROXY = HostNames.of("0.0.0.0", 9820, [allowed_host("hq.example"), allowed_host("x:81")])
 
 
 @pytest.mark.parametrize(
@@ -49,20 +49,21 @@ BEHIND_A_PROXY = Names.of("0.0.0.0", 9820, [allowed_host("hq.example"), allowed_
         (BEHIND_A_PROXY, "hq.example.", ""),
     ],
 )
-def test_a_name_is_ours_or_not(names: Names, host: str, schemes: str) -> None:
+def test_a_name_is_ours_or_not(names: HostNames, host: str, schemes: str) -> None:
     authority = Authority.of(host)
     found = names.schemes(authority) if authority else ()
     assert " ".join(found) == schemes
 
 
 def test_a_server_at_the_default_port_may_be_asked_without_it() -> None:
-    names = Names.of("127.0.0.1", 80)
+    names = HostNames.of("127.0.0.1", 80)
     assert names.schemes(Authority("127.0.0.1", None)) == ("http",)
 
 
 @pytest.mark.parametrize(
     "text",
-    ["", ":", ":80", "a b", "a,b", "a:b", "a:123456", "a:\uff11", "é", "a/b", "a@b", "[", "[]", "[::1",
+    ["", ":", ":80", "a b", "a,b", "a:b", "a:123456", "a:\uff11", "é",
+     "a/b", "a@b", "[", "[]", "[::1",
      "-a", "a-", "a" * 300, "a\0", "[::1]:", "a:"],
 )  # fmt: skip
 def test_what_is_no_name_is_none(text: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.view.answers import Refusal
-from hermes_queue.view.tokens import SESSION_S, WRONG_MAX, Attempts, Keys, Session, kept_token
+from hermes_queue.view.tokens import SESSION_S, WRONG_MAX, Attempts, Keys, ViewSession, kept_token
 
 TOKENS = {"view": "v" * 43, "operate": "o" * 43}
 
@@ -24,27 +24,27 @@ class Clock:
 
 def test_a_cookie_says_who_its_bearer_is() -> None:
     keys = Keys(TOKENS)  # type: ignore[arg-type]
-    for session in (Session("view", "Ada"), Session("operate", "é ü"), Session("view")):
+    for session in (ViewSession("view", "Ada"), ViewSession("operate", "é ü"), ViewSession("view")):
         assert keys.open(keys.seal(session)) == session
 
 
 def test_a_cookie_ends_with_its_time_and_with_its_token() -> None:
     clock = Clock()
     keys = Keys(TOKENS, clock=clock)  # type: ignore[arg-type]
-    cookie = keys.seal(Session("view", "Ada"))
-    assert Keys({"view": "w" * 43}, clock=clock).open(cookie) == Session()
+    cookie = keys.seal(ViewSession("view", "Ada"))
+    assert Keys({"view": "w" * 43}, clock=clock).open(cookie) == ViewSession()
     clock.now += SESSION_S + 1
-    assert keys.open(cookie) == Session()
+    assert keys.open(cookie) == ViewSession()
 
 
 def test_a_cookie_of_one_role_is_none_of_the_other() -> None:
     keys = Keys(TOKENS)  # type: ignore[arg-type]
-    said, _, signature = keys.seal(Session("view")).partition(".")
-    other, _, _ = keys.seal(Session("operate")).partition(".")
+    said, _, signature = keys.seal(ViewSession("view")).partition(".")
+    other, _, _ = keys.seal(ViewSession("operate")).partition(".")
     for forged in (f"{other}.{signature}", f"{said}.", said, ".", f".{signature}", "x" * 5000):
-        assert keys.open(forged) == Session()
+        assert keys.open(forged) == ViewSession()
     same = Keys({"view": "v" * 43, "operate": "v" * 43})
-    assert same.open(f"{other}.{signature}") == Session()
+    assert same.open(f"{other}.{signature}") == ViewSession()
 
 
 def test_a_token_opens_its_role() -> None:

@@ -11,11 +11,11 @@ from records import make_job, make_record
 from view_server import OPERATE_TOKEN, VIEW_TOKEN, ViewServer
 
 from hermes_queue.view.answers import Refusal
-from hermes_queue.view.app import Call, Route
+from hermes_queue.view.app import ApiCall, Route
 from hermes_queue.view.assets import Assets
 from hermes_queue.view.index.index import Index
 from hermes_queue.view.routes import every_route
-from hermes_queue.view.site import Site, Told
+from hermes_queue.view.site import Tell, ViewSite
 from hermes_queue.view.sources.jsonl import JsonlSource
 from hermes_queue.view.tokens import Keys
 
@@ -24,11 +24,11 @@ PAGE = """<!doctype html><head><script type="module" src="/static/main.js"></scr
 </head><body></body>"""
 
 
-def fails(call: Call) -> object:
+def fails(call: ApiCall) -> object:
     raise RuntimeError("a secret of the server")
 
 
-def refuses(call: Call) -> object:
+def refuses(call: ApiCall) -> object:
     raise Refusal(409, "it cannot be done")
 
 
@@ -93,11 +93,11 @@ class Telling:
     """Tells what a test says, to everybody who listens."""
 
     def __init__(self) -> None:
-        self.listeners: list[Told] = []
+        self.listeners: list[Tell] = []
         self.heard = threading.Event()
 
     @contextmanager
-    def subscribe(self, tell: Told) -> Iterator[None]:
+    def subscribe(self, tell: Tell) -> Iterator[None]:
         self.listeners.append(tell)
         tell("overview", {"leased": 1})
         self.heard.set()
@@ -109,7 +109,7 @@ class Telling:
 
 @pytest.fixture(scope="session")
 def server(assets: Assets, index: Index) -> Iterator[ViewServer]:
-    site = Site(
+    site = ViewSite(
         index=index,
         live=Telling(),
         keys=Keys({"view": VIEW_TOKEN, "operate": OPERATE_TOKEN}),

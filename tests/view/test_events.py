@@ -13,7 +13,7 @@ from view_server import OPERATE_TOKEN, VIEW_TOKEN, ViewServer
 
 from hermes_queue.view import app, serving
 from hermes_queue.view.routes import every_route
-from hermes_queue.view.site import Site
+from hermes_queue.view.site import ViewSite
 from hermes_queue.view.tokens import Keys
 
 pytestmark = pytest.mark.xdist_group("view")
@@ -63,7 +63,7 @@ def test_a_reader_that_does_not_read_is_left_behind(server):
 @pytest.fixture
 def own(server):
     """A server of the test's own, which it may end."""
-    site = Site(
+    site = ViewSite(
         keys=Keys({"view": VIEW_TOKEN, "operate": OPERATE_TOKEN}),
         cookie="hq_view",
         deployment="",
