@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import posixpath
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +28,8 @@ _TYPES = {
     ".html": "text/html; charset=utf-8",
 }
 """Files with other endings (licences, notes) are not served."""
+_SCRIPT = re.compile(r'<script type="module" src="/static/([\w./-]+)"')
+_IMPORT = re.compile(r'(?:^|;)\s*import\b(?:[^"\'();]*\bfrom)?\s*"(\.{1,2}/[^"]+)"', re.MULTILINE)
 _REFERENCE = re.compile(r'(?<=")/static/(?=[\w./-]+")')
 
 
@@ -83,14 +87,31 @@ class Assets:
         return f"/static/{self.digest}/{name}"
 
     def _page(self, text: str, found: dict[str, bytes]) -> str:
-        """The page with the digest in its references, and all modules named ahead of their use."""
+        """The page with the digest in its references, and the modules of its script named ahead.
+
+        Modules that are imported later, `import("./x.js")`, are not: most visits need few of them.
+        """
+        scripts = [name for name in _SCRIPT.findall(text) if name in found]
         text = _REFERENCE.sub(f"/static/{self.digest}/", text)
         missing = [
             f'<link rel="modulepreload" href="{self.address(name)}">'
-            for name in found
-            if name.endswith(".js") and f'"{self.address(name)}"' not in text
+            for name in imported(found, scripts)
+            if f'"{self.address(name)}"' not in text
         ]
         return text.replace("</head>", "\n".join([*missing, "</head>"]), 1)
+
+
+def imported(found: Mapping[str, bytes], scripts: Iterable[str]) -> list[str]:
+    """The modules that `scripts` and their imports name in `import ... from`, sorted."""
+    known, waiting = set(scripts), list(scripts)
+    while waiting:
+        name = waiting.pop()
+        for reference in _IMPORT.findall(found[name].decode()):
+            target = posixpath.normpath(posixpath.join(posixpath.dirname(name), reference))
+            if target in found and target not in known:
+                known.add(target)
+                waiting.append(target)
+    return sorted(known - set(scripts))
 
 
 def _asset(content: bytes, suffix: str) -> Asset:

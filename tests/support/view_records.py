@@ -89,7 +89,7 @@ def _steps(turns: int, draw: random.Random) -> list[Message]:
         body = OUTPUT.replace("{n}", str(10 + n))
         if n % 7 == 5:
             body = "\n".join(f"src/module_{line}.py:{line}: value = {line * line}" for line in range(90))
-        found.append(Message(role="tool", tool_call_id=call.id, content=f"exit code {code}\n{body}"))
+        found.append(Message(role="tool", tool_call_id=call.id, content=f"[exit code {code}]\n{body}"))
     return found
 
 

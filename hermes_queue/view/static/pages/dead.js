@@ -38,7 +38,7 @@ export function Page({ session }) {
   const acts = letters.length ? [{ name: "dead_requeue", title: `Requeue these ${letters.length}…`, args: { q } }, { name: "dead_purge", title: "Purge…", args: { q }, confirm: "purge", danger: true }] : [];
   return html`<main id="main"><p class="crumbs"><a href="/" aria-keyshortcuts="u">runs</a> ›</p>
     <div class="title"><h1 tabindex="-1">Dead letters</h1>${data && html`<span class="quiet" aria-live="polite">${data.count ?? letters.length}</span>`}<span class="grow"></span><${session.Actions} of=${acts} done=${again} /></div>
-    <${Filter} scope="" error=${error?.status === 400 ? error : null} />
+    <${Filter} scope="" example="cause:poison run:r1 env:gsm8k" error=${error?.status === 400 ? error : null} />
     ${error && error.status !== 400 && html`<${Problem} error=${error} />`}
     ${!data && !error && html`<${Waiting} />`}
     ${data && !letters.length && html`<p class="empty">✓ None.</p>`}
