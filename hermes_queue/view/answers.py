@@ -10,6 +10,8 @@ from typing import Any
 
 from starlette.responses import Response
 
+from hermes_queue.wire.arrays import PackedArray
+
 COMPRESSED_FROM_BYTES = 2048
 _LEVEL = 1
 """Text of JSON shrinks to a fifth with it, at 100 MB/s."""
@@ -59,7 +61,15 @@ def to_json(value: Any) -> bytes:
 
 
 def _dumped(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return json.dumps(
+        value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_listed
+    )
+
+
+def _listed(value: object) -> list[Any]:
+    if isinstance(value, PackedArray):
+        return list(value)
+    raise TypeError
 
 
 def _plain(value: Any, depth: int = 0) -> Any:
@@ -71,7 +81,7 @@ def _plain(value: Any, depth: int = 0) -> Any:
         return value
     if isinstance(value, Mapping):
         return {str(key): _plain(each, depth + 1) for key, each in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
+    if isinstance(value, list | tuple | set | frozenset | PackedArray):
         return [_plain(each, depth + 1) for each in value]
     if isinstance(value, bytes):
         return f"{len(value)} octets"

@@ -26,7 +26,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from hermes_queue.errors import HermesQueueError, RedisFull, RedisUnavailable
 from hermes_queue.view.answers import Refusal, json_response
 from hermes_queue.view.guard import Guard, Names
+from hermes_queue.view.index.cursors import PageError
+from hermes_queue.view.index.database import QueryTooSlow
+from hermes_queue.view.index.terms import FilterError
+from hermes_queue.view.records.raw import UnreadableRecord
 from hermes_queue.view.site import Site
+from hermes_queue.view.sources.base import RecordGone
 from hermes_queue.view.tokens import Role, Session
 
 AT_ONCE = 8
@@ -179,6 +184,16 @@ class _Endpoint:
 def _answer(route: Route, call: Call) -> Response:
     try:
         return route.answer(call)
+    except FilterError as error:
+        raise Refusal(400, str(error), error.hint, at=error.at) from error
+    except PageError as error:
+        raise Refusal(400, str(error), error.hint) from error
+    except QueryTooSlow as error:
+        raise Refusal(400, str(error), "narrow it") from error
+    except RecordGone as error:
+        raise Refusal(410, str(error), "the index is brought up to date") from error
+    except UnreadableRecord as error:
+        raise Refusal(422, str(error), "its row in lists says what is known") from error
     except (RedisUnavailable, RedisFull) as error:
         raise Refusal(503, str(error), "the page goes on when Redis answers") from error
     except HermesQueueError as error:

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from hermes_queue.ledger.ledger import Ledger
 from hermes_queue.view.assets import Assets
+from hermes_queue.view.index.index import Index
+from hermes_queue.view.present import Decoder
 from hermes_queue.view.tokens import Keys
 
+DECODED_AT_ONCE = 2
 Told = Callable[[str, Any], None]
 """Takes the name of an event and its data; may be called from any thread."""
 
 
-class Fleet(Protocol):
-    """The deployment as it is now. Without Redis among the sources there is none."""
-
-    def overview(self) -> Mapping[str, Any]:
-        """What `hermes-queue status --json` prints.
-
-        Raises:
-            RedisUnavailable: Redis does not answer.
-        """
+class Live(Protocol):
+    """Tells what changes in the deployment."""
 
     def subscribe(self, tell: Told) -> AbstractContextManager[None]:
         """Tell of changes, beginning with the whole overview, until the block ends."""
@@ -39,10 +37,22 @@ class Site:
     deployment: str
     version: str
     assets: Assets
+    index: Index
     sources: Sequence[Mapping[str, str]] = ()
     """kind and name of each, for people."""
-    fleet: Fleet | None = None
-    tokenizer: Any = None
+    ledger: Ledger | None = None
+    """None where Redis is no source."""
+    overview: Callable[[], Mapping[str, Any]] | None = None
+    """Reads what `hermes-queue status --json` prints; may raise RedisUnavailable."""
+    live: Live | None = None
+    tokenizer: Decoder | None = None
     actions: bool = False
+    """Whether the role operate may act."""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the server is about to end, so that streams end, too."""
+    streams: int = 0
+    """Open ones; counted by the thread of the event loop alone."""
+    decoding: threading.BoundedSemaphore = field(
+        default_factory=lambda: threading.BoundedSemaphore(DECODED_AT_ONCE)
+    )
+    """Held while a record is read: each may take a gigabyte."""

@@ -11,9 +11,9 @@ The table of all routes is `every_route`.
 from __future__ import annotations
 
 from hermes_queue.view.app import Route
-from hermes_queue.view.routes import session
+from hermes_queue.view.routes import lists, live, session, trajectory
 
 
 def every_route() -> tuple[Route, ...]:
     """All routes, in the order in which they are tried."""
-    return session.ROUTES
+    return (*lists.ROUTES, *trajectory.ROUTES, *live.ROUTES, *session.ROUTES)

@@ -23,7 +23,7 @@ def session(call: Call) -> Response:
             "deployment": site.deployment if known else "",
             "version": site.version if known else "",
             "sources": list(site.sources) if known else [],
-            "live": known and site.fleet is not None,
+            "live": known and site.live is not None,
             "tokenizer": known and site.tokenizer is not None,
             "actions": site.actions and call.session.may("operate"),
         }
