@@ -78,18 +78,34 @@ def _steps(turns: int, draw: random.Random) -> list[Message]:
     found = []
     for n in range(turns):
         if n % 4 == 2:
-            call = _call(n, "edit", path="src/parse.py", old="        return None\n", new="        return []\n\n")
+            call = _call(
+                n,
+                "edit",
+                path="src/parse.py",
+                old="        return None\n",
+                new="        return []\n\n",
+            )
         else:
-            command = draw.choice(("pytest -x -q", "grep -rn 'def parse' src", "sed -n '1,80p' src/parse.py"))
+            command = draw.choice(
+                ("pytest -x -q", "grep -rn 'def parse' src", "sed -n '1,80p' src/parse.py")
+            )
             call = _call(n, "terminal", command=command)
-        reasoning = "The test fails because `parse` returns None when the text is empty. " * (1 + n % 3)
+        reasoning = "The test fails because `parse` returns None when the text is empty. " * (
+            1 + n % 3
+        )
         text = "Let me look at the tests." if n % 5 == 0 else None
-        found.append(Message(role="assistant", content=text, reasoning=reasoning, tool_calls=(call,)))
+        found.append(
+            Message(role="assistant", content=text, reasoning=reasoning, tool_calls=(call,))
+        )
         code = 0 if n % 6 != 3 else 1
         body = OUTPUT.replace("{n}", str(10 + n))
         if n % 7 == 5:
-            body = "\n".join(f"src/module_{line}.py:{line}: value = {line * line}" for line in range(90))
-        found.append(Message(role="tool", tool_call_id=call.id, content=f"[exit code {code}]\n{body}"))
+            body = "\n".join(
+                f"src/module_{line}.py:{line}: value = {line * line}" for line in range(90)
+            )
+        found.append(
+            Message(role="tool", tool_call_id=call.id, content=f"[exit code {code}]\n{body}")
+        )
     return found
 
 
@@ -117,7 +133,9 @@ def _tokens(turns: int, draw: random.Random) -> tuple[tuple[Turn, ...], tuple[To
         ids += sampled + context
         mask += [1] * size + [0] * len(context)
         logprobs += chances + [0.0] * len(context)
-    return tuple(made), (TokenSequence(ids=tuple(ids), loss_mask=tuple(mask), logprobs=tuple(logprobs)),)
+    return tuple(made), (
+        TokenSequence(ids=tuple(ids), loss_mask=tuple(mask), logprobs=tuple(logprobs)),
+    )
 
 
 def _report(solved: bool, tampered: bool, turns: int) -> dict[str, Any]:
@@ -126,8 +144,19 @@ def _report(solved: bool, tampered: bool, turns: int) -> dict[str, Any]:
     return {
         "reason": "resolved" if solved else "tests_fail",
         "tests_status": {
-            "FAIL_TO_PASS": {"success": int(solved), "failure": int(not solved), "not_run": 0, "failing": failing},
-            "PASS_TO_PASS": {"success": len(passed), "failure": 0, "not_run": 0, "failing": {}, "passed": passed},
+            "FAIL_TO_PASS": {
+                "success": int(solved),
+                "failure": int(not solved),
+                "not_run": 0,
+                "failing": failing,
+            },
+            "PASS_TO_PASS": {
+                "success": len(passed),
+                "failure": 0,
+                "not_run": 0,
+                "failing": {},
+                "passed": passed,
+            },
         },
         "output_tail": OUTPUT.replace("{n}", "24"),
         "patch": PATCH + (TEST_PATCH if tampered else ""),
@@ -156,26 +185,46 @@ def _coding(group: int, sample: int) -> ScoredTrajectory:
     retried = AttemptRecord(
         attempt=1,
         epoch=1,
-        failure=Failure(cause="sandbox", stage="setup", type="SlotLost", message="the slot's host went away"),
+        failure=Failure(
+            cause="sandbox", stage="setup", type="SlotLost", message="the slot's host went away"
+        ),
         stage_seconds={"prepare": 2.0, "setup": 3.5},
         worker="trainer-1",
         begun_at=finished - 300,
     )
-    task = Message(role="user", content="The bug: `parse(None)` returns None, but callers iterate over it.")
+    task = Message(
+        role="user", content="The bug: `parse(None)` returns None, but callers iterate over it."
+    )
     update = {
         "agent": job.agent.model_copy(update={"kind": "openai", "model": "qwen3-8b"}),
         "score": 1.0 if solved else 0.5 if partial else 0.0,
         "stop_reason": "submitted" if turns < 30 else "max_turns",
-        "messages": (Message(role="system", content="You repair bugs. " * 60), task, *_steps(turns, draw)),
+        "messages": (
+            Message(role="system", content="You repair bugs. " * 60),
+            task,
+            *_steps(turns, draw),
+        ),
         "turns": made,
         "sequences": sequences,
-        "events": ({"event": "context_rewrite", "policy": "truncate_tools", "reason": "window", "turn": 3},),
+        "events": (
+            {"event": "context_rewrite", "policy": "truncate_tools", "reason": "window", "turn": 3},
+        ),
         "policy_oldest": "11",
         "policy_newest": "12",
         "attempt": 2 if sample == 2 else 1,
         "attempts": (retried,) if sample == 2 else (),
-        "tool_calls": ToolCallCounts(attempted=turns, schema_valid=turns, ok=turns - turns // 6, error=turns // 6),
-        "stage_seconds": {"queue": 4.0, "load": 0.1, "prepare": 2.0, "acquire": 0.1, "setup": 4.5, "agent": turns * 2.1, "verify": 12.2},
+        "tool_calls": ToolCallCounts(
+            attempted=turns, schema_valid=turns, ok=turns - turns // 6, error=turns // 6
+        ),
+        "stage_seconds": {
+            "queue": 4.0,
+            "load": 0.1,
+            "prepare": 2.0,
+            "acquire": 0.1,
+            "setup": 4.5,
+            "agent": turns * 2.1,
+            "verify": 12.2,
+        },
         "usage": Usage(prompt_tokens=turns * 4_000, completion_tokens=turns * 212),
         "cost_usd": round(turns * 0.0013, 4),
         "report": _report(solved, tampered, turns),
@@ -190,7 +239,10 @@ def _hostile() -> ScoredTrajectory:
     long = "x" * 5_000_000
     messages = [Message(role="user", content=text) for text in HOSTILE_TEXTS]
     for n, text in enumerate(HOSTILE_TEXTS):
-        call = ToolCall(id=f"c{n}", function=FunctionCall(name=f"<b>{n}</b>", arguments=json.dumps({"command": text})))
+        call = ToolCall(
+            id=f"c{n}",
+            function=FunctionCall(name=f"<b>{n}</b>", arguments=json.dumps({"command": text})),
+        )
         messages.append(Message(role="assistant", reasoning=text, content=text, tool_calls=(call,)))
         messages.append(Message(role="tool", tool_call_id=call.id, content=text))
     messages.append(Message(role="tool", tool_call_id="long", content=long))
@@ -202,7 +254,12 @@ def _hostile() -> ScoredTrajectory:
         HOSTILE_TEXTS[1]: {text: text for text in HOSTILE_TEXTS},
     }
     events = ({"event": HOSTILE_TEXTS[1], "turn": 0, "detail": HOSTILE_TEXTS[0]},)
-    update = {"messages": tuple(messages), "report": report, "events": events, "created": NOW - 9_000}
+    update = {
+        "messages": tuple(messages),
+        "report": report,
+        "events": events,
+        "created": NOW - 9_000,
+    }
     return make_record(job).model_copy(update=update)
 
 
