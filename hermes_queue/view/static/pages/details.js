@@ -98,7 +98,7 @@ export function Attempts({ data }) {
     ${attempts.map((attempt) => html`<${Attempt} key=${attempt.attempt} attempt=${attempt} />`)}
     ${!attempts.length && !head.failure && html`<p class="pass">✓ The first attempt succeeded.</p>`}
     <h2>Events <span class="quiet">${events.length}</span></h2>
-    ${events.length ? html`<div class="scroll" role="region" aria-label="events" tabindex="0"><table class="rows top"><caption class="unseen">events</caption><thead><tr><th scope="col">event</th><th scope="col" class="n">turn</th><th scope="col" class="grow">details</th></tr></thead>
+    ${events.length ? html`<div class="scroll" role="region" aria-label="events" tabindex="0"><table class="rows upper"><caption class="unseen">events</caption><thead><tr><th scope="col">event</th><th scope="col" class="n">turn</th><th scope="col" class="grow">details</th></tr></thead>
       <tbody>${events.slice(0, 2000).map((event) => html`<${Event} event=${event} />`)}</tbody></table></div>` : html`<p class="quiet">None.</p>`}`;
 }
 

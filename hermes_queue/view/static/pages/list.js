@@ -45,8 +45,11 @@ export const condition = (name, value) =>
 
 // --- the filter line -------------------------------------------------------------------------
 
-/** @param {{scope: string, error: any, right: any}} props */
-export function Filter({ scope, error, right }) {
+export const OF_RUN = 'score:0 turns:>30 flag:* "free text"';
+const EXAMPLE = 'run:r1 env:swe_smith score:0 "free text"';
+
+/** @param {{scope: string, error: any, right?: any, example?: string}} props `example`: what one might type */
+export function Filter({ scope, error, right, example = EXAMPLE }) {
   const { params } = useAddress();
   const q = params.get("q") || "";
   const [text, set] = useState(q);
@@ -57,7 +60,7 @@ export function Filter({ scope, error, right }) {
   };
   return html`<form class="filter" role="search" onSubmit=${use}>
     <input type="search" value=${text} aria-label="filter" aria-keyshortcuts="/" spellcheck=${false} autocomplete="off"
-      placeholder=${scope ? "score:0 turns:>30 flag:* \"free text\"" : "run:r1 env:swe_smith score:0 \"free text\""}
+      placeholder=${example}
       aria-invalid=${Boolean(error)} onInput=${(event) => set(event.target.value)} />
     <button>Filter</button>${q && html`<a class="button" href=${link({ q: null, after: null, upto: null })}>Clear</a>`}
     <span class="grow"></span>${right}</form>
@@ -167,7 +170,7 @@ export function Trajectories({ scope = "", extra = "" }) {
   const { data, error } = useData(path + (params.has("fresh") ? `#${params.get("fresh")}` : ""));
   const columns = useColumns();
   const open = data ? { q, sort, upto: data.upto } : {};
-  return html`<${Filter} scope=${both(scope, extra)} error=${error?.status === 400 ? error : null}
+  return html`<${Filter} scope=${both(scope, extra)} example=${scope ? OF_RUN : EXAMPLE} error=${error?.status === 400 ? error : null}
       right=${html`${data && html`<${Pill} q=${q} found=${data} />`}<${Chooser} ...${columns} />`} />
     ${error && error.status !== 400 && html`<${Problem} error=${error} />`}
     ${!data && !error && html`<${Waiting} />`}

@@ -65,8 +65,7 @@ export function Page() {
   return html`<main id="main" class="review"><p class="crumbs"><a href="/" aria-keyshortcuts="u">runs</a> ›</p>
     <div class="title"><h1 tabindex="-1">Review</h1>${rows.length > 0 && html`<span aria-live="polite">${at + 1} of ${data.count}</span>`}<span class="grow"></span>
       ${to(at - 1) && html`<a class="button" rel="prev" href=${to(at - 1)} aria-keyshortcuts="[" title="previous ([)">‹</a>`} ${to(at + 1) && html`<a class="button" rel="next" href=${to(at + 1)} aria-keyshortcuts="]" title="next (])">›</a>`}</div>
-    ${!params.has("q") && html`<p class="quiet">Queue: <code>${QUEUE}</code></p>`}
-    <${Filter} scope="" error=${error?.status === 400 ? error : null} />
+    <${Filter} scope="" example=${QUEUE} error=${error?.status === 400 ? error : null} />
     ${error && error.status !== 400 && html`<${Problem} error=${error} />`}
     ${data && !rows.length && !id && html`<p class="empty">✓ Nothing is left to review.</p>`}
     ${rows.length > 1 && html`<details class="menu-line" open=${false}><summary>queue</summary><${Queue} rows=${rows} at=${id} reviews=${given(reviews.data)} /></details>`}

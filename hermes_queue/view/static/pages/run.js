@@ -3,20 +3,11 @@ import { go, html, link, pathOf, query, useAddress, useData } from "../core.js";
 import { useLive } from "../live.js";
 import { Bar, Facts, Problem, Waiting, ago, count, money, safe, score, seconds } from "../show.js";
 import { Tabs } from "./tabs.js";
-import { Filter, Trajectories, both, condition } from "./list.js";
+import { Filter, OF_RUN, Trajectories, both, condition } from "./list.js";
 
 // --- the distribution --------------------------------------------------------------------
 
 const OF = ["score", "turns", "seconds", "tokens", "cost"];
-const TERM = { score: "score", turns: "turns", seconds: "seconds", tokens: "tokens", cost: "cost" };
-
-/** The condition of a bar. @param {string} of @param {any} bin @param {boolean} last */
-export function conditionOf(of, bin, last) {
-  const name = TERM[of];
-  if (bin.from === bin.to) return `${name}:${bin.from}`;
-  return `${name}:>=${bin.from} ${name}:${last ? "<=" : "<"}${bin.to}`;
-}
-
 /** @param {number} value @param {string} of */
 const edge = (value, of) => (of === "seconds" ? seconds(value) : of === "cost" ? money(value) : count(Number(value.toFixed(3))));
 
@@ -31,10 +22,10 @@ export function Histogram({ scope }) {
   const choose = html`<label class="unlabelled"><span class="unseen">distribution of</span><select value=${of} onChange=${(event) => go(link({ of: event.target.value === "score" ? null : event.target.value }), true)}>
     ${OF.map((name) => html`<option value=${name}>${name}</option>`)}</select></label>`;
   const height = (bin) => ({ height: `${bin.count ? Math.max(4, (bin.count / most) * 100) : 0}%` });
-  const filter = (bin, at) => link({ q: both(q, conditionOf(of, bin, at === bins.length - 1)), after: null, upto: null });
+  const filter = (bin) => link({ q: both(q, bin.q), after: null, upto: null });
   return html`<section class="panel" aria-labelledby="dist"><h2 id="dist">${choose}</h2>
-    ${error ? error.status !== 400 && html`<${Problem} error=${error} />` : html`<ol class="histogram">${bins.map((bin, at) => html`<li>
-      <a href=${filter(bin, at)} class=${of === "score" ? (bin.from >= 0.999 || bin.to > 1 ? "pass" : bin.to <= 0.101 && bin.from <= 0 ? "fail" : "part") : ""}
+    ${error ? error.status !== 400 && html`<${Problem} error=${error} />` : html`<ol class="histogram">${bins.map((bin) => html`<li>
+      <a href=${filter(bin)} class=${of === "score" ? (bin.from >= 0.999 || bin.to > 1 ? "pass" : bin.to <= 0.101 && bin.from <= 0 ? "fail" : "part") : ""}
         title=${`${bin.count}: ${of} from ${edge(bin.from, of)} to ${edge(bin.to, of)}`}>
         <span class="amount">${bin.count || ""}</span><span class="column" style=${height(bin)}></span></a>
       <span class="edge">${edge(bin.from, of)}</span></li>`)}</ol>`}
@@ -93,16 +84,16 @@ function Groups({ scope }) {
     const now = order === sort ? "ascending" : order === "-" + sort ? "descending" : "none";
     return html`<th scope="col" class="n" aria-sort=${now}><a href=${link({ gsort: now === "descending" ? sort : "-" + sort, after: null })}>${title}<span aria-hidden="true">${{ none: "", ascending: " ↑", descending: " ↓" }[now]}</span></a></th>`;
   };
-  return html`<${Filter} scope=${scope} error=${error?.status === 400 ? error : null} />
+  return html`<${Filter} scope=${scope} example=${scope ? OF_RUN : undefined} error=${error?.status === 400 ? error : null} />
     ${error && error.status !== 400 ? html`<${Problem} error=${error} />` : !data ? html`<${Waiting} />` : html`
     <p class="pages"><span aria-live="polite">${count(data.count)} groups</span> ${after.length > 0 && html`<a href=${link({ after: after.slice(0, -1) })}>‹ previous</a>`}
       ${data.next && html`<a href=${link({ after: [...after, data.next], upto: data.upto })}>next ›</a>`}</p>
     <div class="scroll" role="region" aria-label="groups" tabindex="0"><table class="rows"><caption class="unseen">groups</caption><thead><tr><th scope="col">instance</th>
-      ${heading("mean", "mean")}${heading("std", "spread")}${heading("count", "samples")}<th scope="col" class="n">failed</th><th scope="col" class="n">flagged</th><th scope="col" class="grow">scores</th>${heading("created", "age")}</tr></thead>
+      ${heading("mean", "mean")}${heading("std", "spread")}${heading("count", "samples")}<th scope="col" class="n">failed</th><th scope="col" class="n">flagged</th><th scope="col" class="grow"><span class="unseen">mean as a bar</span></th>${heading("created", "age")}</tr></thead>
     <tbody>${data.groups.map((group) => html`<tr key=${group.group}><th scope="row"><a data-nav href=${pathOf("group", group.group)}>${!scope && html`<span class="quiet">${safe(group.run)} </span>`}${safe(group.instance)}</a></th>
       <td class="n"><b>${score(group.mean)}</b></td><td class="n">${score(group.std)}</td><td class="n">${group.count}${group.size ? html`<span class="quiet">/${group.size}</span>` : ""}</td>
       <td class=${"n " + (group.failed ? "fail" : "quiet")}>${group.failed}</td><td class="n">${group.flagged ? html`<span class="flag">! ${group.flagged}</span>` : ""}</td>
-      <td class="grow"><${Bar} of=${group.mean} kind="score" /></td><td class="n">${ago(group.created)}</td></tr>`)}</tbody></table></div>`}`;
+      <td class="grow"><${Bar} of=${group.mean} kind="good" /></td><td class="n">${ago(group.created)}</td></tr>`)}</tbody></table></div>`}`;
 }
 
 const TABS = [["", "Trajectories"], ["groups", "Groups"], ["running", "Running"], ["failed", "Failed"]];

@@ -11,13 +11,16 @@ const TABS = [["", "Messages"], ["patch", "Patch"], ["verifier", "Verifier"], ["
 
 // --- head ----------------------------------------------------------------------------------
 
+/** Share of the width from which on a stage has room for its name. */
+const LEGIBLE = 0.075;
+
 /** Where the seconds went. @param {{stages: any[]}} props */
 export function Stages({ stages }) {
   const parts = (stages || []).filter((each) => each.seconds > 0);
   const total = parts.reduce((sum, each) => sum + each.seconds, 0);
   if (!total) return null;
   return html`<ol class="stages" aria-label="stages">${parts.map(({ stage, seconds: spent }) => html`<li class=${safe(stage)} style=${{ flexGrow: Math.max(0.02, spent / total) }} title=${`${safe(stage)} ${seconds(spent)}`}>
-    <span>${safe(stage)} <b>${seconds(spent)}</b></span></li>`)}</ol>`;
+    <span class=${spent / total < LEGIBLE ? "unseen" : ""}>${safe(stage)} <b>${seconds(spent)}</b></span></li>`)}</ol>`;
 }
 
 /** Walking the list one came from. @param {{of: any}} props */
