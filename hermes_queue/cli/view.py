@@ -14,6 +14,7 @@ import click
 
 from hermes_queue.errors import ConfigurationError, RedisUnavailable
 from hermes_queue.settings import (
+    ArchiveSettings,
     PathSettings,
     RedisSettings,
     ViewSettings,
@@ -31,13 +32,13 @@ _TIMEOUT_S = 5.0
 """Shorter than usual: a person waits."""
 _HELP = """Serve pages about runs, groups and trajectories to a browser, until stopped.
 
-SOURCE is a directory of the archive, a JSONL file or a folder with Parquet files. Without one, the
+SOURCE is a directory of an archive, a JSONL file or a folder with Parquet files. Without one, the
 pages show what is in Redis and in the archive of this deployment. They change nothing, unless
 --actions is given.
 
 \b
 hermes-queue view
-hermes-queue view out.jsonl --no-redis
+hermes-queue view out.jsonl
 hermes-queue view --unix-socket ~/view.sock   # for hosts that others use, too
 
 It prints the address to open. What is behind its # is a secret that opens the pages: whoever has
@@ -49,14 +50,14 @@ it sees every transcript.
 class ViewOptions:
     """The command line."""
 
-    sources: tuple[Path, ...]
-    host: str
-    port: int
-    unix_socket: Path | None
-    allow_host: tuple[str, ...]
-    no_redis: bool
-    actions: bool
-    tokenizer: Path | None
+    sources: tuple[Path, ...] = ()
+    host: str = "127.0.0.1"
+    port: int = PORT
+    unix_socket: Path | None = None
+    allow_host: tuple[str, ...] = ()
+    no_redis: bool = False
+    actions: bool = False
+    tokenizer: Path | None = None
 
 
 @click.command(help=_HELP)
@@ -87,7 +88,9 @@ class ViewOptions:
     metavar="NAME[:PORT]",
     help="A further name of the server, such as that of a proxy in front; repeatable.",
 )
-@click.option("--no-redis", is_flag=True, help="Show the sources alone.")
+@click.option(
+    "--no-redis", is_flag=True, help="Show files alone: the archive, if no SOURCE is given."
+)
 @click.option(
     "--actions", is_flag=True, help="Let the role operate pause, cancel, retry and requeue."
 )
@@ -130,7 +133,7 @@ def _serve(options: ViewOptions) -> None:
         address, port = numeric(bound)
         port = port or options.port
         keys = _keys(settings, actions=options.actions)
-        site = stack.enter_context(_site(options, keys, port))
+        site = stack.enter_context(open_site(options, keys, port))
         where = _where(options, address, port, allowed)
         names = HostNames.of(address, port, allowed, name=options.host)
         server = PageServer(make_app(site, names, every_route()), ending=site.stopping.set)
@@ -205,7 +208,7 @@ def _keys(settings: ViewSettings, *, actions: bool) -> Keys:
 
 
 @contextmanager
-def _site(options: ViewOptions, keys: Keys, port: int) -> Iterator[ViewSite]:
+def open_site(options: ViewOptions, keys: Keys, port: int) -> Iterator[ViewSite]:
     """What is shown, opened; closed with the block."""
     from hermes_queue.view.assets import Assets
     from hermes_queue.view.index.index import Index
@@ -213,9 +216,13 @@ def _site(options: ViewOptions, keys: Keys, port: int) -> Iterator[ViewSite]:
     from hermes_queue.view.site import ViewSite
     from hermes_queue.view.sources.opening import index_path, open_sources
 
+    operator = ViewSettings().operator_redis_url
     with ExitStack() as stack:
         try:
-            sources = open_sources(options.sources, redis=False if options.no_redis else None)
+            paths = options.sources
+            if options.no_redis and not paths:
+                paths = (ArchiveSettings().directory,)
+            sources = open_sources(paths)
         except RedisUnavailable as error:
             raise RedisUnavailable(f"{error}; --no-redis shows files alone") from error
         in_redis = any(source.kind == "redis" for source in sources)
@@ -234,6 +241,7 @@ def _site(options: ViewOptions, keys: Keys, port: int) -> Iterator[ViewSite]:
             overview=partial(_overview, ledger) if ledger else None,
             tokenizer=Decoder(options.tokenizer) if options.tokenizer else None,
             actions=options.actions,
+            operator_url=operator.get_secret_value() if options.actions and operator else None,
         )
 
 

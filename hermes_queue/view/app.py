@@ -150,7 +150,9 @@ class _Endpoint:
     def __init__(self, site: ViewSite, slots: Slots, routes: Iterable[Route]) -> None:
         self._site = site
         self._slots = slots
-        self._routes = {route.method: route for route in routes}
+        self._routes: dict[str, Route] = {}
+        for route in routes:
+            self._routes.setdefault(route.method, route)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)

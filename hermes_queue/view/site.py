@@ -48,6 +48,8 @@ class ViewSite:
     tokenizer: Decoder | None = None
     actions: bool = False
     """Whether the role operate may act."""
+    operator_url: str | None = None
+    """Redis for actions, under a user that may write; None = that of everything else."""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the server is about to end, so that streams end, too."""
     streams: int = 0

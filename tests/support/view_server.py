@@ -11,6 +11,7 @@ from typing import Any
 
 from hermes_queue.view.app import Route, make_app
 from hermes_queue.view.guard import HostNames
+from hermes_queue.view.routes import every_route
 from hermes_queue.view.serving import PageServer, listen, numeric
 from hermes_queue.view.site import ViewSite
 
@@ -33,13 +34,15 @@ class Said:
 
 
 class ViewServer:
-    """Serves `site` on a free port until it is closed."""
+    """Serves `site` on a free port until it is closed; `routes` are more than there are."""
 
-    def __init__(self, site: ViewSite, routes: Iterable[Route], host: str = "127.0.0.1") -> None:
+    def __init__(
+        self, site: ViewSite, routes: Iterable[Route] = (), host: str = "127.0.0.1"
+    ) -> None:
         self.site = site
         self.socket = listen(host, 0)
         self.host, self.port = numeric(self.socket)
-        app = make_app(site, HostNames.of(self.host, self.port), routes)
+        app = make_app(site, HostNames.of(self.host, self.port), (*routes, *every_route()))
         self.server = PageServer(app, ending=site.stopping.set)
         self._thread = threading.Thread(target=self.server.run, args=([self.socket],))
         self._thread.start()

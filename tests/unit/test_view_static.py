@@ -36,7 +36,9 @@ def code(path: Path) -> str:
 
 @pytest.mark.parametrize("what", FORBIDDEN)
 def test_no_module_does_what_is_forbidden(what: str) -> None:
-    found = {name: re.findall(FORBIDDEN[what], code(path)) for name, path in zip(NAMES, OWN, strict=True)}
+    found = {
+        name: re.findall(FORBIDDEN[what], code(path)) for name, path in zip(NAMES, OWN, strict=True)
+    }
     assert {name: each for name, each in found.items() if each} == {}
 
 

@@ -14,7 +14,6 @@ from hermes_queue.view.answers import Refusal
 from hermes_queue.view.app import ApiCall, Route
 from hermes_queue.view.assets import Assets
 from hermes_queue.view.index.index import Index
-from hermes_queue.view.routes import every_route
 from hermes_queue.view.site import Tell, ViewSite
 from hermes_queue.view.sources.jsonl import JsonlSource
 from hermes_queue.view.tokens import Keys
@@ -119,6 +118,6 @@ def server(assets: Assets, index: Index) -> Iterator[ViewServer]:
         assets=assets,
         sources=[{"kind": "jsonl", "name": "out.jsonl"}],
     )
-    made = ViewServer(site, (*OWN, *every_route()))
+    made = ViewServer(site, OWN)
     yield made
     made.close()

@@ -12,7 +12,6 @@ import pytest
 from view_server import OPERATE_TOKEN, VIEW_TOKEN, ViewServer
 
 from hermes_queue.view import app, serving
-from hermes_queue.view.routes import every_route
 from hermes_queue.view.site import ViewSite
 from hermes_queue.view.tokens import Keys
 
@@ -72,7 +71,7 @@ def own(server):
         index=server.site.index,
         live=type(server.site.live)(),
     )
-    return lambda *routes: ViewServer(site, (*routes, *every_route()))
+    return lambda *routes: ViewServer(site, routes)
 
 
 def test_the_server_ends_by_itself_though_a_stream_is_open(own, monkeypatch, caplog):
