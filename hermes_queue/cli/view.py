@@ -122,7 +122,7 @@ def _check_libraries() -> None:
 
 def _serve(options: ViewOptions) -> None:
     from hermes_queue.view.app import make_app
-    from hermes_queue.view.guard import HostNames
+    from hermes_queue.view.guard import HostNames, is_loopback
     from hermes_queue.view.routes import every_route
     from hermes_queue.view.serving import PageServer, numeric
 
@@ -139,6 +139,8 @@ def _serve(options: ViewOptions) -> None:
         server = PageServer(make_app(site, names, every_route()), ending=site.stopping.set)
         for line in greeting(options, keys, where):
             click.echo(line)
+        if address and not is_loopback(address):
+            click.echo("not encrypted: put a proxy with TLS in front (docs/viewer.md)", err=True)
         server.run([bound])
     if options.unix_socket:
         options.unix_socket.unlink(missing_ok=True)

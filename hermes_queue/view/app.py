@@ -174,6 +174,8 @@ class _Endpoint:
             secure=request.headers.get("origin", "").startswith("https:"),
         )
         response = await self._run(route, call)
+        if request.method == "HEAD":
+            response = _head_of(response)
         await response(scope, receive, send)
 
     async def _run(self, route: Route, call: ApiCall) -> Response:
@@ -181,6 +183,13 @@ class _Endpoint:
             return await run_in_threadpool(_answer, route, call)
         async with self._slots.one():
             return await run_in_threadpool(_answer, route, call)
+
+
+def _head_of(response: Response) -> Response:
+    """The same without a body: a stream would otherwise go on for nobody."""
+    bare = Response(status_code=response.status_code)
+    bare.raw_headers = response.raw_headers
+    return bare
 
 
 def _answer(route: Route, call: ApiCall) -> Response:

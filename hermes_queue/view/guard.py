@@ -179,7 +179,7 @@ class RequestGuard:
             logger.exception(
                 "%s %s failed",
                 scope["method"],
-                scope["path"][:200],
+                scope["raw_path"][:200].decode("ascii", "replace"),  # encoded: no line of its own
                 extra={"action": "view_request_failed"},
             )
             if started:

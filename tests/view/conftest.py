@@ -32,7 +32,8 @@ def refuses(call: ApiCall) -> object:
 
 
 OWN = (
-    Route("GET", "/api/test/fails", fails),
+    Route("GET", "/api/test/fails", fails, parameters=("q",)),
+    Route("GET", "/api/test/fails/{id}", fails),
     Route("GET", "/api/test/ids/{id}", lambda call: call.json(call.path["id"])),
     Route("POST", "/api/test/changes", lambda call: call.json(dict(call.body)), role="operate"),
 )

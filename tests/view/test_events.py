@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from http.client import HTTPResponse
 
 import pytest
 from view_server import OPERATE_TOKEN, VIEW_TOKEN, ViewServer
 
 from hermes_queue.view import app, serving
+from hermes_queue.view.routes import live
 from hermes_queue.view.site import ViewSite
 from hermes_queue.view.tokens import Keys
 
@@ -59,6 +61,20 @@ def test_a_reader_that_does_not_read_is_left_behind(server):
     assert server.site.live.listeners == []
 
 
+def test_head_of_a_stream_ends(server):
+    said = server.get("/api/events", method="HEAD")
+    assert (said.status, said.body) == (200, b"")
+    assert said.headers["content-type"] == "text/event-stream; charset=utf-8"
+    assert server.site.streams == 0
+
+
+def test_readers_beyond_the_most_are_sent_away(server, monkeypatch):
+    monkeypatch.setattr(live, "STREAMS_MAX", 1)
+    with stream(server) as answer:
+        lines_of(answer, 6)
+        assert server.get("/api/events").status == 503
+
+
 @pytest.fixture
 def own(server):
     """A server of the test's own, which it may end."""
@@ -84,6 +100,48 @@ def test_the_server_ends_by_itself_though_a_stream_is_open(own, monkeypatch, cap
         assert answer.read() == b""
     assert served.site.live.listeners == []
     assert "Cancel" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("requests", "begun"), [(0, b""), (0, b"GET / HTTP/1.1\r\nHost: "), (1, b"GET / HTTP")]
+)
+def test_a_sender_that_takes_his_time_is_cut_off(own, monkeypatch, requests, begun):
+    monkeypatch.setattr(serving, "HEADERS_S", 0.2)
+    served = own()
+    try:
+        with socket.create_connection((served.host, served.port), timeout=20) as raw:
+            for _ in range(requests):
+                head = f"HEAD /api/session HTTP/1.1\r\nHost: {served.authority}\r\n\r\n"
+                raw.sendall(head.encode())
+                assert raw.recv(4096).startswith(b"HTTP/1.1 200")
+            raw.sendall(begun)
+            assert raw.recv(4096) == b""
+    finally:
+        served.close()
+
+
+def test_a_body_that_does_not_come_is_not_waited_for(own, monkeypatch):
+    monkeypatch.setattr(app, "BODY_S", 0.05)
+    served = own()
+    try:
+        headers = [("Content-Type", "application/json"), ("X-HQ-Request", "1")]
+        headers.append(("Content-Length", "10"))
+        assert served.ask("/api/login", method="POST", headers=headers).status == 408
+    finally:
+        served.close()
+
+
+def test_connections_beyond_the_most_are_closed(own, monkeypatch):
+    monkeypatch.setattr(serving, "CONNECTIONS_MAX", 1)
+    served = own()
+    try:
+        with socket.create_connection((served.host, served.port), timeout=20):
+            with socket.create_connection((served.host, served.port), timeout=20) as second:
+                with suppress(ConnectionError):
+                    assert second.recv(1) == b""
+        assert served.get("/api/session").status == 200
+    finally:
+        served.close()
 
 
 @pytest.mark.parametrize(("wait_s", "waiting_max"), [(0.05, 64), (20, 0)])

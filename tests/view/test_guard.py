@@ -275,8 +275,12 @@ def test_a_fault_says_nothing_of_itself_and_its_log_nothing_of_the_query(server,
     said = server.get("/api/test/fails")
     assert said.json == {"error": "a fault of the server", "hint": "its log says more"}
     assert "a secret of the server" in caplog.text
-    caplog.clear()
+    assert server.get("/api/test/fails?q=private").status == 500
     assert server.get("/api/session?q=private").status == 400
+    assert server.get("/api/test/fails/a%0aforged%20line").status == 404
+    assert server.get("/api/test/fails/a%E2%80%A8forged").status == 404
+    assert server.get("/api/test/fails/a%20forged").status == 500
+    assert "GET /api/test/fails/a%20forged failed" in caplog.text
     assert "private" not in caplog.text
 
 
