@@ -12,7 +12,7 @@
     overview.py    the whole deployment at a glance
     play.py        one trajectory in this terminal
     plugins.py     extensions by name
-    records/       recorded trajectories again: `regrade`, `rescore`
+    records/       recorded trajectories: `show`, `regrade`, `rescore`
     run.py         runs: show, pause, cancel, purge
     sandboxes.py   sandboxes at the provider
     sinks/         `sink ...`, `export`, `atropos-server`
@@ -69,6 +69,10 @@ COMMANDS = {
     "sandboxes": (
         "sandboxes",
         "List sandboxes of this deployment, also at the provider; end them.",
+    ),
+    "show": (
+        "records.show",
+        "Show one trajectory, or a group with its samples side by side, in this terminal.",
     ),
     "sink": ("sinks.sink", "Read results continuously into a dataset or a trainer."),
     "status": ("watch.status", "Show the deployment on one screen, or the counters of a run."),

@@ -3,8 +3,10 @@
     answers.py   values as JSON, and refusals
     app.py       the table of routes, and how one is answered
     assets.py    files of the page
+    compare/     the samples of a group side by side
     guard.py     who may ask: Host, Origin, headers of every answer
     index/       the SQLite cache: pages, filters, histograms, groups
+    lookup/      one trajectory or group by its id, without an index
     present/     from a raw record to what is shown of it
     records/     one record without validation, and its row in lists
     routes/      what the API answers

@@ -76,4 +76,4 @@ class Decoder:
         return text
 
     def _knows(self, number: int) -> bool:
-        return number >= 0 and self._tokenizer.id_to_token(number) is not None
+        return 0 <= number < 1 << 31 and self._tokenizer.id_to_token(number) is not None

@@ -74,6 +74,7 @@ def _marked(text: str) -> tuple[str, list[Mark]]:
         written.plain(text[read : found.start()])
         read = found.end()
         if len(written.marks) >= MARKS_MOST:
+            written.turn(PLAIN)
             break
         colours, sequence, line_end, carriage, row = found.groups()
         if colours is not None:
@@ -84,8 +85,8 @@ def _marked(text: str) -> tuple[str, list[Mark]]:
             written.marked(RETURN)
         else:
             written.marked(f"␛{sequence[1:]}" if sequence else signs(row))
-    written.turn(PLAIN)
     written.plain(visible(_SGR_ALONE.sub("", text[read:])))
+    written.turn(PLAIN)
     return "".join(written.parts), sorted(written.marks, key=lambda mark: (mark[0], -mark[1]))
 
 
