@@ -23,7 +23,7 @@ from hermes_queue.settings import (
 if TYPE_CHECKING:
     from hermes_queue.ledger import Ledger
     from hermes_queue.view.guard import Authority
-    from hermes_queue.view.site import Site
+    from hermes_queue.view.site import ViewSite
     from hermes_queue.view.tokens import Keys, Role
 
 PORT = 9820
@@ -46,7 +46,7 @@ it sees every transcript.
 
 
 @dataclass(frozen=True)
-class Options:
+class ViewOptions:
     """The command line."""
 
     sources: tuple[Path, ...]
@@ -98,7 +98,7 @@ class Options:
 )
 def view(**flags: Any) -> None:
     """Serve pages to a browser."""
-    options = Options(**flags)
+    options = ViewOptions(**flags)
     check_environment()
     _check_libraries()
     from hermes_queue.telemetry import logs
@@ -117,11 +117,11 @@ def _check_libraries() -> None:
         ) from error
 
 
-def _serve(options: Options) -> None:
+def _serve(options: ViewOptions) -> None:
     from hermes_queue.view.app import make_app
-    from hermes_queue.view.guard import Names
+    from hermes_queue.view.guard import HostNames
     from hermes_queue.view.routes import every_route
-    from hermes_queue.view.serving import Server, numeric
+    from hermes_queue.view.serving import PageServer, numeric
 
     allowed = _allowed(options)
     check_reach(options.host, allowed, options.unix_socket, settings := ViewSettings())
@@ -131,16 +131,17 @@ def _serve(options: Options) -> None:
         port = port or options.port
         keys = _keys(settings, actions=options.actions)
         site = stack.enter_context(_site(options, keys, port))
-        names = Names.of(address, port, allowed)
-        server = Server(make_app(site, names, every_route()), ending=site.stopping.set)
-        for line in greeting(options, keys, _where(options, address, port, allowed)):
+        where = _where(options, address, port, allowed)
+        names = HostNames.of(address, port, allowed, name=options.host)
+        server = PageServer(make_app(site, names, every_route()), ending=site.stopping.set)
+        for line in greeting(options, keys, where):
             click.echo(line)
         server.run([bound])
     if options.unix_socket:
         options.unix_socket.unlink(missing_ok=True)
 
 
-def _allowed(options: Options) -> list[Authority]:
+def _allowed(options: ViewOptions) -> list[Authority]:
     from hermes_queue.view.guard import allowed_host
 
     try:
@@ -158,23 +159,23 @@ def check_reach(
         ConfigurationError: no token was chosen for it, or no name.
     """
     from hermes_queue.view.guard import is_loopback
-    from hermes_queue.view.serving import is_wildcard
+    from hermes_queue.view.serving import address_of, is_wildcard
 
-    if unix_socket or is_loopback(host):
+    if unix_socket or is_loopback(address := address_of(host)):
         return
     if settings.token is None:
         raise ConfigurationError(
             f"others reach {host}: choose a token for them in HERMES_QUEUE_VIEW_TOKEN, or leave "
             f"--host out and forward the port: ssh -L {PORT}:127.0.0.1:{PORT} HOST"
         )
-    if is_wildcard(host) and not allowed:
+    if is_wildcard(address) and not allowed:
         raise ConfigurationError(
-            f"{host} stands for every address: say by --allow-host NAME under which name browsers "
-            "come, so that a page of somebody else cannot come under its own"
+            f"{address} stands for every address: say by --allow-host NAME under which name "
+            "browsers come, so that a page of somebody else cannot come under its own"
         )
 
 
-def _listening(options: Options) -> socket.socket:
+def _listening(options: ViewOptions) -> socket.socket:
     from hermes_queue.view.serving import listen, listen_unix
 
     if options.unix_socket:
@@ -204,12 +205,12 @@ def _keys(settings: ViewSettings, *, actions: bool) -> Keys:
 
 
 @contextmanager
-def _site(options: Options, keys: Keys, port: int) -> Iterator[Site]:
+def _site(options: ViewOptions, keys: Keys, port: int) -> Iterator[ViewSite]:
     """What is shown, opened; closed with the block."""
     from hermes_queue.view.assets import Assets
     from hermes_queue.view.index.index import Index
     from hermes_queue.view.present import Decoder
-    from hermes_queue.view.site import Site
+    from hermes_queue.view.site import ViewSite
     from hermes_queue.view.sources.opening import index_path, open_sources
 
     with ExitStack() as stack:
@@ -221,7 +222,7 @@ def _site(options: Options, keys: Keys, port: int) -> Iterator[Site]:
         ledger = stack.enter_context(_ledger()) if in_redis else None
         index = stack.enter_context(closing(Index(index_path(sources), sources)))
         index.start()
-        yield Site(
+        yield ViewSite(
             keys=keys,
             cookie=f"hq_view_{port}",
             deployment=RedisSettings().prefix if ledger else "",
@@ -260,7 +261,7 @@ def _version() -> str:
         return "?"
 
 
-def greeting(options: Options, keys: Keys, where: Authority) -> Iterator[str]:
+def greeting(options: ViewOptions, keys: Keys, where: Authority) -> Iterator[str]:
     """What is printed: an address for each role, and how to come to a unix socket."""
     port = "" if where.port is None else f":{where.port}"
     roles: tuple[Role, ...] = ("view", "operate") if options.actions else ("view",)
@@ -272,7 +273,9 @@ def greeting(options: Options, keys: Keys, where: Authority) -> Iterator[str]:
         yield f"from your machine, first: ssh -L {where.port}:{path} {socket.gethostname()}"
 
 
-def _where(options: Options, address: str, port: int, allowed: Sequence[Authority]) -> Authority:
+def _where(
+    options: ViewOptions, address: str, port: int, allowed: Sequence[Authority]
+) -> Authority:
     """The name under which a browser comes."""
     from hermes_queue.view.guard import Authority, of_address
     from hermes_queue.view.serving import is_wildcard

@@ -2,7 +2,7 @@
 
     request ─► guard ─► route by its encoded path ─► role ─► parameters ─► a thread ─► JSON
 
-A route is a plain function of a `Call`. It runs in a thread, since index, files and Redis block,
+A route is a plain function of a `ApiCall`. It runs in a thread, since index, files and Redis block,
 and only a few do at a time; sending its answer holds nothing.
 """
 
@@ -25,14 +25,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from hermes_queue.errors import HermesQueueError, RedisFull, RedisUnavailable
 from hermes_queue.view.answers import Refusal, json_response
-from hermes_queue.view.guard import Guard, Names
+from hermes_queue.view.guard import HostNames, RequestGuard
 from hermes_queue.view.index.cursors import PageError
 from hermes_queue.view.index.database import QueryTooSlow
 from hermes_queue.view.index.terms import FilterError
 from hermes_queue.view.records.raw import UnreadableRecord
-from hermes_queue.view.site import Site
+from hermes_queue.view.site import ViewSite
 from hermes_queue.view.sources.base import RecordGone
-from hermes_queue.view.tokens import Role, Session
+from hermes_queue.view.tokens import Role, ViewSession
 
 AT_ONCE = 8
 """Requests that run at the same time."""
@@ -47,11 +47,11 @@ TOKEN_HINT = "open the address that `hermes-queue view` printed"  # noqa: S105 -
 
 
 @dataclass(frozen=True)
-class Call:
+class ApiCall:
     """One request whose sender may make it."""
 
-    site: Site
-    session: Session
+    site: ViewSite
+    session: ViewSession
     address: str
     """Of the sender, for counting wrong tokens and for the log."""
     path: Mapping[str, str]
@@ -67,7 +67,7 @@ class Call:
         """A whole number among the parameters.
 
         Raises:
-            Refusal: it is none, or out of bounds.
+            Refusal: it is not one, or out of bounds.
         """
         text = self.query.get(name)
         if text is None:
@@ -83,7 +83,7 @@ class Call:
         return json_response(value, compress=self.gzip)
 
 
-Answer = Callable[[Call], Response]
+Answering = Callable[[ApiCall], Response]
 NOTHING = Refusal(404, "there is nothing of that name")
 
 
@@ -94,7 +94,7 @@ class Route:
     method: str
     path: str
     """Segments in braces are ids, one segment each."""
-    answer: Answer
+    answer: Answering
     role: Role | None = "view"
     """Needed for it; None = nobody is asked."""
     parameters: tuple[str, ...] | None = ()
@@ -103,14 +103,14 @@ class Route:
     """False for what takes no time, so that a login never waits."""
 
 
-def make_app(site: Site, names: Names, routes: Iterable[Route]) -> ASGIApp:
+def make_app(site: ViewSite, names: HostNames, routes: Iterable[Route]) -> ASGIApp:
     """The application, with its guard."""
     slots = Slots()
     by_path: dict[str, list[Route]] = {}
     for route in routes:
         by_path.setdefault(route.path, []).append(route)
     paths = [Path(path, _Endpoint(site, slots, same)) for path, same in by_path.items()]
-    return Guard(Router(paths, redirect_slashes=False, default=_nothing_there), names)
+    return RequestGuard(Router(paths, redirect_slashes=False, default=_nothing_there), names)
 
 
 class Slots:
@@ -147,7 +147,7 @@ class Slots:
 class _Endpoint:
     """Answers all methods of one path. An object, so that Starlette passes ASGI through."""
 
-    def __init__(self, site: Site, slots: Slots, routes: Iterable[Route]) -> None:
+    def __init__(self, site: ViewSite, slots: Slots, routes: Iterable[Route]) -> None:
         self._site = site
         self._slots = slots
         self._routes = {route.method: route for route in routes}
@@ -161,7 +161,7 @@ class _Endpoint:
         session = who(self._site, request)
         if not session.may(route.role):
             raise _not_allowed(session)
-        call = Call(
+        call = ApiCall(
             self._site,
             session,
             address=address_of(request),
@@ -174,14 +174,14 @@ class _Endpoint:
         response = await self._run(route, call)
         await response(scope, receive, send)
 
-    async def _run(self, route: Route, call: Call) -> Response:
+    async def _run(self, route: Route, call: ApiCall) -> Response:
         if not route.needs_slot:
             return await run_in_threadpool(_answer, route, call)
         async with self._slots.one():
             return await run_in_threadpool(_answer, route, call)
 
 
-def _answer(route: Route, call: Call) -> Response:
+def _answer(route: Route, call: ApiCall) -> Response:
     try:
         return route.answer(call)
     except FilterError as error:
@@ -205,7 +205,7 @@ def address_of(request: Request) -> str:
     return request.client.host if request.client else "local"
 
 
-def who(site: Site, request: Request) -> Session:
+def who(site: ViewSite, request: Request) -> ViewSession:
     """Whose request it is: by its token, or else by its cookie.
 
     Raises:
@@ -213,15 +213,15 @@ def who(site: Site, request: Request) -> Session:
     """
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer":
-        return Session(site.keys.of_token(token.strip(), address_of(request)))
+        return ViewSession(site.keys.of_token(token.strip(), address_of(request)))
     for pair in request.headers.get("cookie", "").split(";"):
         name, _, value = pair.strip().partition("=")
         if name == site.cookie:
             return site.keys.open(value)
-    return Session()
+    return ViewSession()
 
 
-def _not_allowed(session: Session) -> Refusal:
+def _not_allowed(session: ViewSession) -> Refusal:
     if session.role is None:
         return Refusal(401, "a token is needed", TOKEN_HINT)
     return Refusal(403, "this needs the role operate", "start `hermes-queue view` with --actions")

@@ -92,13 +92,13 @@ def of_address(host: str, port: int | None) -> Authority | None:
 
 
 @dataclass(frozen=True)
-class Names:
+class HostNames:
     """The names under which this server may be asked."""
 
     listening: frozenset[Authority]
-    """Names of the socket itself, which speaks no TLS."""
+    """HostNames of the socket itself, which speaks no TLS."""
     allowed: frozenset[Authority] = frozenset()
-    """Names that were given by hand, such as that of a proxy in front."""
+    """HostNames that were given by hand, such as that of a proxy in front."""
 
     def schemes(self, authority: Authority) -> tuple[str, ...]:
         """Schemes under which a page of this authority is ours; () = it is not."""
@@ -108,12 +108,19 @@ class Names:
         return ("http",) if Authority(authority.host, port) in self.listening else ()
 
     @classmethod
-    def of(cls, host: str, port: int, allowed: Iterable[Authority] = ()) -> Names:
-        """Of a socket that listens on an address (or a name) and a port; "" for a unix socket.
+    def of(
+        cls, host: str, port: int, allowed: Iterable[Authority] = (), *, name: str = ""
+    ) -> HostNames:
+        """Of a socket that listens on an address and a port; "" for a unix socket.
 
-        An allowed name without a port stands for this port, too, and for those of http and https.
+        Args:
+            host: the address.
+            port: the port, or the one that is forwarded to a unix socket.
+            allowed: further names. One without a port stands for this port, and for those of
+                http and https.
+            name: the name that was given for the address.
         """
-        names = [host] if host else ["localhost", "127.0.0.1"]
+        names = [host, name or host] if host else ["localhost", "127.0.0.1"]
         if host and is_loopback(host):
             names.append("localhost")
         found = {of_address(name, port) for name in names}
@@ -136,10 +143,10 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-class Guard:
+class RequestGuard:
     """The outermost layer: checks each request, and gives each answer its headers."""
 
-    def __init__(self, app: ASGIApp, names: Names) -> None:
+    def __init__(self, app: ASGIApp, names: HostNames) -> None:
         self._app = app
         self._names = names
 
@@ -169,7 +176,12 @@ class Guard:
                 is_page = False
                 await refusal.response()(scope, receive, sending)
         except Exception:
-            logger.exception("%s %s failed", scope["method"], scope["path"][:200])
+            logger.exception(
+                "%s %s failed",
+                scope["method"],
+                scope["path"][:200],
+                extra={"action": "view_request_failed"},
+            )
             if started:
                 raise
             is_page = False
@@ -217,7 +229,7 @@ def check_path(scope: Mapping[str, Any]) -> str:
     return path
 
 
-def check(method: str, path: str, headers: Headers, names: Names) -> None:
+def check(method: str, path: str, headers: Headers, names: HostNames) -> None:
     """Raise Refusal unless this request may come from our page, or from a program."""
     host = _host(headers, names)
     if method not in METHODS:
@@ -228,7 +240,7 @@ def check(method: str, path: str, headers: Headers, names: Names) -> None:
         _check_change(headers)
 
 
-def _host(headers: Headers, names: Names) -> Authority:
+def _host(headers: Headers, names: HostNames) -> Authority:
     sent = headers.get(b"host", [])
     authority = Authority.of(sent[0].decode("latin-1")) if len(sent) == 1 else None
     if authority is None or not names.schemes(authority):
@@ -252,7 +264,7 @@ def _check_fetch_site(method: str, path: str, headers: Headers) -> None:
     raise Refusal(403, "the request comes from another site", "open the page of this server")
 
 
-def _check_origin(headers: Headers, host: Authority, names: Names) -> None:
+def _check_origin(headers: Headers, host: Authority, names: HostNames) -> None:
     sent = headers.get(b"origin", [])
     if not sent:
         return

@@ -29,9 +29,28 @@ CONNECTIONS_MAX = 512
 HEADERS_S = 10.0
 """A request's headers must have come by then."""
 ENDING_S = 2
-"""Requests that still run when the server is told to end have this long."""
+"""Requests that still run when the server ends have this long."""
 KEEP_ALIVE_S = 30
 _BACKLOG = 128
+
+
+def address_of(host: str) -> str:
+    """The address that a host name stands for.
+
+    Raises:
+        ConfigurationError: it is not known.
+    """
+    return str(_resolved(host, 0)[1][0])
+
+
+def _resolved(host: str, port: int) -> tuple[socket.AddressFamily, tuple[Any, ...]]:
+    try:
+        family, _, _, _, address = socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except OSError as error:
+        raise ConfigurationError(f"--host {host}: {error.strerror or error}") from error
+    return family, address
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -40,13 +59,8 @@ def listen(host: str, port: int) -> socket.socket:
     Raises:
         ConfigurationError: the address is not one of this machine, or the port is taken.
     """
-    try:
-        family, _, _, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        bound = socket.socket(family, socket.SOCK_STREAM)
-    except OSError as error:
-        raise ConfigurationError(f"--host {host}: {error.strerror or error}") from error
+    family, address = _resolved(host, port)
+    bound = socket.socket(family, socket.SOCK_STREAM)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
@@ -131,7 +145,7 @@ def is_wildcard(host: str) -> bool:
         return False
 
 
-class Server(uvicorn.Server):
+class PageServer(uvicorn.Server):
     """Ends within two seconds of a signal, and then returns."""
 
     def __init__(self, app: ASGIApp, ending: Callable[[], None] = lambda: None) -> None:

@@ -16,19 +16,19 @@ from hermes_queue.view.present import Decoder
 from hermes_queue.view.tokens import Keys
 
 DECODED_AT_ONCE = 2
-Told = Callable[[str, Any], None]
+Tell = Callable[[str, Any], None]
 """Takes the name of an event and its data; may be called from any thread."""
 
 
 class Live(Protocol):
     """Tells what changes in the deployment."""
 
-    def subscribe(self, tell: Told) -> AbstractContextManager[None]:
+    def subscribe(self, tell: Tell) -> AbstractContextManager[None]:
         """Tell of changes, beginning with the whole overview, until the block ends."""
 
 
 @dataclass
-class Site:
+class ViewSite:
     """All that routes need."""
 
     keys: Keys

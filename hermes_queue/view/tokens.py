@@ -42,7 +42,7 @@ _COOKIE_MAX = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class ViewSession:
     """Who asks."""
 
     role: Role | None = None
@@ -117,7 +117,7 @@ class Keys:
             raise Refusal(401, "the token is not valid", "start `hermes-queue view` to see it")
         return found
 
-    def seal(self, session: Session) -> str:
+    def seal(self, session: ViewSession) -> str:
         """The session as the value of a cookie."""
         if session.role is None:
             raise ValueError("nobody")
@@ -125,17 +125,17 @@ class Keys:
         said = _written(json.dumps([session.role, session.name, until]).encode())
         return f"{said}.{self._signature(session.role, said)}"
 
-    def open(self, cookie: str) -> Session:
+    def open(self, cookie: str) -> ViewSession:
         """The session in a cookie; nobody's if it is forged, too old, or of another token."""
         said, _, signature = cookie.partition(".")
         if len(cookie) > _COOKIE_MAX or not cookie.isascii():
-            return Session()
+            return ViewSession()
         for role in self._tokens:
             if hmac.compare_digest(self._signature(role, said), signature):
                 signed_role, name, until = json.loads(_read(said))
                 if signed_role == role and until > self._clock():
-                    return Session(role, name)
-        return Session()
+                    return ViewSession(role, name)
+        return ViewSession()
 
     def _signature(self, role: Role, said: str) -> str:
         key = hmac.digest(self._tokens[role].encode(), b"hermes-queue view cookie", "sha256")

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from hermes_queue.view.app import Route, make_app
-from hermes_queue.view.guard import Names
-from hermes_queue.view.serving import Server, listen, numeric
-from hermes_queue.view.site import Site
+from hermes_queue.view.guard import HostNames
+from hermes_queue.view.serving import PageServer, listen, numeric
+from hermes_queue.view.site import ViewSite
 
 VIEW_TOKEN = "view-token-of-the-tests-0123456789"
 OPERATE_TOKEN = "operate-token-of-the-tests-0123456789"
@@ -35,12 +35,12 @@ class Said:
 class ViewServer:
     """Serves `site` on a free port until it is closed."""
 
-    def __init__(self, site: Site, routes: Iterable[Route], host: str = "127.0.0.1") -> None:
+    def __init__(self, site: ViewSite, routes: Iterable[Route], host: str = "127.0.0.1") -> None:
         self.site = site
         self.socket = listen(host, 0)
         self.host, self.port = numeric(self.socket)
-        app = make_app(site, Names.of(self.host, self.port), routes)
-        self.server = Server(app, ending=site.stopping.set)
+        app = make_app(site, HostNames.of(self.host, self.port), routes)
+        self.server = PageServer(app, ending=site.stopping.set)
         self._thread = threading.Thread(target=self.server.run, args=([self.socket],))
         self._thread.start()
 

@@ -337,6 +337,7 @@ def test_the_page_names_its_modules_ahead_by_addresses_that_last(server):
         assert said.headers["content-encoding"] == "gzip"
         assert said.headers["content-type"] == "text/javascript; charset=utf-8"
     assert "/static/main.js" not in page
+    assert "later.js" not in page
 
 
 def login(server: ViewServer, token: str, **more: str) -> tuple[int, str]:

@@ -12,7 +12,7 @@ from contextlib import closing
 from hermes_queue.errors import HermesQueueError
 from hermes_queue.view.index.database import Database
 from hermes_queue.view.index.writing import IndexWriter
-from hermes_queue.view.sources.base import RecordSource
+from hermes_queue.view.sources.base import Batch, RecordSource
 
 EVERY_S = 2.0
 """While somebody looks, sources are asked this often."""
@@ -32,7 +32,9 @@ class Indexer:
 
     def __init__(self, database: Database, sources: Sequence[RecordSource]) -> None:
         self._database = database
-        self._sources = sources
+        self._sources = sorted(sources, key=lambda source: source.kind != "redis")
+        """Redis first: what was deleted there is in the archive by then."""
+        self._removed: list[tuple[str, Batch]] = []
         self._looked_at = time.monotonic()
         self._again: set[tuple[str, str]] = set()
         self._wake = threading.Event()
@@ -88,6 +90,9 @@ class Indexer:
                 writer.forget_sources([source.name for source in self._sources])
                 for source in self._sources:
                     self._read(source, writer)
+                # Only now: a group that moves to the archive has its place there first.
+                while self._removed and not self._stopped:
+                    writer.apply(*self._removed.pop())
                 connection.execute("PRAGMA optimize")
             self._problems.pop("", None)
         except sqlite3.DatabaseError as error:
@@ -109,11 +114,14 @@ class Indexer:
         marks = writer.marks(source.name)
         for name, file in [*self._again]:
             if name == source.name:
-                marks.pop(file, None)
+                marks[file] = None
                 self._again.discard((name, file))
         try:
             for batch in source.scan(marks):
-                writer.apply(source.name, batch)
+                if batch.removed:
+                    self._removed.append((source.name, batch))
+                else:
+                    writer.apply(source.name, batch)
                 if self._stopped:
                     return
             self._problems.pop(source.name, None)

@@ -20,16 +20,20 @@ from hermes_queue.view.records.rows import (
     split,
 )
 from hermes_queue.view.records.texts import searchable_text
+from hermes_queue.view.records.values import text
 from hermes_queue.view.sources.base import Batch, Found, Mark
 
 LONE_SCORE, FEW_TURNS = "lone_score", "few_turns"
 """Flags that come of the group: the only sample with a score above 0, and one that got there in a
 third of the others' turns."""
+_SAME_S = 0.002
+"""Records of one id that were made at the same time, to the digits of a summary, are one."""
 _LONE_OTHERS = 3
 _FEW_OF = 3
 _TURNS_MIN = 6
 
 _INSERT = f"INSERT INTO t ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"
+_UPDATE = f"UPDATE t SET {', '.join(f'{column} = ?' for column in COLUMNS)} WHERE n = ?"
 _PLACE = """INSERT INTO places (n, fid, at, length, member) VALUES (?, ?, ?, ?, ?)
 ON CONFLICT (n, fid) DO UPDATE SET
   at = excluded.at, length = excluded.length, member = excluded.member, unseen = 0"""
@@ -87,9 +91,9 @@ class IndexWriter:
 
     def _add(self, fid: int, found: Found, groups: set[str]) -> bool:
         row = _row(found)
-        query = "SELECT n, created, problem, extra, stale FROM t WHERE id = ?"
+        query = "SELECT n, created, problem, partial, extra, stale FROM t WHERE id = ?"
         known = self._run(query, row.id).fetchone()
-        n, changed = self._merged(known, row) if known else (None, True)
+        n, changed = self._merged(known, row, found) if known else (None, True)
         if n is None and changed:
             n = self._insert(row, found)
             if row.grp:
@@ -99,32 +103,48 @@ class IndexWriter:
             self._run(_PLACE, n, fid, place.offset, place.length, place.member)
         return changed
 
-    def _merged(self, known: tuple[Any, ...], row: IndexRow) -> tuple[int | None, bool]:
+    def _merged(
+        self, known: tuple[Any, ...], row: IndexRow, found: Found
+    ) -> tuple[int | None, bool]:
         """(number of the row that holds this record, whether something changed).
 
         The number is None if the record takes the row's place, or is an older one that lost it: a
         purged run begins another life with the same ids.
         """
-        n, created, problem, extra, stale = known
+        n, created, problem, partial, extra, stale = known
         if row.problem is not None:
-            return (n if problem is not None else None), False
-        newer = (row.created or 0.0) > (created or 0.0)
-        if problem is not None or newer:
+            return (n if problem is not None or partial else None), False
+        later_s = (row.created or 0.0) - (created or 0.0)
+        if problem is not None or later_s > _SAME_S:
             self._delete(n)
             return None, True
-        if row.created != created:
+        if later_s < -_SAME_S:
             return None, False
+        if partial and not row.partial:
+            self._complete(n, row, found)
+            return n, True
         if row.extra > extra or row.stale > stale:
             marks = (max(row.extra, extra), max(row.stale, stale), n)
             self._run("UPDATE t SET extra = ?, stale = ? WHERE n = ?", *marks)
         return n, False
 
+    def _complete(self, n: int, row: IndexRow, found: Found) -> None:
+        """Make a row of a summary one of the record; it keeps its number."""
+        query = "SELECT flags FROM t WHERE n = ?"
+        had = split(self._run(query, n).fetchone()[0])
+        row.flags = joined([*split(row.flags), *(f for f in had if f in (LONE_SCORE, FEW_TURNS))])
+        self._run(_UPDATE, *astuple(row), n)
+        self._add_words(n, found)
+
     def _insert(self, row: IndexRow, found: Found) -> int:
         n = int(self._run(_INSERT, *astuple(row)).lastrowid or 0)
+        self._add_words(n, found)
+        return n
+
+    def _add_words(self, n: int, found: Found) -> None:
         words = searchable_text(found.raw or {})
         if words:
             self._run("INSERT INTO words (rowid, text) VALUES (?, ?)", n, words)
-        return n
 
     def _flag(self, group: str) -> None:
         query = "SELECT n, score, turns, flags FROM t WHERE grp = ? AND extra = 0"
@@ -179,10 +199,16 @@ class IndexWriter:
 
 
 def _row(found: Found) -> IndexRow:
-    if found.raw is None:
-        row = damaged_row(found.location, found.problem)
-    else:
+    if found.raw is not None:
         row = row_of(found.raw, found.location)
+    elif found.known is not None:
+        row = row_of(found.known, found.location)
+    else:
+        row = damaged_row(found.location, found.problem)
+    if found.partial:
+        row.partial = 1
+    elif found.raw is None:
+        row.status, row.problem = DAMAGED, text(found.problem) or "unreadable"
     row.bytes = found.bytes
     row.extra, row.stale = int(found.extra), int(found.stale)
     if found.finished is not None:

@@ -78,6 +78,8 @@ class IndexRow:
     """Size of the record as it is stored."""
     problem: str | None = None
     """Why the record cannot be read."""
+    partial: int = 0
+    """1: made of the summary in the stream; the record itself has not been read."""
     created: float | None = None
     finished: float | None = None
 
@@ -114,8 +116,8 @@ def row_of(raw: Mapping[str, Any], location: Location) -> IndexRow:
         stage=text(failure.get("stage"), 64),
         type=text(failure.get("type"), 128),
         attempts=whole(raw.get("attempt")),
-        turns=len(listing(raw.get("turns"))),
-        messages=len(listing(raw.get("messages"))),
+        turns=_length(raw.get("turns")),
+        messages=_length(raw.get("messages")),
         calls_attempted=whole(calls.get("attempted", 0)),
         calls_valid=whole(calls.get("schema_valid", 0)),
         calls_ok=whole(calls.get("ok", 0)),
@@ -163,6 +165,10 @@ def split(column: str | None) -> list[str]:
     return column.strip("\n").split("\n") if column else []
 
 
+def _length(value: object) -> int:
+    return len(value) if isinstance(value, list | tuple | range) else 0
+
+
 def _stage_seconds(value: object) -> dict[str, Any]:
     given = mapping(value)
     found = {f"s_{name}": number(given.get(name)) for name in STAGES}
@@ -196,13 +202,16 @@ def _tools(messages: object) -> Iterator[str]:
 
 
 def _tests_failed(report: Mapping[str, Any]) -> int | None:
-    """Failed tests of a report in SWE-bench's terms: the sum of all `failure` in tests_status."""
+    """The sum of all `failure` in tests_status, as SWE-bench has it, or of the failed names."""
     found = [
         count
         for part in mapping(report.get("tests_status")).values()
         if (count := whole(mapping(part).get("failure"))) is not None
     ]
-    return sum(found) if found else None
+    if found:
+        return sum(found)
+    failed = mapping(mapping(report.get("tests")).get("failed"))
+    return len(listing(failed.get("names"))) + (whole(failed.get("more")) or 0) if failed else None
 
 
 def _patch_bytes(report: Mapping[str, Any]) -> int | None:

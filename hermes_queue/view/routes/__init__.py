@@ -1,4 +1,4 @@
-"""What the API of `docs/view-api.md` answers, in plain functions of a `Call`.
+"""What the API of `docs/view-api.md` answers, in plain functions of a `ApiCall`.
 
 lists.py        trajectories, histograms, runs and groups
 live.py         the deployment as it is now, and dead letters

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.ledger.runs import RunInfo, Runs
-from hermes_queue.view.app import NOTHING, Call, Route
+from hermes_queue.view.app import NOTHING, ApiCall, Route
 from hermes_queue.view.index.filters import described
 from hermes_queue.view.index.index import DEFAULT_SORT, LIMIT_MAX
 
@@ -20,13 +20,13 @@ RUNS_MAX = 500
 _LIST = ("q", "sort", "after", "upto", "limit")
 
 
-def upto_of(call: Call) -> int | None:
+def upto_of(call: ApiCall) -> int | None:
     """The row that pins a list; None = all that there are."""
     found = call.number("upto", -1, most=UPTO_MAX)
     return None if found < 0 else found
 
 
-def listed(call: Call) -> dict[str, Any]:
+def listed(call: ApiCall) -> dict[str, Any]:
     """The parameters of a list, as the index takes them."""
     return {
         "sort": call.query.get("sort") or DEFAULT_SORT,
@@ -36,7 +36,7 @@ def listed(call: Call) -> dict[str, Any]:
     }
 
 
-def trajectories(call: Call) -> Response:
+def trajectories(call: ApiCall) -> Response:
     """A page of trajectories."""
     index = call.site.index
     index.touch()
@@ -54,7 +54,7 @@ def trajectories(call: Call) -> Response:
     )
 
 
-def histogram(call: Call) -> Response:
+def histogram(call: ApiCall) -> Response:
     """How many trajectories have which score, number of turns, ..."""
     found = call.site.index.histogram(
         call.query.get("q", ""), call.query.get("of", "score"), upto=upto_of(call)
@@ -62,7 +62,7 @@ def histogram(call: Call) -> Response:
     return call.json(found)
 
 
-def groups(call: Call) -> Response:
+def groups(call: ApiCall) -> Response:
     """A page of groups."""
     index = call.site.index
     index.touch()
@@ -78,7 +78,7 @@ def groups(call: Call) -> Response:
     )
 
 
-def group(call: Call) -> Response:
+def group(call: ApiCall) -> Response:
     """All samples of a group."""
     found = call.site.index.group(call.path["id"])
     if found is None:
@@ -86,7 +86,7 @@ def group(call: Call) -> Response:
     return call.json(found)
 
 
-def runs(call: Call) -> Response:
+def runs(call: ApiCall) -> Response:
     """All runs, of the index and of Redis."""
     index = call.site.index
     index.touch()
@@ -96,7 +96,7 @@ def runs(call: Call) -> Response:
     return call.json({"runs": [*new, *found], "indexing": index.indexing})
 
 
-def run(call: Call) -> Response:
+def run(call: ApiCall) -> Response:
     """One run."""
     name = call.path["id"]
     facts = _of_ledger(call, name)
@@ -112,12 +112,12 @@ def run(call: Call) -> Response:
     return call.json({**found, "ledger": ledger})
 
 
-def fields(call: Call) -> Response:
+def fields(call: ApiCall) -> Response:
     """The words of the filter language."""
     return call.json({"fields": [{"name": name, "help": said} for name, said in described()]})
 
 
-def _of_ledger(call: Call, name: str | None = None) -> list[RunInfo]:
+def _of_ledger(call: ApiCall, name: str | None = None) -> list[RunInfo]:
     """What Redis says of a run, or of all; nothing where Redis is no source."""
     if call.site.ledger is None:
         return []

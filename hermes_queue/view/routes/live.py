@@ -15,8 +15,8 @@ from hermes_queue.ledger.dead import DeadLetters, Letter, LetterFilter
 from hermes_queue.ledger.ledger import Ledger
 from hermes_queue.view import present
 from hermes_queue.view.answers import Refusal, to_json
-from hermes_queue.view.app import NOTHING, Call, Route
-from hermes_queue.view.site import Live, Site
+from hermes_queue.view.app import NOTHING, ApiCall, Route
+from hermes_queue.view.site import Live, ViewSite
 
 STREAMS_MAX = 64
 COMMENT_S = 15.0
@@ -29,14 +29,14 @@ _LONG = ("job", "log", "died", "reason")
 _TERM = re.compile(r"(run|env|cause):(\S+)")
 
 
-def overview(call: Call) -> Response:
+def overview(call: ApiCall) -> Response:
     """The whole deployment."""
     if call.site.overview is None:
         raise _no_redis()
     return call.json(call.site.overview())
 
 
-def events(call: Call) -> Response:
+def events(call: ApiCall) -> Response:
     """The stream of changes, until the reader leaves or the server ends."""
     if call.site.live is None:
         raise _no_redis()
@@ -45,7 +45,7 @@ def events(call: Call) -> Response:
     return StreamingResponse(_told(call.site, call.site.live), media_type="text/event-stream")
 
 
-def dead(call: Call) -> Response:
+def dead(call: ApiCall) -> Response:
     """Dead letters that match, newest first."""
     selection = _selection(call.query.get("q", ""))
     found = list(itertools.islice(DeadLetters(_ledger(call)).find(selection), _LETTERS_READ))
@@ -53,7 +53,7 @@ def dead(call: Call) -> Response:
     return call.json({"letters": newest, "count": len(found)})
 
 
-def letter(call: Call) -> Response:
+def letter(call: ApiCall) -> Response:
     """One dead letter, with its log."""
     try:
         found = DeadLetters(_ledger(call)).get(call.path["id"])
@@ -67,7 +67,7 @@ def _no_redis() -> Refusal:
     return Refusal(404, "Redis is not among the sources", "start without --no-redis")
 
 
-def _ledger(call: Call) -> Ledger:
+def _ledger(call: ApiCall) -> Ledger:
     if call.site.ledger is None:
         raise _no_redis()
     return call.site.ledger
@@ -92,8 +92,8 @@ def _summary(found: Letter) -> dict[str, Any]:
     return {**short, "id": found.id, "age_s": found.age_s, "reason": reason}
 
 
-async def _told(site: Site, live: Live) -> AsyncIterator[bytes]:
-    """What is told as text, with a comment now and then, so that a dead link is found."""
+async def _told(site: ViewSite, live: Live) -> AsyncIterator[bytes]:
+    """The events as text, with a comment now and then, so that a dead link is found."""
     waiting: asyncio.Queue[tuple[str, Any]] = asyncio.Queue()
     loop = asyncio.get_running_loop()
 

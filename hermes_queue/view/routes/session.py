@@ -5,15 +5,15 @@ from __future__ import annotations
 from starlette.responses import Response
 
 from hermes_queue.view.answers import Refusal
-from hermes_queue.view.app import NOTHING, Call, Route
-from hermes_queue.view.tokens import NAME_MAX, SESSION_S, TOKEN_MAX, Session
+from hermes_queue.view.app import NOTHING, ApiCall, Route
+from hermes_queue.view.tokens import NAME_MAX, SESSION_S, TOKEN_MAX, ViewSession
 
 PAGES = frozenset({"", "all", "run", "group", "t", "dead", "review"})
 """First segments of addresses of the page, which reads the rest itself."""
 FOREVER = "public, max-age=31536000, immutable"
 
 
-def session(call: Call) -> Response:
+def session(call: ApiCall) -> Response:
     """What the page may know before and after a login."""
     site, known = call.site, call.session.role is not None
     return call.json(
@@ -30,7 +30,7 @@ def session(call: Call) -> Response:
     )
 
 
-def login(call: Call) -> Response:
+def login(call: ApiCall) -> Response:
     """Exchange a token for the cookie."""
     token, name = call.body.get("token"), call.body.get("name", "")
     if not isinstance(token, str) or len(token) > TOKEN_MAX:
@@ -38,15 +38,15 @@ def login(call: Call) -> Response:
     if not isinstance(name, str) or len(name) > NAME_MAX or not name.isprintable():
         raise Refusal(400, f"name is at most {NAME_MAX} printable characters")
     role = call.site.keys.of_token(token, call.address)
-    return _with_cookie(call, call.site.keys.seal(Session(role, name.strip())), SESSION_S)
+    return _with_cookie(call, call.site.keys.seal(ViewSession(role, name.strip())), SESSION_S)
 
 
-def logout(call: Call) -> Response:
+def logout(call: ApiCall) -> Response:
     """Take the cookie away."""
     return _with_cookie(call, "", 0)
 
 
-def _with_cookie(call: Call, value: str, age_s: int) -> Response:
+def _with_cookie(call: ApiCall, value: str, age_s: int) -> Response:
     response = Response(status_code=204)
     response.set_cookie(
         call.site.cookie,
@@ -60,7 +60,7 @@ def _with_cookie(call: Call, value: str, age_s: int) -> Response:
     return response
 
 
-def page(call: Call) -> Response:
+def page(call: ApiCall) -> Response:
     """The page, which asks for everything else."""
     first = call.path["rest"].partition("/")[0]
     if first in ("api", "static"):
@@ -69,7 +69,7 @@ def page(call: Call) -> Response:
     return call.site.assets.page.response(compress=call.gzip, cache="no-cache", status=status)
 
 
-def static(call: Call) -> Response:
+def static(call: ApiCall) -> Response:
     """One file of the page."""
     asset = call.site.assets.get(call.path["digest"], call.path["name"])
     if asset is None:

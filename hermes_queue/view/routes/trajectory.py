@@ -9,7 +9,7 @@ from starlette.responses import Response, StreamingResponse
 
 from hermes_queue.view import present
 from hermes_queue.view.answers import Refusal, to_json
-from hermes_queue.view.app import NOTHING, Call, Route
+from hermes_queue.view.app import NOTHING, ApiCall, Route
 from hermes_queue.view.index.index import DEFAULT_SORT
 from hermes_queue.view.present.conversation import all_messages
 from hermes_queue.view.present.tokens import ids_of
@@ -18,7 +18,7 @@ from hermes_queue.view.routes.lists import upto_of
 _NUMBER_MAX = 1 << 31
 
 
-def trajectory(call: Call) -> Response:
+def trajectory(call: ApiCall) -> Response:
     """The head of a trajectory, and its first messages."""
     name = call.path["id"]
     row = call.site.index.row(name)
@@ -41,12 +41,12 @@ def trajectory(call: Call) -> Response:
     )
 
 
-def messages(call: Call) -> Response:
+def messages(call: ApiCall) -> Response:
     """The messages from one number on."""
     return call.json(_messages(record(call), call.number("from", 0, most=_NUMBER_MAX)))
 
 
-def message(call: Call) -> Response:
+def message(call: ApiCall) -> Response:
     """One message, whole."""
     found = present.message(record(call), number(call, "number"))
     if found is None:
@@ -54,17 +54,17 @@ def message(call: Call) -> Response:
     return call.json(found)
 
 
-def patch(call: Call) -> Response:
+def patch(call: ApiCall) -> Response:
     """The patch, by file."""
     return call.json(present.patch(record(call)))
 
 
-def verifier(call: Call) -> Response:
+def verifier(call: ApiCall) -> Response:
     """What the verifier says."""
     return call.json(present.verifier(record(call)))
 
 
-def tokens(call: Call) -> Response:
+def tokens(call: ApiCall) -> Response:
     """A sequence as octets."""
     octets = present.tokens(record(call), number(call, "number"))
     if octets is None:
@@ -73,7 +73,7 @@ def tokens(call: Call) -> Response:
     return Response(octets, headers=headers, media_type="application/octet-stream")
 
 
-def token_turns(call: Call) -> Response:
+def token_turns(call: ApiCall) -> Response:
     """Which tokens of a sequence which turn sampled."""
     raw, k = record(call), number(call, "number")
     if present.tokens(raw, k) is None:
@@ -81,7 +81,7 @@ def token_turns(call: Call) -> Response:
     return call.json({"turns": present.sequence_turns(raw, k)})
 
 
-def token_text(call: Call) -> Response:
+def token_text(call: ApiCall) -> Response:
     """A sequence as text, in pieces of one or more ids."""
     if call.site.tokenizer is None:
         raise Refusal(404, "there is no tokenizer", "start `hermes-queue view` with --tokenizer")
@@ -94,14 +94,14 @@ def token_text(call: Call) -> Response:
     return call.json({"pieces": call.site.tokenizer.pieces(ids)})
 
 
-def as_file(call: Call) -> Response:
+def as_file(call: ApiCall) -> Response:
     """The record as JSON, to be saved: never to be looked at in a browser's window."""
     name = "".join(c if c.isascii() and c.isalnum() else "-" for c in call.path["id"])[-80:]
     headers = {"Content-Disposition": f'attachment; filename="{name}.json"'}
     return StreamingResponse(_members(record(call)), headers=headers, media_type="application/json")
 
 
-def record(call: Call) -> Mapping[str, Any]:
+def record(call: ApiCall) -> Mapping[str, Any]:
     """The record of a request; as many at a time as the memory is meant for."""
     with call.site.decoding:
         found = call.site.index.read(call.path["id"])
@@ -110,7 +110,7 @@ def record(call: Call) -> Mapping[str, Any]:
     return found
 
 
-def number(call: Call, name: str) -> int:
+def number(call: ApiCall, name: str) -> int:
     """A number in the path; raises Refusal: nothing has it."""
     text = call.path[name]
     if not (text.isascii() and text.isdigit() and len(text) < 10):
@@ -118,7 +118,7 @@ def number(call: Call, name: str) -> int:
     return int(text)
 
 
-def _neighbours(call: Call, name: str) -> dict[str, Any] | None:
+def _neighbours(call: ApiCall, name: str) -> dict[str, Any] | None:
     if "q" not in call.query:
         return None
     sort = call.query.get("sort") or DEFAULT_SORT

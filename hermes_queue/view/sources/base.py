@@ -33,6 +33,10 @@ class Found:
     extra: bool = False
     """Whether it is a sample outside its group."""
     stale: bool = False
+    known: Mapping[str, Any] | None = None
+    """Fields of the record that the source knows without it."""
+    partial: bool = False
+    """Whether `known` is enough for a row, until the record itself is read."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,11 +14,10 @@ from hermes_queue.errors import ConfigurationError
 from hermes_queue.view.records.location import Location
 from hermes_queue.view.records.raw import MAX_RECORD_BYTES, UnreadableRecord, decode_json
 from hermes_queue.view.sources.base import Batch, Found, Mark, RecordGone
+from hermes_queue.view.sources.resuming import mark_at, resumed
 
 _BATCH_BYTES = 4 << 20
 _BATCH_LINES = 64
-_BEFORE_BYTES = 64
-"""Octets before the mark that are compared, to notice a file that was written anew."""
 
 
 class JsonlSource:
@@ -80,11 +79,11 @@ class JsonlSource:
             os.close(fd)
 
     def _scan(self, fd: int, mark: Mark | None) -> Iterator[Batch]:
-        start = _resumed(fd, mark)
+        start = resumed(fd, mark)
         begins = start is None
         at = start or 0
         if begins:
-            yield Batch(self.title, mark=_mark(fd, 0), begins=True)
+            yield Batch(self.title, mark=mark_at(fd, 0), begins=True)
         found: list[Found] = []
         begun, size = at, os.fstat(fd).st_size
         for offset, line, length in _lines(fd, at, size):
@@ -94,10 +93,10 @@ class JsonlSource:
             elif line.strip(b" \t\r\n\0"):
                 found.append(self._found(offset, line))
             if at - begun > _BATCH_BYTES or len(found) >= _BATCH_LINES:
-                yield Batch(self.title, found, _mark(fd, at))
+                yield Batch(self.title, found, mark_at(fd, at))
                 found, begun = [], at
         if found or at > begun or begins:
-            yield Batch(self.title, found, _mark(fd, at), ends=True)
+            yield Batch(self.title, found, mark_at(fd, at), ends=True)
 
     def _found(self, offset: int, line: bytes) -> Found:
         try:
@@ -111,26 +110,6 @@ class JsonlSource:
 
     def _location(self, offset: int, length: int) -> Location:
         return Location(self.name, self.title, offset, length)
-
-
-def _resumed(fd: int, mark: Mark | None) -> int | None:
-    """The offset up to which the file has been read; None if it is another one by now."""
-    if mark is None:
-        return None
-    try:
-        offset, before = int(mark["offset"]), str(mark["before"])
-    except (KeyError, TypeError, ValueError):
-        return None
-    return offset if offset >= 0 and _before(fd, offset) == before else None
-
-
-def _mark(fd: int, offset: int) -> Mark:
-    return {"offset": offset, "before": _before(fd, offset)}
-
-
-def _before(fd: int, offset: int) -> str:
-    start = max(0, offset - _BEFORE_BYTES)
-    return os.pread(fd, offset - start, start).hex()
 
 
 def _lines(fd: int, start: int, size: int) -> Iterator[tuple[int, bytes | None, int]]:
