@@ -97,8 +97,9 @@ def test_a_run_shows_the_numbers_and_rows_of_the_api(viewed):
         shown = viewed.texts(f".rows .state.{kind} [aria-hidden]")
         assert set(shown) == {sign}
     run = viewed.api(f"/api/runs/{RUN}")
-    viewed.says(f"{run['scored']}")
-    viewed.says(f"mean score {run['mean']:.2f}".replace(" 0.", " ."))
+    facts = dict(zip(viewed.texts(".facts dt"), viewed.texts(".facts dd"), strict=True))
+    assert facts["mean score"] == f"{run['mean']:.2f}".removeprefix("0")
+    assert (facts["scored"], facts["failed"]) == (str(run["scored"]), str(run["failed"]))
     viewed.keep("run")
 
 

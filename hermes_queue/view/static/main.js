@@ -235,7 +235,7 @@ function App() {
   const [fault, clear] = useErrorBoundary((problem) => console.error(problem));
   const ask = () => opened().then((found) => {
     setSession(found);
-    setError(null);
+    if (found.role) setError(null);
     follow(Boolean(found.role && found.live));
   }, setError);
   useEffect(() => {
