@@ -109,7 +109,7 @@ class Viewed:
         def met() -> T | None:
             try:
                 return condition()
-            except (JavascriptException, WebDriverException):
+            except (JavascriptException, WebDriverException, IndexError):
                 return None
 
         return wait_until(what, met, timeout_s=timeout_s)
