@@ -28,8 +28,8 @@ _TYPES = {
     ".html": "text/html; charset=utf-8",
 }
 """Files with other endings (licences, notes) are not served."""
-_SCRIPT = re.compile(r'<script type="module" src="/static/([\w./-]+)"')
-_IMPORT = re.compile(r'(?:^|;)\s*import\b(?:[^"\'();]*\bfrom)?\s*"(\.{1,2}/[^"]+)"', re.MULTILINE)
+_ENTRY = re.compile(r'<script type="module" src="/static/\w+/([\w./-]+)"')
+_IMPORT = re.compile(r"""(?m)^(?:import|export|\}) ?[^'"()]*['"](\.[\w./-]+)['"]""")
 _REFERENCE = re.compile(r'(?<=")/static/(?=[\w./-]+")')
 
 
@@ -87,31 +87,31 @@ class Assets:
         return f"/static/{self.digest}/{name}"
 
     def _page(self, text: str, found: dict[str, bytes]) -> str:
-        """The page with the digest in its references, and the modules of its script named ahead.
+        """The page with the digest in its references, and naming all modules that it begins with.
 
-        Modules that are imported later, `import("./x.js")`, are not: most visits need few of them.
+        Those that are imported later, by `import()`, are left to the page.
         """
-        scripts = [name for name in _SCRIPT.findall(text) if name in found]
         text = _REFERENCE.sub(f"/static/{self.digest}/", text)
         missing = [
             f'<link rel="modulepreload" href="{self.address(name)}">'
-            for name in imported(found, scripts)
+            for name in _needed(found, _ENTRY.findall(text))
             if f'"{self.address(name)}"' not in text
         ]
         return text.replace("</head>", "\n".join([*missing, "</head>"]), 1)
 
 
-def imported(found: Mapping[str, bytes], scripts: Iterable[str]) -> list[str]:
-    """The modules that `scripts` and their imports name in `import ... from`, sorted."""
-    known, waiting = set(scripts), list(scripts)
+def _needed(found: Mapping[str, bytes], entries: Iterable[str]) -> list[str]:
+    """Modules that these ones import, directly or not, themselves left out."""
+    names: list[str] = []
+    waiting = list(entries)
     while waiting:
-        name = waiting.pop()
-        for reference in _IMPORT.findall(found[name].decode()):
-            target = posixpath.normpath(posixpath.join(posixpath.dirname(name), reference))
-            if target in found and target not in known:
-                known.add(target)
+        name = waiting.pop(0)
+        for match in _IMPORT.findall(found.get(name, b"").decode()):
+            target = posixpath.normpath(posixpath.join(posixpath.dirname(name), match))
+            if target in found and target not in names:
+                names.append(target)
                 waiting.append(target)
-    return sorted(known - set(scripts))
+    return names
 
 
 def _asset(content: bytes, suffix: str) -> Asset:

@@ -24,11 +24,11 @@ from hermes_queue.ledger.fleet.tally import Lately
 from hermes_queue.ledger.ledger import Ledger
 from hermes_queue.ledger.runs import RunInfo
 from hermes_queue.results.consumers import ConsumerGroup
-from hermes_queue.view.app import Call, Route
+from hermes_queue.view.app import ApiCall, Route
 from hermes_queue.view.assets import Assets
 from hermes_queue.view.index.index import Index
 from hermes_queue.view.routes import every_route
-from hermes_queue.view.site import Site, Told
+from hermes_queue.view.site import Tell, ViewSite
 from hermes_queue.view.sources.jsonl import JsonlSource
 from hermes_queue.view.tokens import Keys
 
@@ -115,10 +115,10 @@ class Deployment:
 
     def __init__(self) -> None:
         self.seen = overview(time.time())
-        self._tellers: list[Told] = []
+        self._tellers: list[Tell] = []
 
     @contextmanager
-    def subscribe(self, tell: Told) -> Iterator[None]:
+    def subscribe(self, tell: Tell) -> Iterator[None]:
         """Tell of changes until the block ends."""
         self._tellers.append(tell)
         tell("overview", self.seen)
@@ -146,7 +146,7 @@ class Unserved:
         self.acted: list[tuple[str, dict[str, Any]]] = []
         self.reviews: list[dict[str, Any]] = []
 
-    def act(self, call: Call) -> Response:
+    def act(self, call: ApiCall) -> Response:
         name, body = call.path["name"], dict(call.body)
         trial = bool(body.pop("dry_run", False))
         if not trial:
@@ -154,10 +154,10 @@ class Unserved:
         command = f"hermes-queue {name.replace('_', ' ')} {RUN}"
         return call.json({"met": 2, "done": 0 if trial else 2, "command": command})
 
-    def given(self, call: Call) -> Response:
+    def given(self, call: ApiCall) -> Response:
         return call.json({"reviews": self.reviews})
 
-    def label(self, call: Call) -> Response:
+    def label(self, call: ApiCall) -> Response:
         self.reviews.append(dict(call.body))
         self._index.set_reviews({call.body["trajectory_id"]: call.body["label"]})
         return Response(status_code=204)
@@ -169,7 +169,7 @@ class Unserved:
             if (method, path) not in known:
                 yield Route(method, path, answer, role=role, parameters=("q",))
 
-    def _table(self) -> Iterator[tuple[str, str, Callable[[Call], Response], Any]]:
+    def _table(self) -> Iterator[tuple[str, str, Callable[[ApiCall], Response], Any]]:
         yield "POST", "/api/actions/{name}", self.act, "operate"
         yield "GET", "/api/reviews", self.given, "view"
         yield "POST", "/api/reviews", self.label, "view"
@@ -189,7 +189,7 @@ class ViewedPages:
         self.index.refresh()
         self.deployment = Deployment()
         self.unserved = Unserved(self.index)
-        site = Site(
+        site = ViewSite(
             keys=Keys({"view": VIEW_TOKEN, "operate": OPERATE_TOKEN}),
             cookie="hq_view",
             deployment="hq:",

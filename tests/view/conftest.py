@@ -5,6 +5,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from records import make_job, make_record
@@ -122,3 +123,39 @@ def server(assets: Assets, index: Index) -> Iterator[ViewServer]:
     made = ViewServer(site, OWN)
     yield made
     made.close()
+
+
+# --- a real browser, for prove_*.py --------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Any]]:
+    """A file with the records of `view_records`, and these, oldest first."""
+    from view_records import write_records
+
+    path: Path = tmp_path_factory.mktemp("records") / "out.jsonl"
+    return path, write_records(path)
+
+
+@pytest.fixture(scope="session")
+def records(written: tuple[Path, list[Any]]) -> list[Any]:
+    return written[1]
+
+
+@pytest.fixture(scope="session")
+def viewed(
+    written: tuple[Path, list[Any]], redis_binary: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Any]:
+    """A browser at a viewer of these records."""
+    from view_fixture import ViewedPages
+    from viewed import Viewed
+
+    pages = ViewedPages(written[0], tmp_path_factory.mktemp("viewed"), redis_binary)
+    try:
+        browser = Viewed(pages, tmp_path_factory.mktemp("profile"))
+        try:
+            yield browser
+        finally:
+            browser.close()
+    finally:
+        pages.close()

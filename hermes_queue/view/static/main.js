@@ -203,7 +203,7 @@ function Shown({ path, session }) {
     document.querySelector("main h1")?.focus({ preventScroll: true });
     scrollTo(0, 0);
   }, [path, page.name]);
-  if (page.name !== name) return html`<main><${Waiting} /></main>`;
+  if (page.name !== name) return html`<main id="main"><${Waiting} /></main>`;
   return html`<${page.Page} key=${path} session=${session} ids=${idsOf(path)} />`;
 }
 
@@ -216,8 +216,8 @@ function idsOf(path) {
   }
 }
 
-const Missing = () => html`<main><h1 tabindex="-1">No such page</h1><p><a href="/">All runs</a></p></main>`;
-const Broken = () => html`<main><h1 tabindex="-1">The page could not be loaded</h1>
+const Missing = () => html`<main id="main"><h1 tabindex="-1">No such page</h1><p><a href="/">All runs</a></p></main>`;
+const Broken = () => html`<main id="main"><h1 tabindex="-1">The page could not be loaded</h1>
   <p>Does the server still run? <button onClick=${() => location.reload()}>Load again</button></p></main>`;
 
 /** Who we are, with the component that shows buttons: nothing for those who may only look. */
@@ -235,7 +235,7 @@ function App() {
   const [fault, clear] = useErrorBoundary((problem) => console.error(problem));
   const ask = () => opened().then((found) => {
     setSession(found);
-    setError(null);
+    if (found.role) setError(null);
     follow(Boolean(found.role && found.live));
   }, setError);
   useEffect(() => {
@@ -247,7 +247,7 @@ function App() {
   if (!session.role) return html`<${Login} done=${ask} error=${error} />`;
   return html`<a class="skip" href="#main" onClick=${skip}>To the content</a>
     <${Header} session=${session} path=${path} help=${() => setHelp(true)} />
-    ${fault ? html`<main><${Problem} error=${new ApiError(0, { error: "This page cannot show what it got.", hint: String(fault) })} /></main>`
+    ${fault ? html`<main id="main"><h1 tabindex="-1">Something went wrong</h1><${Problem} error=${new ApiError(0, { error: "This page cannot show what it got.", hint: String(fault) })} /></main>`
       : html`<${Shown} path=${path} session=${session} />`}
     ${help && html`<${Help} close=${() => setHelp(false)} />`}`;
 }

@@ -177,7 +177,7 @@ export const Problem = ({ error }) =>
   html`<div class="problem" role="alert"><b><span aria-hidden="true">! </span>${error.message}</b> ${error.hint || ""}</div>`;
 
 /** Something is awaited. */
-export const Waiting = () => html`<p class="quiet" role="status">…</p>`;
+export const Waiting = () => html`<p class="quiet waiting" role="status">…</p>`;
 
 /** A command line to copy (key c). @param {{line: string}} props */
 export const Command = ({ line }) => html`<span class="command"><code>$ ${line}</code>

@@ -128,10 +128,10 @@ export function Table({ rows, open = {}, sort = "", run = false, plain = false, 
     <tbody>${rows.map((row) => html`<${Row} key=${row.id} row=${row} columns=${columns} open=${open} run=${run} />`)}</tbody></table></div>`;
 }
 
-/** Where one is in the list. @param {{found: any, after: string[]}} props */
-function Pages({ found, after }) {
+/** Where one is in the list. @param {{found: any, after: string[], label: string}} props */
+function Pages({ found, after, label }) {
   const pinned = { upto: found.upto };
-  return html`<nav class="pages" aria-label="pages of the list">
+  return html`<nav class="pages" aria-label=${label}>
     <span aria-live="polite">${count(found.count)} trajector${found.count === 1 ? "y" : "ies"}${found.indexing ? html` <span class="quiet">(still reading older ones)</span>` : ""}</span>
     ${after.length > 0 && html`<a href=${link({ after: null })}>« first</a> <a rel="prev" href=${link({ after: after.slice(0, -1) })}>‹ previous</a>`}
     <span class="quiet">page ${after.length + 1}</span>
@@ -174,7 +174,7 @@ export function Trajectories({ scope = "", extra = "" }) {
       right=${html`${data && html`<${Pill} q=${q} found=${data} />`}<${Chooser} ...${columns} />`} />
     ${error && error.status !== 400 && html`<${Problem} error=${error} />`}
     ${!data && !error && html`<${Waiting} />`}
-    ${data && html`<${Pages} found=${data} after=${after} /><${Table} rows=${data.rows} open=${open} sort=${sort || "-created"} run=${!scope} columns=${columns.shown} caption="trajectories" />
+    ${data && html`<${Pages} found=${data} after=${after} label="pages of the list" /><${Table} rows=${data.rows} open=${open} sort=${sort || "-created"} run=${!scope} columns=${columns.shown} caption="trajectories" />
       ${!data.rows.length && html`<p class="empty">No trajectory meets this. ${data.indexing ? "Older ones are still being read." : ""}</p>`}
-      ${data.rows.length > 40 && html`<${Pages} found=${data} after=${after} />`}`}`;
+      ${data.rows.length > 40 && html`<${Pages} found=${data} after=${after} label="pages of the list, below it" />`}`}`;
 }

@@ -6,6 +6,8 @@ const HEAD_LINES = 20;
 const FOLD_FROM = 48;
 /** A line longer than this is wrapped, and has no number: browsers lay it out slowly otherwise. */
 const LONGEST_LINE = 2000;
+/** What has longer lines may have to be scrolled, also by keys. */
+const NARROWEST = 40;
 const SYSTEM_OPEN_BYTES = 600;
 
 export const KINDS = [["reasoning", "reasoning"], ["calls", "calls"], ["outputs", "outputs"], ["errors", "errors"]];
@@ -19,9 +21,13 @@ function lineStarts(text) {
   return starts;
 }
 
-/** One block with line numbers beside it: one node for all of them. @param {{of: any, first: number, lines: number, wrap: boolean}} props */
-const Block = ({ of, first, lines, wrap }) => html`<div class=${wrap ? "lines wrap" : "lines"}>
-  ${!wrap && html`<pre class="gutter" aria-hidden="true">${Array.from({ length: lines }, (_, at) => first + at).join("\n")}</pre>`}<pre class="text"><${Marked} of=${of} /></pre></div>`;
+/** One block with line numbers beside it: one node for all of them. @param {{of: any, first: number, lines: number, widest: number}} props */
+function Block({ of, first, lines, widest }) {
+  const wrap = widest > LONGEST_LINE;
+  const scrolls = widest > NARROWEST ? { tabindex: 0, role: "group", "aria-label": "text" } : {};
+  return html`<div class=${wrap ? "lines wrap" : "lines"}>
+  ${!wrap && html`<pre class="gutter" aria-hidden="true">${Array.from({ length: lines }, (_, at) => first + at).join("\n")}</pre>`}<pre class="text" ...${scrolls}><${Marked} of=${of} /></pre></div>`;
+}
 
 /** A long text: its first and last lines, and the rest, which also a find in the page opens. @param {{of: any}} props */
 export function Lines({ of }) {
@@ -29,13 +35,13 @@ export function Lines({ of }) {
   const starts = useMemo(() => lineStarts(text.text), [text.text]);
   const [open, set] = useState(false);
   const total = starts.length;
-  const wrap = useMemo(() => longest(starts, text.text.length) > LONGEST_LINE, [text.text]);
-  if (total <= FOLD_FROM || wrap) return html`<${Block} of=${text} first=${1} lines=${total} wrap=${wrap} />`;
+  const widest = useMemo(() => longest(starts, text.text.length), [text.text]);
+  if (total <= FOLD_FROM || widest > LONGEST_LINE) return html`<${Block} of=${text} first=${1} lines=${total} widest=${widest} />`;
   const [from, to] = [starts[HEAD_LINES], starts[total - HEAD_LINES]];
-  return html`<${Block} of=${part(text, 0, from)} first=${1} lines=${HEAD_LINES} wrap=${false} />
+  return html`<${Block} of=${part(text, 0, from)} first=${1} lines=${HEAD_LINES} widest=${widest} />
     <button class="more" aria-expanded=${open} onClick=${() => set(!open)}>${open ? "fold" : "show"} ${total - 2 * HEAD_LINES} lines</button>
-    <${Hidden} open=${open} found=${() => set(true)}><${Block} of=${part(text, from, to)} first=${HEAD_LINES + 1} lines=${total - 2 * HEAD_LINES} wrap=${false} /></${Hidden}>
-    <${Block} of=${part(text, to, text.text.length)} first=${total - HEAD_LINES + 1} lines=${HEAD_LINES} wrap=${false} />`;
+    <${Hidden} open=${open} found=${() => set(true)}><${Block} of=${part(text, from, to)} first=${HEAD_LINES + 1} lines=${total - 2 * HEAD_LINES} widest=${widest} /></${Hidden}>
+    <${Block} of=${part(text, to, text.text.length)} first=${total - HEAD_LINES + 1} lines=${HEAD_LINES} widest=${widest} />`;
 }
 
 /** @param {number[]} starts @param {number} length */

@@ -144,7 +144,7 @@ function title(block, sequence, at) {
 }
 
 /** With the browser's highlights one text node; else neighbours of a colour share a span. */
-const Block = ({ block, text, sequence, at, colours }) => html`<section class="strip-block"><h3>${title(block, sequence, at)}</h3>
+const Block = ({ block, text, sequence, at, colours }) => html`<section class="strip-block"><h2>${title(block, sequence, at)}</h2>
   <pre data-block=${at}>${drawable() ? text.text : colours.map(([name, from, to]) => html`<span class=${name}>${text.text.slice(text.starts[from - block.from], text.starts[to - block.from])}</span>`)}</pre></section>`;
 
 /** What is known of one token. */
