@@ -130,7 +130,13 @@ def test_from_the_first_page_to_a_token_and_back_without_a_mouse(viewed):
     viewed.press(Keys.ENTER)
     viewed.wait("the trajectory", lambda: row in viewed.texts("h1")[0])
     viewed.wait("its messages", lambda: viewed.all("article.message"))
-    for key, tab in (("2", "patch"), ("3", "verifier"), ("5", "attempts"), ("6", "record"), ("4", "tokens")):
+    for key, tab in (
+        ("2", "patch"),
+        ("3", "verifier"),
+        ("5", "attempts"),
+        ("6", "record"),
+        ("4", "tokens"),
+    ):
         viewed.press(key)
         viewed.wait(tab, lambda tab=tab: f"tab={tab}" in viewed.address)
     viewed.wait("the strip", lambda: viewed.all(".strip-block"))
@@ -184,7 +190,10 @@ def test_a_new_page_begins_at_its_heading(viewed):
 def test_links_are_copied_with_all_that_is_shown(viewed):
     viewed.driver.execute_cdp_cmd(
         "Browser.grantPermissions",
-        {"origin": viewed.pages.address, "permissions": ["clipboardReadWrite", "clipboardSanitizedWrite"]},
+        {
+            "origin": viewed.pages.address,
+            "permissions": ["clipboardReadWrite", "clipboardSanitizedWrite"],
+        },
     )
     viewed.open("/all", q="score:1")
     viewed.press("y")

@@ -22,7 +22,9 @@ def check(viewed: Viewed) -> None:
     assert viewed.run("return window.ran === undefined;")
     assert {url.startswith(viewed.pages.address) for url in viewed.requests()} == {True}
     assert viewed.breaches == []
-    strange = "main script, main iframe, main img, main object, main embed, main b b, main [onerror]"
+    strange = (
+        "main script, main iframe, main img, main object, main embed, main b b, main [onerror]"
+    )
     assert viewed.all(strange) == []
     scripts = viewed.run("return [...document.scripts].map((s) => s.src);")
     assert len(scripts) == 1

@@ -152,7 +152,11 @@ def test_rows_that_came_since_are_counted_and_do_not_move_the_list(viewed, recor
     before = rows(viewed)
     last = next(record for record in reversed(records) if record.run_id == MANY_RUN)
     fresh = last.model_copy(
-        update={"trajectory_id": f"{MANY_RUN}.new.0", "instance_id": "fresh", "created": time.time()}
+        update={
+            "trajectory_id": f"{MANY_RUN}.new.0",
+            "instance_id": "fresh",
+            "created": time.time(),
+        }
     )
     with viewed.pages.records.open("a") as file:
         file.write(fresh.to_json() + "\n")
@@ -169,10 +173,14 @@ def test_columns_are_chosen_and_kept(viewed):
     viewed.open(f"/run/{RUN}")
     assert "model" not in viewed.texts("table.rows thead th")
     viewed.click(".menu summary")
-    viewed.run("[...document.querySelectorAll('.menu label')].find((l) => l.textContent.trim() === 'model').click()")
+    viewed.run(
+        "[...document.querySelectorAll('.menu label')].find((l) => l.textContent.trim() === 'model').click()"
+    )
     viewed.driver.refresh()
     viewed.wait("the column", lambda: "model" in viewed.texts("table.rows thead th"))
-    assert set(json.loads(viewed.run("return JSON.stringify(Object.keys(localStorage))"))) == {"columns"}
+    assert set(json.loads(viewed.run("return JSON.stringify(Object.keys(localStorage))"))) == {
+        "columns"
+    }
     viewed.run("localStorage.clear()")
 
 
@@ -201,7 +209,9 @@ def test_the_failed_ones_say_why(viewed):
 def test_dead_letters_are_those_in_redis_with_their_logs(viewed):
     viewed.open("/dead")
     letters = viewed.api("/api/dead")["letters"]
-    assert [text.removeprefix("✗ ") for text in viewed.texts("td.fail")] == [x["cause"] for x in letters]
+    assert [text.removeprefix("✗ ") for text in viewed.texts("td.fail")] == [
+        x["cause"] for x in letters
+    ]
     viewed.press("j", Keys.ENTER)
     viewed.says("MemoryError")
     viewed.says(f"hermes-queue dead requeue {letters[0]['id']}")
@@ -232,7 +242,9 @@ def test_who_may_only_look_has_no_button_that_acts(viewed):
 def test_cancelling_needs_the_name_of_the_run_and_shows_the_command(viewed):
     viewed.login(operate=True)
     viewed.open(f"/run/{RUN}")
-    viewed.run("[...document.querySelectorAll('.actions button')].find((b) => b.textContent === 'Cancel…').click()")
+    viewed.run(
+        "[...document.querySelectorAll('.actions button')].find((b) => b.textContent === 'Cancel…').click()"
+    )
     viewed.says(f"hermes-queue run cancel {RUN}")
     viewed.says("Meets 2.")
     final = "dialog[open] button.danger"
