@@ -17,6 +17,7 @@
     sandboxes.py   sandboxes at the provider
     sinks/         `sink ...`, `export`, `atropos-server`
     tasks/         validation of tasks
+    view.py        pages in a browser
     watch/         `status` and `top`
     workers.py     live workers: pause, drain, resize
 
@@ -77,6 +78,7 @@ COMMANDS = {
     "status": ("watch.status", "Show the deployment on one screen, or the counters of a run."),
     "tasks": ("tasks.validate", "Validate tasks: solution 1, untouched 0, every known cheat 0."),
     "top": ("watch.status", "Watch runs, lanes, workers, failures and the slowest trajectories."),
+    "view": ("view", "Serve pages about runs, groups and trajectories to a browser."),
     "workers": ("workers", "List live workers; pause, resume, drain and resize them."),
 }
 """Name -> (module below this package that defines the command under that name, short help)."""

@@ -44,7 +44,7 @@ CREATE TABLE t (n INTEGER PRIMARY KEY AUTOINCREMENT, {_DEFINED});
 CREATE UNIQUE INDEX t_id ON t (id);
 CREATE INDEX t_created ON t (created, n);
 CREATE INDEX t_run ON t (run, created, n);
-CREATE INDEX t_grp ON t (grp, sample);
+CREATE INDEX t_grp ON t (grp, extra, score, created, n);
 CREATE INDEX t_score ON t (score, n);
 CREATE INDEX t_turns ON t (turns, n);
 CREATE INDEX t_cost ON t (cost, n);

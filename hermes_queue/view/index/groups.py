@@ -24,18 +24,25 @@ GROUP_SORTS: Mapping[str, str] = {
 }
 _OWN = "FILTER (WHERE extra = 0)"
 """Extras are samples outside the group, of which neither its size nor its mean knows."""
-_NAMES = (
-    *("grp", "run", "env", "instance", "size", "count", "scored", "failed", "flagged", "mean"),
-    *("variance", "created", "turns", "cost"),
-)
-_GROUPS = f"""
-SELECT grp, min(run) AS run, min(env) AS env, min(instance) AS instance, max(size) AS size,
-  count(*) {_OWN} AS count, count(score) {_OWN} AS scored,
-  count(*) FILTER (WHERE extra = 0 AND status = 'failed') AS failed,
-  count(*) FILTER (WHERE flags != '') AS flagged, round(avg(score) {_OWN}, 12) AS mean,
-  round(avg(score * score) {_OWN} - avg(score) {_OWN} * avg(score) {_OWN}, 12) AS variance,
-  min(created) AS created, avg(turns) {_OWN} AS turns, sum(cost) AS cost
-FROM t WHERE grp IS NOT NULL AND n <= ? AND ({{where}}) GROUP BY grp"""
+_MEAN = f"avg(score) {_OWN}"
+_ORDERS = {
+    "created": "min(created)",
+    "mean": f"round({_MEAN}, 12)",
+    "variance": f"round(avg(score * score) {_OWN} - {_MEAN} * {_MEAN}, 12)",
+    "count": f"count(*) {_OWN}",
+    "size": "max(size)",
+    "failed": "count(*) FILTER (WHERE extra = 0 AND status = 'failed')",
+    "flagged": "count(*) FILTER (WHERE flags != '')",
+}
+_FIGURES = {
+    "run": "min(run)",
+    "env": "min(env)",
+    "instance": "min(instance)",
+    **_ORDERS,
+    "scored": f"count(score) {_OWN}",
+    "turns": f"avg(turns) {_OWN}",
+    "cost": "sum(cost)",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,16 +85,13 @@ def groups(
         condition = f"({column} IS NULL OR {column} {compare} ? OR ({column} = ? AND grp > ?))"
         values = (key[0], key[0], key[1])
     sql = (
-        f"SELECT * FROM ({_GROUPS.format(where=query.where)}) WHERE {condition} "
+        f"SELECT * FROM (SELECT grp, {_ORDERS[column]} AS {column} FROM t WHERE grp IS NOT NULL "
+        f"AND n <= ? AND ({query.where}) GROUP BY grp) WHERE {condition} "
         f"ORDER BY {column} IS NULL, {column} {sort.direction}, grp LIMIT ?"
     )
     rows = connection.execute(sql, (upto, *query.parameters, *values, limit)).fetchall()
-    found = [dict(zip(_NAMES, row, strict=True)) for row in rows]
-    scores = _scores(connection, query, upto, [each["grp"] for each in found])
-    for each in found:
-        own = scores.get(each["grp"])
-        each["std"] = _deviation(own) if own else None
-    return found
+    figures = _figures(connection, query, upto, [name for name, _ in rows])
+    return [figures[name] for name, _ in rows if name in figures]
 
 
 def shown_group(group: Mapping[str, Any]) -> dict[str, Any]:
@@ -109,17 +113,22 @@ def group_count(connection: sqlite3.Connection, query: Filter, upto: int) -> int
     return int(connection.execute(sql, (upto, *query.parameters)).fetchone()[0])
 
 
-def _scores(
+def _figures(
     connection: sqlite3.Connection, query: Filter, upto: int, names: list[str]
-) -> Mapping[str, list[float]]:
-    found: dict[str, list[float]] = defaultdict(list)
-    marks = ", ".join("?" * len(names))
-    sql = (
-        f"SELECT grp, score FROM t WHERE grp IN ({marks}) AND extra = 0 AND score IS NOT NULL "
-        f"AND n <= ? AND ({query.where})"
-    )
-    for group, score in connection.execute(sql, (*names, upto, *query.parameters)):
-        found[group].append(score)
+) -> dict[str, dict[str, Any]]:
+    """All numbers of a few groups."""
+    condition = f"grp IN ({', '.join('?' * len(names))}) AND n <= ? AND ({query.where})"
+    values = (*names, upto, *query.parameters)
+    columns = ", ".join(f"{sql} AS {name}" for name, sql in _FIGURES.items())
+    sql = f"SELECT grp, {columns} FROM t WHERE {condition} GROUP BY grp"
+    keys = ("grp", *_FIGURES)
+    found = {row[0]: dict(zip(keys, row, strict=True)) for row in connection.execute(sql, values)}
+    scores: dict[str, list[float]] = defaultdict(list)
+    sql = f"SELECT grp, score FROM t WHERE {condition} AND extra = 0 AND score IS NOT NULL"
+    for group, score in connection.execute(sql, values):
+        scores[group].append(score)
+    for name, figures in found.items():
+        figures["std"] = _deviation(scores[name]) if scores[name] else None
     return found
 
 

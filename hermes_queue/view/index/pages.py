@@ -91,12 +91,18 @@ def rows_after(
     key: Key | None,
     upto: int,
     limit: int,
+    *,
+    few: bool = False,
 ) -> list[Columns]:
-    """At most `limit` rows behind `key` in the order."""
+    """At most `limit` rows behind `key` in the order.
+
+    `few`: the filter meets few rows, so that sorting them is faster than to look for them along an
+    index of the order.
+    """
     found: list[Columns] = []
     valued = key is None or key.value is not None
     if valued:
-        found = _run(connection, query, sort, key, upto, limit)
+        found = _run(connection, query, sort, key, upto, limit, few=few)
     if len(found) < limit:
         last = None if valued else key
         found += _run_unvalued(connection, query, sort, last, upto, limit - len(found))
@@ -200,9 +206,12 @@ def _run(
     key: Key | None,
     upto: int,
     limit: int,
+    *,
+    few: bool = False,
 ) -> list[Columns]:
     """Rows with a value in the column of the order."""
-    column, compare = sort.column, "<" if sort.descending else ">"
+    # SQLite uses no index for a term with a plus.
+    column, compare = f"{'+' * few}{sort.column}", "<" if sort.descending else ">"
     condition = f"{column} IS NOT NULL"
     values: tuple[Any, ...] = ()
     if key is not None:
