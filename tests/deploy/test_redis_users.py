@@ -7,6 +7,7 @@ from contextlib import closing
 
 import pytest
 import redis
+from click.testing import CliRunner
 from guarded_redis import ROOT
 from ledger_keys import is_listed
 from stream_groups import publish
@@ -14,6 +15,7 @@ from view_server import VIEW_TOKEN, ViewServer
 
 import hermes_queue
 from hermes_queue import AgentSpec
+from hermes_queue.cli import cli
 from hermes_queue.cli.exporter import Exporter
 from hermes_queue.cli.view import ViewOptions, open_site
 from hermes_queue.errors import RedisUnavailable
@@ -205,6 +207,9 @@ def test_a_viewer_serves_every_page(worker, guarded, as_role, tmp_path, monkeypa
         assert (run["count"], run["ledger"]["total"], run["ledger"]["done"]) == (2, 2, 2)
         assert server.get("/api/overview").json["runs"]
         assert server.get("/api/dead").json["letters"] == []
+    for name, code in ((first["id"], 0), (first["group"], 0), ("seen.no.0", 2)):
+        answer = CliRunner().invoke(cli, ["show", name])
+        assert (answer.exit_code, "NOPERM" in answer.output) == (code, False), answer.output
 
 
 @pytest.mark.parametrize(
