@@ -22,7 +22,9 @@ def check(viewed: Viewed) -> None:
     assert viewed.run("return window.ran === undefined;")
     assert {url.startswith(viewed.pages.address) for url in viewed.requests()} == {True}
     assert viewed.breaches == []
-    strange = "main script, main iframe, main img, main object, main embed, main b b, main [onerror]"
+    strange = (
+        "main script, main iframe, main img, main object, main embed, main b b, main [onerror]"
+    )
     assert viewed.all(strange) == []
     scripts = viewed.run("return [...document.scripts].map((s) => s.src);")
     assert len(scripts) == 1
@@ -37,7 +39,8 @@ def test_no_page_of_a_hostile_record_runs_or_asks_anything(viewed, hostile, tab)
 def test_the_same_text_is_shown(viewed, hostile):
     viewed.open(f"/t/{hostile.trajectory_id}")
     shown = viewed.run(
-        "return [...document.querySelectorAll('article.user')].map((m) => m.querySelector('.prose').textContent);"
+        "return [...document.querySelectorAll('article.user')]"
+        ".map((m) => m.querySelector('.prose').textContent);"
     )
     assert [text for text in shown if text in MARKUP] == MARKUP
     for text in MARKUP:

@@ -43,7 +43,7 @@ def rows(viewed: Viewed) -> list[str]:
     return viewed.texts("table.rows tbody th")
 
 
-# --- login -------------------------------------------------------------------------------------
+# --- login -----------------------------------------------------------------------------------
 
 
 def test_the_secret_leaves_the_address_and_stays_in_no_storage(viewed):
@@ -62,7 +62,7 @@ def test_a_wrong_secret_is_told_and_a_right_one_can_be_typed(viewed):
     viewed.wait("the page asked for", lambda: viewed.texts("h1") == [RUN])
 
 
-# --- lists ---------------------------------------------------------------------------------------
+# --- lists -----------------------------------------------------------------------------------
 
 
 def test_the_first_page_has_all_runs_and_the_deployment_as_it_is(viewed):
@@ -152,7 +152,11 @@ def test_rows_that_came_since_are_counted_and_do_not_move_the_list(viewed, recor
     before = rows(viewed)
     last = next(record for record in reversed(records) if record.run_id == MANY_RUN)
     fresh = last.model_copy(
-        update={"trajectory_id": f"{MANY_RUN}.new.0", "instance_id": "fresh", "created": time.time()}
+        update={
+            "trajectory_id": f"{MANY_RUN}.new.0",
+            "instance_id": "fresh",
+            "created": time.time(),
+        }
     )
     with viewed.pages.records.open("a") as file:
         file.write(fresh.to_json() + "\n")
@@ -169,10 +173,15 @@ def test_columns_are_chosen_and_kept(viewed):
     viewed.open(f"/run/{RUN}")
     assert "model" not in viewed.texts("table.rows thead th")
     viewed.click(".menu summary")
-    viewed.run("[...document.querySelectorAll('.menu label')].find((l) => l.textContent.trim() === 'model').click()")
+    viewed.run(
+        "[...document.querySelectorAll('.menu label')]"
+        ".find((l) => l.textContent.trim() === 'model').click()"
+    )
     viewed.driver.refresh()
     viewed.wait("the column", lambda: "model" in viewed.texts("table.rows thead th"))
-    assert set(json.loads(viewed.run("return JSON.stringify(Object.keys(localStorage))"))) == {"columns"}
+    assert set(json.loads(viewed.run("return JSON.stringify(Object.keys(localStorage))"))) == {
+        "columns"
+    }
     viewed.run("localStorage.clear()")
 
 
@@ -189,19 +198,56 @@ def test_groups_of_a_run_and_the_samples_of_one(viewed, records):
     viewed.keep("group")
 
 
+def test_samples_stand_side_by_side_and_any_of_them_is_the_reference(viewed, records):
+    name = coding(records).group_id
+    path = f"/api/groups/{name}/compare"
+    viewed.open(f"/group/{name}")
+    viewed.wait("the comparison", lambda: viewed.all("table.compare"))
+    check_comparison(viewed, viewed.api(path))
+    other = viewed.api(path)["reference"] ^ 1
+    viewed.click(f"table.compare thead a[href*='ref={other}']")
+    viewed.wait("the other", lambda: f"ref={other}" in viewed.address)
+    wanted = viewed.api(path, reference=other)
+    viewed.wait("its rows", lambda: len(viewed.all("table.compare thead b")) == 1)
+    viewed.wait("aligned anew", lambda: marks(viewed) == marks_of(wanted))
+    check_comparison(viewed, wanted)
+
+
+def marks(viewed: Viewed) -> list[int]:
+    """How many samples did each action, row by row."""
+    script = """return [...document.querySelectorAll('table.compare tbody:nth-of-type(2) tr')]
+      .slice(1).map((row) => [...row.querySelectorAll('a')].length);"""
+    return list(viewed.run(script))
+
+
+def marks_of(compared: dict[str, Any]) -> list[int]:
+    rows_of_api = [sum(at is not None for at in row["messages"]) for row in compared["rows"]]
+    for first, last in reversed(compared["folds"]):
+        rows_of_api[first : last + 1] = [0]
+    return rows_of_api
+
+
+def check_comparison(viewed: Viewed, compared: dict[str, Any]) -> None:
+    assert marks(viewed) == marks_of(compared)
+    failing = [row["test"] for row in compared["tests"]["rows"]]
+    assert viewed.texts("table.compare tbody:nth-of-type(3) th code") == failing
+
+
 def test_the_failed_ones_say_why(viewed):
     viewed.open(f"/run/{RUN}", tab="failed")
     assert len(rows(viewed)) == 2
     assert viewed.texts("table.rows td.fail, table.rows td .fail") == ["sandbox at setup"] * 2
 
 
-# --- dead letters, review, actions -----------------------------------------------------------------
+# --- dead letters, review, actions -----------------------------------------------------------
 
 
 def test_dead_letters_are_those_in_redis_with_their_logs(viewed):
     viewed.open("/dead")
     letters = viewed.api("/api/dead")["letters"]
-    assert [text.removeprefix("✗ ") for text in viewed.texts("td.fail")] == [x["cause"] for x in letters]
+    assert [text.removeprefix("✗ ") for text in viewed.texts("td.fail")] == [
+        x["cause"] for x in letters
+    ]
     viewed.press("j", Keys.ENTER)
     viewed.says("MemoryError")
     viewed.says(f"hermes-queue dead requeue {letters[0]['id']}")
@@ -232,7 +278,10 @@ def test_who_may_only_look_has_no_button_that_acts(viewed):
 def test_cancelling_needs_the_name_of_the_run_and_shows_the_command(viewed):
     viewed.login(operate=True)
     viewed.open(f"/run/{RUN}")
-    viewed.run("[...document.querySelectorAll('.actions button')].find((b) => b.textContent === 'Cancel…').click()")
+    viewed.run(
+        "[...document.querySelectorAll('.actions button')]"
+        ".find((b) => b.textContent === 'Cancel…').click()"
+    )
     viewed.says(f"hermes-queue run cancel {RUN}")
     viewed.says("Meets 2.")
     final = "dialog[open] button.danger"

@@ -54,7 +54,8 @@ def test_every_message_is_in_the_document_as_it_is(viewed, records):
     viewed.open(f"/t/{record.trajectory_id}")
     assert len(viewed.all("article.message")) == len(record.messages)
     shown = viewed.run(
-        "return [...document.querySelectorAll('article.message')].map((m) => [...m.querySelectorAll("
+        "return [...document.querySelectorAll('article.message')]"
+        ".map((m) => [...m.querySelectorAll("
         "'.prose, pre.text')].map((e) => e.textContent).join(''));"
     )
     for message, text in zip(record.messages, shown, strict=True):
@@ -100,7 +101,9 @@ def test_a_context_rewrite_stands_where_it_happened(viewed, records):
     record = find(records, sample_index=0)
     viewed.open(f"/t/{record.trajectory_id}")
     assert viewed.texts(".rule") == ["context_rewrite · window · truncate_tools"]
-    after = viewed.run("return document.querySelector('.rule').parentElement.getAttribute('aria-label');")
+    after = viewed.run(
+        "return document.querySelector('.rule').parentElement.getAttribute('aria-label');"
+    )
     assert after == "turn 4"
 
 
@@ -127,7 +130,13 @@ def test_the_list_one_came_from_is_walked_with_the_tab(viewed, records):
     viewed.press("[")
     viewed.wait("the one before", lambda: ids[0] in viewed.address)
     viewed.press("u")
-    viewed.wait("the list", lambda: viewed.address == f"/run/{RUN}?q=score:0&sort=" or viewed.address == f"/run/{RUN}?q=score:0")
+    viewed.wait(
+        "the list",
+        lambda: (
+            viewed.address == f"/run/{RUN}?q=score:0&sort="
+            or viewed.address == f"/run/{RUN}?q=score:0"
+        ),
+    )
 
 
 def test_the_patch_is_shown_by_file_with_test_files_marked(viewed, records):
@@ -136,7 +145,12 @@ def test_the_patch_is_shown_by_file_with_test_files_marked(viewed, records):
     viewed.wait("the patch", lambda: viewed.all("table.diff"))
     lines = record.report["patch"].splitlines()
     added = [line for line in lines if line.startswith("+") and not line.startswith("+++")]
-    assert viewed.run("return [...document.querySelectorAll('.diff .added pre')].map((e) => e.textContent);") == added
+    assert (
+        viewed.run(
+            "return [...document.querySelectorAll('.diff .added pre')].map((e) => e.textContent);"
+        )
+        == added
+    )
     assert viewed.texts(".file summary b") == ["src/parse.py", "tests/test_parse.py"]
     assert viewed.texts(".file summary .flag") == ["! test file"]
     viewed.keep("patch")
@@ -170,7 +184,7 @@ def test_the_record_can_be_had_whole(viewed, records):
     assert json.loads(said.body)["trajectory_id"] == record.trajectory_id
 
 
-# --- tokens ----------------------------------------------------------------------------------------
+# --- tokens ----------------------------------------------------------------------------------
 
 
 def name_of(logprob: float, trained: int) -> str:
@@ -190,7 +204,9 @@ def test_every_token_has_the_colour_of_its_logprob(viewed, records):
     for name, _, text in ranges:
         shown.setdefault(name, []).extend(text.split())
     wanted: dict[str, list[str]] = {}
-    for number, trained, logprob in zip(sequence.ids, sequence.loss_mask, sequence.logprobs, strict=True):
+    for number, trained, logprob in zip(
+        sequence.ids, sequence.loss_mask, sequence.logprobs, strict=True
+    ):
         wanted.setdefault(name_of(logprob, trained), []).append(str(number))
     assert {name: sorted(each) for name, each in shown.items()} == {
         name: sorted(each) for name, each in wanted.items()
@@ -224,7 +240,8 @@ def test_pointing_at_a_token_tells_of_it(viewed, records):
     viewed.wait("the strip", lambda: viewed.all(".strip-block"))
     x, y = viewed.run(
         "const text = document.querySelector('[data-block]').firstChild; const r = new Range();"
-        "const at = text.data.split(' ', 30).join(' ').length + 2; r.setStart(text, at); r.setEnd(text, at + 1);"
+        "const at = text.data.split(' ', 30).join(' ').length + 2;"
+        "r.setStart(text, at); r.setEnd(text, at + 1);"
         "const b = r.getBoundingClientRect(); return [b.left + 2, b.top + b.height / 2];"
     )
     move = {"type": "mouseMoved", "x": x, "y": y}
@@ -245,10 +262,14 @@ def test_32000_tokens_take_few_nodes(viewed, records):
     viewed.open(f"/t/{record.trajectory_id}", tab="tokens")
     viewed.wait("colours", lambda: viewed.run("return CSS.highlights.size;"))
     assert len(viewed.all(".strip-block")) == -(-TOKENS // TURN_TOKENS)
-    ids = viewed.run("return [...document.querySelectorAll('[data-block]')].map((e) => e.textContent).join('').split(' ').length - 1;")
+    ids = viewed.run(
+        "return [...document.querySelectorAll('[data-block]')]"
+        ".map((e) => e.textContent).join('').split(' ').length - 1;"
+    )
     assert ids == TOKENS
     nodes = viewed.run(
-        "let n = 0; const walk = document.createTreeWalker(document.body); while (walk.nextNode()) n++; return n;"
+        "let n = 0; const walk = document.createTreeWalker(document.body);"
+        "while (walk.nextNode()) n++; return n;"
     )
     assert nodes <= MOST_NODES
     print(f"\n{TOKENS} tokens: {nodes} nodes, texts included")
@@ -267,7 +288,9 @@ def test_a_browser_without_highlights_shows_the_same_colours_with_spans(viewed, 
             shown = " ".join(viewed.texts(f"[data-block] .{name}")).split()
             wanted = [
                 str(number)
-                for number, trained, logprob in zip(sequence.ids, sequence.loss_mask, sequence.logprobs, strict=True)
+                for number, trained, logprob in zip(
+                    sequence.ids, sequence.loss_mask, sequence.logprobs, strict=True
+                )
                 if name_of(logprob, trained) == name
             ]
             assert shown == wanted
