@@ -87,6 +87,18 @@ def test_the_numbers_move_while_one_looks_and_stand_still_when_held(viewed):
     deployment.seen["leased"] = 152
 
 
+def test_nobody_is_told_while_the_page_is_hidden(viewed):
+    deployment, page = viewed.pages.deployment, viewed.driver.current_window_handle
+    viewed.wait("somebody looks", lambda: deployment.watched == 1)
+    viewed.driver.switch_to.new_window("tab")
+    try:
+        viewed.wait("nobody looks", lambda: deployment.watched == 0)
+    finally:
+        viewed.driver.close()
+        viewed.driver.switch_to.window(page)
+    viewed.wait("somebody looks again", lambda: deployment.watched == 1)
+
+
 def test_a_run_shows_the_numbers_and_rows_of_the_api(viewed):
     viewed.open(f"/run/{RUN}")
     page = viewed.api("/api/trajectories", q=f"run:{RUN}")
@@ -169,10 +181,34 @@ def test_rows_that_came_since_are_counted_and_do_not_move_the_list(viewed, recor
     viewed.wait("the new row", lambda: rows(viewed)[0] == "fresh #0")
 
 
+def test_back_leads_to_the_row_one_left(viewed):
+    viewed.open(f"/run/{MANY_RUN}")
+    viewed.press(*"j" * 60)
+    row = viewed.focused()
+    assert viewed.run("return scrollY;") > 0
+    viewed.press(Keys.ENTER)
+    viewed.wait("the trajectory", lambda: viewed.address.startswith("/t/"))
+    viewed.settle()
+    viewed.driver.back()
+    viewed.wait("the row", lambda: viewed.focused() == row)
+    place = (
+        "const box = document.activeElement.getBoundingClientRect(); return [box.top, box.bottom];"
+    )
+    top, bottom = viewed.run(place)
+    assert 0 < top < bottom < 900
+
+
+def test_the_words_of_the_filter_can_be_looked_up(viewed):
+    viewed.open("/all")
+    viewed.click(".filter .menu summary")
+    names = [f"{field['name']}:" for field in viewed.api("/api/fields")["fields"]]
+    viewed.wait("all of them", lambda: viewed.texts(".menu th code") == names)
+
+
 def test_columns_are_chosen_and_kept(viewed):
     viewed.open(f"/run/{RUN}")
     assert "model" not in viewed.texts("table.rows thead th")
-    viewed.click(".menu summary")
+    viewed.click(".menu:last-child summary")
     viewed.run(
         "[...document.querySelectorAll('.menu label')]"
         ".find((l) => l.textContent.trim() === 'model').click()"
