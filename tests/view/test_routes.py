@@ -11,7 +11,7 @@ import pytest
 from records import make_job
 from view_server import OPERATE_TOKEN
 
-from hermes_queue.view.routes import every_route
+from hermes_queue.view.routes import comparing, every_route
 
 pytestmark = pytest.mark.xdist_group("view")
 FIRST = make_job("run", "one", 0, 2).trajectory_id
@@ -165,6 +165,25 @@ def test_runs_and_groups_have_their_numbers(server):
     assert sum(b["count"] for b in server.get("/api/histogram?of=score").json["bins"]) == 4
     assert server.get("/api/histogram?of=secrets").status == 400
     assert any(f["name"] == "score" for f in server.get("/api/fields").json["fields"])
+
+
+def test_the_samples_of_a_group_are_compared(server):
+    [group] = server.get("/api/groups?q=run%3Arun%20instance%3Aone").json["groups"]
+    path = f"/api/groups/{group['group']}/compare"
+    found = server.get(path).json
+    assert [sample["score"] for sample in found["samples"]] == [1.0, 0.0]
+    second = found["samples"][1]["id"]
+    assert server.get(f"{path}?reference={second}").json["reference"] == 1
+    assert server.get(f"{path}?reference=other").status == 400
+    patches = f"/api/groups/{group['group']}/patches"
+    assert server.get(f"{patches}?reference={second}&other={second}").json["same"]
+    assert server.get(f"{patches}?reference={second}").status == 400
+    assert server.get("/api/groups/strange/compare").status == 200
+
+
+def test_records_too_large_to_be_in_memory_together_are_not_compared(server, monkeypatch):
+    monkeypatch.setattr(comparing, "COMPARED_BYTES", 100)
+    assert server.get("/api/groups/strange/compare").status == 422
 
 
 def test_a_large_answer_is_packed_for_those_who_unpack(server):

@@ -7,7 +7,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from hermes_queue.errors import ConfigurationError
+from hermes_queue.errors import ConfigurationError, RedisFull, RedisUnavailable
 from hermes_queue.ledger.runs import RunInfo, Runs
 from hermes_queue.view.app import NOTHING, ApiCall, Route
 from hermes_queue.view.index.filters import described
@@ -90,17 +90,19 @@ def runs(call: ApiCall) -> Response:
     """All runs, of the index and of Redis."""
     index = call.site.index
     index.touch()
-    in_ledger = {info.run_id: ledger_facts(info) for info in _of_ledger(call)}
+    infos, problems = _of_ledger(call)
+    in_ledger = {info.run_id: ledger_facts(info) for info in infos}
     found = [{**run, "ledger": in_ledger.pop(run["run"], None)} for run in index.runs()]
     new = [{**_unindexed(name, facts), "ledger": facts} for name, facts in in_ledger.items()]
-    return call.json({"runs": [*new, *found], "indexing": index.indexing})
+    answer = {"runs": [*new, *found], "indexing": index.indexing, "problems": problems}
+    return call.json(answer)
 
 
 def run(call: ApiCall) -> Response:
     """One run."""
     name = call.path["id"]
-    facts = _of_ledger(call, name)
-    ledger = ledger_facts(facts[0]) if facts else None
+    infos, problems = _of_ledger(call, name)
+    ledger = ledger_facts(infos[0]) if infos else None
     found = call.site.index.run(name)
     if found is None and ledger is None:
         raise NOTHING
@@ -109,7 +111,7 @@ def run(call: ApiCall) -> Response:
             key: [] for key in ("envs", "models", "policies", "failures")
         }
         found = {**_unindexed(name, ledger or {}), **lists, "stages": {}}
-    return call.json({**found, "ledger": ledger})
+    return call.json({**found, "ledger": ledger, "problems": problems})
 
 
 def fields(call: ApiCall) -> Response:
@@ -117,17 +119,22 @@ def fields(call: ApiCall) -> Response:
     return call.json({"fields": [{"name": name, "help": said} for name, said in described()]})
 
 
-def _of_ledger(call: ApiCall, name: str | None = None) -> list[RunInfo]:
-    """What Redis says of a run, or of all; nothing where Redis is no source."""
+def _of_ledger(call: ApiCall, name: str | None = None) -> tuple[list[RunInfo], list[str]]:
+    """What Redis says of a run, or of all, and what is wrong with it.
+
+    While Redis is away, the index still knows what it has read.
+    """
     if call.site.ledger is None:
-        return []
+        return [], []
     known = Runs(call.site.ledger)
-    if name is None:
-        return known.several(known.ids()[:RUNS_MAX])
     try:
-        return [known.get(name)]
+        if name is None:
+            return known.several(known.ids()[:RUNS_MAX]), []
+        return [known.get(name)], []
     except ConfigurationError:  # unknown there, or unreadable
-        return []
+        return [], []
+    except (RedisUnavailable, RedisFull) as error:
+        return [], [str(error)]
 
 
 def _unindexed(name: str, facts: Mapping[str, Any]) -> dict[str, Any]:
