@@ -1,6 +1,6 @@
 """The viewer's server over real records and a real Redis, and a deployment moved by hand.
 
-Routes that the server does not have yet (actions, reviews, comparisons) are answered here.
+Routes that the server does not have yet (actions, reviews) are answered here.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from hermes_queue.ledger.runs import RunInfo
 from hermes_queue.results.consumers import ConsumerGroup
 from hermes_queue.view.app import ApiCall, Route
 from hermes_queue.view.assets import Assets
-from hermes_queue.view.compare import compare, patch_against
 from hermes_queue.view.index.index import Index
 from hermes_queue.view.routes import every_route
 from hermes_queue.view.site import Tell, ViewSite
@@ -140,7 +139,7 @@ class Deployment:
 
 
 class Unserved:
-    """What the server does not answer yet: actions, reviews, comparisons."""
+    """What the server does not answer yet: actions and reviews."""
 
     def __init__(self, index: Index) -> None:
         self._index = index
@@ -163,34 +162,16 @@ class Unserved:
         self._index.set_reviews({call.body["trajectory_id"]: call.body["label"]})
         return Response(status_code=204)
 
-    def _records(self, call: ApiCall) -> list[Any]:
-        group = self._index.group(call.path["group"]) or {"rows": []}
-        return [self._index.read(row["id"]) for row in group["rows"]]
-
-    def _reference(self, call: ApiCall) -> int | None:
-        text = call.query.get("reference")
-        return int(text) if text and text.isdigit() else None
-
-    def compared(self, call: ApiCall) -> Response:
-        return call.json(compare(self._records(call), self._reference(call)))
-
-    def patches(self, call: ApiCall) -> Response:
-        records = self._records(call)
-        reference, other = self._reference(call) or 0, int(call.path["other"])
-        return call.json(patch_against(records[reference], records[other]))
-
     def routes(self) -> Iterator[Route]:
         """Those that the server's own table lacks."""
         known = {(route.method, route.path) for route in every_route()}
         for method, path, answer, role in self._table():
             if (method, path) not in known:
-                yield Route(method, path, answer, role=role, parameters=("q", "reference"))
+                yield Route(method, path, answer, role=role, parameters=("q",))
 
     def _table(self) -> Iterator[tuple[str, str, Callable[[ApiCall], Response], Any]]:
         yield "POST", "/api/actions/{name}", self.act, "operate"
         yield "GET", "/api/reviews", self.given, "view"
-        yield "GET", "/api/groups/{group}/compare", self.compared, "view"
-        yield "GET", "/api/groups/{group}/compare/{other}", self.patches, "view"
         yield "POST", "/api/reviews", self.label, "view"
 
 

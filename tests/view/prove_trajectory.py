@@ -211,7 +211,7 @@ def test_every_token_has_the_colour_of_its_logprob(viewed, records):
     assert {name: sorted(each) for name, each in shown.items()} == {
         name: sorted(each) for name, each in wanted.items()
     }
-    assert viewed.texts(".strip-block h3")[0].startswith("turn 1")
+    assert viewed.texts(".strip-block h2")[0].startswith("turn 1")
     viewed.keep("tokens")
 
 

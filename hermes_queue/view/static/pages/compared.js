@@ -1,5 +1,5 @@
 /** Samples of a group side by side: what each did, where they part, tests, patch against patch. */
-import { go, html, link, pathOf, useAddress, useData, useState } from "../core.js";
+import { go, html, link, pathOf, query, useAddress, useData, useState } from "../core.js";
 import { Marked, Problem, Waiting, bytes, count, safe, score, stateOf } from "../show.js";
 
 // --- columns -----------------------------------------------------------------------------------
@@ -7,7 +7,7 @@ import { Marked, Problem, Waiting, bytes, count, safe, score, stateOf } from "..
 /** @param {{samples: any[], reference: number}} props */
 const Heads = ({ samples, reference }) => html`<thead><tr><th scope="col"><span class="unseen">what</span></th>${samples.map((row, n) => {
   const { sign, kind, says } = stateOf(row);
-  return html`<th scope="col"><a href=${pathOf("t", row.id)}>#${row.sample} <span class=${"state " + kind} title=${says}>${sign}</span></a> ${n === reference ? html`<b class="quiet">ref</b>` : html`<a class="quiet" href=${link({ ref: n })} title="align the others to this one">align</a>`}</th>`;
+  return html`<th scope="col"><a href=${pathOf("t", row.id)}>#${row.sample} <span class=${"state " + kind} title=${says}>${sign}</span></a> ${n === reference ? html`<b class="quiet">ref</b>` : html`<a class="quiet" href=${link({ ref: row.id })} title="align the others to this one">align</a>`}</th>`;
 })}<th scope="col"><span class="pass">✓</span> <span class="fail">✗</span></th></tr></thead>`;
 
 /** Where a sample parts from the reference. @param {any} parting @param {string} id */
@@ -84,18 +84,18 @@ const Tests = ({ tests, width }) => tests.rows.length > 0 && html`<tbody><tr cla
 function Patches({ path, reference, samples }) {
   const { params } = useAddress();
   const others = samples.map((sample, n) => ({ ...sample, n })).filter(({ n, patch }) => n !== reference && patch);
-  const chosen = others.find(({ n }) => String(n) === params.get("patch"));
-  const { data, error } = useData(chosen ? `${path}/${chosen.n}?reference=${reference}` : null);
+  const chosen = others.find(({ id }) => id === params.get("patch"));
+  const { data, error } = useData(chosen ? query(path, { reference: samples[reference].id, other: chosen.id }) : null);
   if (!samples[reference]?.patch || !others.length) return null;
-  const pick = html`<select aria-label="other sample" value=${chosen ? String(chosen.n) : ""} onChange=${(event) => go(link({ patch: event.target.value }), true)}><option value="">…</option>
-    ${others.map(({ n, sample }) => html`<option value=${String(n)}>#${sample}</option>`)}</select>`;
+  const pick = html`<select aria-label="other sample" value=${chosen ? chosen.id : ""} onChange=${(event) => go(link({ patch: event.target.value }), true)}><option value="">…</option>
+    ${others.map(({ id, sample }) => html`<option value=${id}>#${sample}</option>`)}</select>`;
   return html`<h2>Patch of #${samples[reference].sample} against ${pick}</h2>
     ${chosen && (error ? html`<${Problem} error=${error} />` : !data ? html`<${Waiting} />` : html`<div class="scroll" role="region" aria-label="patch against patch" tabindex="0"><table class="diff"><caption class="unseen">patch against patch</caption>
       <tbody>${data.lines.map(([sign, text]) => html`<tr class=${{ "+": "added", "-": "removed" }[sign] || ""}><td><pre>${sign === "=" ? " " : sign} <${Marked} of=${text} /></pre></td></tr>`)}</tbody></table></div>
       ${data.cut && html`<p class="warn">! cut</p>`}`)}`;
 }
 
-/** @param {{data: any, path: string}} props `path`: of the comparison in the API */
+/** @param {{data: any, path: string}} props `path`: of its patches in the API */
 export function Compared({ data, path }) {
   const { samples, reference, tests } = data;
   if (!samples.length) return null;

@@ -37,6 +37,6 @@ export function Page({ ids }) {
     <${Facts} of=${[["samples", rows.length], ["mean", html`<b>${score(mean)}</b>`], ["spread", score(std)], ["failed", rows.length - scores.length || ""], ["env", safe(first?.env)],
       ["tokens", count(rows.reduce((sum, row) => sum + (row.completion_tokens || 0), 0))], ["made", first && ago(first.finished)]]} />
     <${Table} rows=${rows} caption="samples of the group" open=${{ q: condition("group", group), sort: "sample" }} plain=${true} />
-    ${compared.data && html`<${Compared} data=${compared.data} path=${`${path}/compare`} />`}
+    ${compared.data && html`<${Compared} data=${compared.data} path=${`${path}/patches`} />`}
     ${compared.error && ![404, 405, 501].includes(compared.error.status) && html`<${Problem} error=${compared.error} />`}</main>`;
 }
