@@ -23,7 +23,7 @@ from starlette.routing import Route as Path
 from starlette.routing import Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from hermes_queue.errors import HermesQueueError, RedisFull, RedisUnavailable
+from hermes_queue.errors import ConfigurationError, HermesQueueError, RedisFull, RedisUnavailable
 from hermes_queue.view.answers import Refusal, json_response
 from hermes_queue.view.guard import HostNames, RequestGuard
 from hermes_queue.view.index.cursors import PageError
@@ -207,8 +207,10 @@ def _answer(route: Route, call: ApiCall) -> Response:
         raise Refusal(422, str(error), "its row in lists says what is known") from error
     except (RedisUnavailable, RedisFull) as error:
         raise Refusal(503, str(error), "the page goes on when Redis answers") from error
-    except HermesQueueError as error:
+    except ConfigurationError as error:
         raise Refusal(409, str(error)) from error
+    except HermesQueueError as error:
+        raise Refusal(503, str(error)) from error
 
 
 def address_of(request: Request) -> str:

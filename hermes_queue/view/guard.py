@@ -73,8 +73,6 @@ class Authority:
                 host = f"[{ipaddress.IPv6Address(name[1:-1]).compressed}]"
             except ValueError:
                 return None
-            if "%" in host:
-                return None
         else:
             host = name.lower()
             if not _NAME.match(host):

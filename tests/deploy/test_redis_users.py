@@ -196,12 +196,14 @@ def test_a_viewer_serves_every_page(worker, guarded, as_role, tmp_path, monkeypa
         site.index.refresh()
         rows = server.get("/api/trajectories?q=run%3Aseen").json["rows"]
         assert sorted(row["score"] for row in rows) == [1.0, 1.0]
-        [first, _] = rows
+        [first, second] = rows
+        two = f"?reference={first['id']}&other={second['id']}"
         ids = {"t": first["id"], "groups": first["group"], "runs": "seen"}
         for route in every_route():
             kind = route.path.split("/")[2] if route.path.startswith("/api/") else ""
             if route.method == "GET" and kind in ids:
                 path = route.path.replace("{id}", ids[kind]).replace("{number}", "0")
+                path += two if path.endswith("/patches") else ""
                 assert server.get(path).status == (404 if "/tokens/" in path else 200), path
         run = server.get("/api/runs/seen").json
         assert (run["count"], run["ledger"]["total"], run["ledger"]["done"]) == (2, 2, 2)
