@@ -14,12 +14,12 @@ import pytest
 from records import make_job, make_record
 
 from hermes_queue.bodies.codec import encode_record
-from hermes_queue.errors import ConfigurationError
+from hermes_queue.errors import ConfigurationError, HermesQueueError
 from hermes_queue.models import Message, ScoredTrajectory
 from hermes_queue.results.archive import ArchiveSink
 from hermes_queue.results.stored import StoredGroup
 from hermes_queue.sinks.datasets.parquet import ParquetSink
-from hermes_queue.view.index import database, scanning
+from hermes_queue.view.index import database, indexer, scanning, writing
 from hermes_queue.view.index.cursors import PageError
 from hermes_queue.view.index.database import QueryTooSlow
 from hermes_queue.view.index.index import Index
@@ -492,6 +492,64 @@ def test_the_thread_reads_by_itself_while_somebody_looks(tmp_path, file):
         assert index.count() == 4
     finally:
         index.close()
+
+
+def test_a_new_group_is_listed_while_an_old_archive_is_still_being_read(
+    opened, tmp_path, file, monkeypatch
+):
+    monkeypatch.setattr(indexer, "SLICE_S", 0.0)
+    archived(tmp_path / "archive", *(stored(group(f"i{at}")) for at in range(40)))
+    file.write_text("")
+    first, old = JsonlSource(file), ArchiveSource(tmp_path / "archive")
+    order: list[str] = []
+    apply = writing.IndexWriter.apply
+
+    def noted(self, source, batch):
+        if len(order) == 1:
+            file.write_text(lines(group("new")))
+        order.extend(batch.found and [source])
+        return apply(self, source, batch)
+
+    monkeypatch.setattr(writing.IndexWriter, "apply", noted)
+    index = opened(first, old)
+    assert index.count() == 164
+    assert order.index(first.name) < len(order) - 1
+
+
+def test_a_shard_is_read_on_where_it_was_left(opened, tmp_path, monkeypatch):
+    from pyarrow import parquet
+
+    monkeypatch.setattr(indexer, "SLICE_S", 0.0)
+    sink = ParquetSink(tmp_path / "shards")
+    sink.write([record for at in range(5) for record in group(f"i{at}")])
+    sink.close()
+    [shard] = (tmp_path / "shards").glob("*.parquet")
+    parquet.write_table(parquet.read_table(shard), shard, row_group_size=3)
+    index = opened(ParquetSource(tmp_path / "shards"))
+    assert (index.count(), index.problems) == (20, [])
+    assert {index.read(name)["trajectory_id"] for name in ids(index)} == set(ids(index))
+
+
+def test_a_damage_that_only_a_reader_meets_is_repaired(opened, file, monkeypatch):
+    file.write_text(lines(group("a")))
+    index = opened(JsonlSource(file))
+    with pytest.raises(HermesQueueError, match="cannot be read"), index._database.reader():
+        raise sqlite3.DatabaseError("database disk image is malformed")
+    path = index._database.path
+    before = path.stat().st_ino
+    index.refresh()
+    assert (path.stat().st_ino != before, index.count()) == (True, 4)
+
+
+def test_another_viewer_writes_when_the_first_one_has_ended(tmp_path, file):
+    file.write_text(lines(group("a")))
+    first, second = (Index(tmp_path / "x.sqlite", [JsonlSource(file)]) for _ in range(2))
+    second.refresh()
+    assert second.count() == 0
+    first.close()
+    second.refresh()
+    assert second.count() == 4
+    second.close()
 
 
 def test_sources_have_one_index_whatever_their_order(tmp_path, file, monkeypatch):

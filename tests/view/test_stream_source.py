@@ -17,6 +17,7 @@ from hermes_queue.ledger import Ledger, Runs
 from hermes_queue.results.archive import ArchiveSink
 from hermes_queue.results.trimming import trim
 from hermes_queue.settings import ResultSettings
+from hermes_queue.view.index import indexer
 from hermes_queue.view.index.index import Index
 from hermes_queue.view.sources.archive import ArchiveSource
 from hermes_queue.view.sources.stream import StreamSource
@@ -165,3 +166,28 @@ def test_redis_that_goes_away_is_a_problem_and_comes_back(ledger, index, redis_s
     redis_server.start()
     index.refresh()
     assert index.problems == []
+
+
+def test_nobody_who_looks_means_no_command(ledger, index, redis_server, monkeypatch):
+    monkeypatch.setattr(indexer, "LOOKED_AT_S", 0.0)
+    monkeypatch.setattr(indexer, "EVERY_S", 0.01)
+    publish(ledger, "a")
+    index.start()
+    with redis_server.client() as client:
+        wait_until(lambda: not index.indexing)
+        time.sleep(0.2)
+        client.config_resetstat()
+        time.sleep(0.3)
+        commands = {name.removeprefix("cmdstat_") for name in client.info("commandstats")}
+    assert commands <= {"config|resetstat", "info"}
+    publish(ledger, "b")
+    index.touch()
+    wait_until(lambda: index.count() == 4)
+
+
+def wait_until(holds) -> None:
+    for _ in range(2000):
+        if holds():
+            return
+        time.sleep(0.005)
+    raise AssertionError("it never came true")

@@ -162,12 +162,14 @@ class Index:
                 return None
             last = pages.highest(connection) if upto is None else upto
             key = pages.key_of(row, order)
-            behind = pages.rows_after(connection, chosen, order, key, last, 1)
+            count = pages.count_of(connection, chosen, last)
+            near = {"few": count < FEW}
+            behind = pages.rows_after(connection, chosen, order, key, last, 1, **near)
             return {
-                "before": pages.id_before(connection, chosen, order, key, last),
+                "before": pages.id_before(connection, chosen, order, key, last, **near),
                 "after": behind[0][1] if behind else None,
                 "position": pages.rows_before(connection, chosen, order, key, last) + 1,
-                "count": pages.count_of(connection, chosen, last),
+                "count": count,
             }
 
     # --- groups and runs ---------------------------------------------------------------------

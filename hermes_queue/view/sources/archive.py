@@ -84,6 +84,8 @@ class ArchiveSource:
     @contextmanager
     def _opened(self, name: str) -> Iterator[int]:
         run, _, file = name.rpartition("/")
+        if "/" in run or run in ("", ".", ".."):
+            raise OSError(0, "it is no file of a run")
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
         folder = os.open(self._directory / run, flags | os.O_DIRECTORY)
         try:
