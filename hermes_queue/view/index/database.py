@@ -157,8 +157,7 @@ class Database:
                 raise QueryTooSlow(
                     f"the query took longer than {seconds:g} s: narrow it, for example by run:"
                 ) from error
-            # An operational error passes; any other means that the file is none any more.
-            self._damaged |= not isinstance(error, sqlite3.OperationalError)
+            self._damaged |= is_damage(error)
             life = -1
             raise HermesQueueError(f"{self.path}: cannot be read: {error}") from error
         finally:
@@ -215,7 +214,7 @@ class Database:
         try:
             self._prepare()
         except sqlite3.DatabaseError as error:
-            if isinstance(error, sqlite3.OperationalError) or not self.writes:
+            if not is_damage(error) or not self.writes:
                 raise
             _unlink(self.path)  # it is no database any more
             self._prepare()
@@ -243,6 +242,11 @@ class Database:
         for other in path.parent.glob(f"{path.stem}.v*{path.suffix}"):
             if other != self.path:
                 _unlink(other)
+
+
+def is_damage(error: sqlite3.Error) -> bool:
+    """Whether the file is no database any more; other errors pass, or are mistakes of ours."""
+    return type(error) is sqlite3.DatabaseError
 
 
 def _unlink(path: Path) -> None:

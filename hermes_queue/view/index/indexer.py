@@ -7,10 +7,10 @@ import sqlite3
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 
 from hermes_queue.errors import HermesQueueError
-from hermes_queue.view.index.database import Database
+from hermes_queue.view.index.database import Database, is_damage
 from hermes_queue.view.index.writing import IndexWriter
 from hermes_queue.view.sources.base import Batch, RecordSource
 
@@ -151,5 +151,6 @@ class Indexer:
     def _failed(self, error: sqlite3.DatabaseError) -> None:
         """Begin anew with a file that is damaged; leave one that cannot be written for later."""
         self._note("", f"the index cannot be written: {error}")
-        if not isinstance(error, sqlite3.OperationalError):
-            self._database.rebuild()
+        if is_damage(error):
+            with suppress(sqlite3.Error, OSError):
+                self._database.rebuild()
