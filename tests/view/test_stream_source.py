@@ -156,6 +156,19 @@ def test_rows_of_summaries_are_completed_with_their_numbers(ledger, index, monke
     assert index.count("messages:2") == 4
 
 
+def test_a_summary_of_a_damaged_record_becomes_a_damaged_row(ledger, index, monkeypatch):
+    publish(ledger, "a", scores=(1.0,))
+    [(entry, fields)] = ledger.client.xrange("hq:results")
+    ledger.client.xdel("hq:results", entry)
+    summary = json.dumps([{"status": "completed", "score": 1, "turns": 7, "created": 5.5}])
+    ledger.client.xadd("hq:results", {**fields, "summaries": summary})
+    [name] = json.loads(fields[b"members"])
+    ledger.client.set(f"hq:body:{name}", b"junk")
+    index.refresh()
+    [row] = index.page("is:damaged").rows
+    assert (row["id"], row["status"], row["score"], row["turns"]) == (name, "damaged", 1.0, 7)
+
+
 def test_redis_that_goes_away_is_a_problem_and_comes_back(ledger, index, redis_server):
     publish(ledger, "a")
     index.refresh()
