@@ -118,7 +118,8 @@ class IndexWriter:
             return n, True
         if row.problem is not None:
             return (n if problem is not None else None), False
-        later_s = (row.created or 0.0) - (created or 0.0)
+        unknown = partial and created is None  # a summary leaves out what has no room
+        later_s = 0.0 if unknown else (row.created or 0.0) - (created or 0.0)
         if problem is not None or later_s > _SAME_S:
             self._delete(n)
             return None, True
