@@ -1,6 +1,6 @@
 """The viewer's server over real records and a real Redis, and a deployment moved by hand.
 
-Routes that the server does not have yet, actions and reviews, are answered here.
+Routes that the server does not have yet (actions, reviews) are answered here.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class Deployment:
 
 
 class Unserved:
-    """Actions and reviews, which the server does not have yet: keeps what it is told."""
+    """What the server does not answer yet: actions and reviews."""
 
     def __init__(self, index: Index) -> None:
         self._index = index

@@ -1,4 +1,4 @@
-"""The viewer's page in a real browser, which reports every request and every breach of its policy."""
+"""The viewer's page in a real browser, which reports requests and breaches of its policy."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ window.breaches = [];
 addEventListener("securitypolicyviolation", (event) =>
   window.breaches.push(`${event.effectiveDirective} ${event.blockedURI} ${event.sample}`));
 addEventListener("error", (event) => window.breaches.push(`error: ${event.message}`));
-addEventListener("unhandledrejection", (event) => window.breaches.push(`rejection: ${event.reason}`));
+addEventListener("unhandledrejection", (event) =>
+  window.breaches.push(`rejection: ${event.reason}`));
 """
 """Runs before any script of the page."""
 CALM = """return document.readyState === "complete" && !document.querySelector("main .waiting")

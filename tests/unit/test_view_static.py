@@ -1,4 +1,4 @@
-"""The files of the viewer's page: what is in them, what must never be, and that they are shipped."""
+"""The files of the viewer's page: what must never be in them, and that they are shipped."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FORBIDDEN = {
     "makes markup of a text": r"innerHTML|outerHTML|insertAdjacentHTML|dangerouslySetInnerHTML"
     r"|document\.write|DOMParser|createContextualFragment|srcdoc|setHTML",
     "makes code of a text": r"\beval\b|\bFunction\s*\(|setTimeout\(\s*[\"'`]|javascript:",
-    "keeps data in the browser": r"sessionStorage|indexedDB|document\.cookie|caches\.|serviceWorker",
+    "keeps data in the browser": r"sessionStorage|indexedDB|document\.cookie|caches\.|serviceW",
     "makes a policy for trusted types": r"trustedTypes|createPolicy",
     "asks another server": r"https?://|//[a-z0-9-]+\.[a-z]",
 }

@@ -1,4 +1,4 @@
-"""The viewer's pages for everybody: by keyboard alone, in both themes, on small screens, quickly."""
+"""The viewer's pages for everybody: by keyboard, in both themes, on small screens, quickly."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def ready(viewed: Viewed, path: str) -> None:
     viewed.wait("all answers", lambda: not viewed.all(".waiting"))
 
 
-# --- accessible --------------------------------------------------------------------------------
+# --- accessible ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -112,7 +112,7 @@ def test_the_theme_is_chosen_and_stays(viewed):
     viewed.run("localStorage.clear();")
 
 
-# --- by keyboard alone -------------------------------------------------------------------------
+# --- by keyboard alone -----------------------------------------------------------------------
 
 
 def test_from_the_first_page_to_a_token_and_back_without_a_mouse(viewed):
@@ -201,7 +201,7 @@ def test_links_are_copied_with_all_that_is_shown(viewed):
     viewed.wait("it is said", lambda: f"Copied: {wanted}" in viewed.texts("[role=status].toast"))
 
 
-# --- small screens ---------------------------------------------------------------------------------
+# --- small screens ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -225,7 +225,7 @@ def test_at_200_percent_everything_can_be_reached(viewed, records):
         viewed.size(1280, 900)
 
 
-# --- cost --------------------------------------------------------------------------------------------
+# --- cost ------------------------------------------------------------------------------------
 
 
 def test_the_first_page_is_small(viewed):

@@ -39,7 +39,8 @@ def test_no_page_of_a_hostile_record_runs_or_asks_anything(viewed, hostile, tab)
 def test_the_same_text_is_shown(viewed, hostile):
     viewed.open(f"/t/{hostile.trajectory_id}")
     shown = viewed.run(
-        "return [...document.querySelectorAll('article.user')].map((m) => m.querySelector('.prose').textContent);"
+        "return [...document.querySelectorAll('article.user')]"
+        ".map((m) => m.querySelector('.prose').textContent);"
     )
     assert [text for text in shown if text in MARKUP] == MARKUP
     for text in MARKUP:

@@ -43,7 +43,7 @@ def rows(viewed: Viewed) -> list[str]:
     return viewed.texts("table.rows tbody th")
 
 
-# --- login -------------------------------------------------------------------------------------
+# --- login -----------------------------------------------------------------------------------
 
 
 def test_the_secret_leaves_the_address_and_stays_in_no_storage(viewed):
@@ -62,7 +62,7 @@ def test_a_wrong_secret_is_told_and_a_right_one_can_be_typed(viewed):
     viewed.wait("the page asked for", lambda: viewed.texts("h1") == [RUN])
 
 
-# --- lists ---------------------------------------------------------------------------------------
+# --- lists -----------------------------------------------------------------------------------
 
 
 def test_the_first_page_has_all_runs_and_the_deployment_as_it_is(viewed):
@@ -85,6 +85,18 @@ def test_the_numbers_move_while_one_looks_and_stand_still_when_held(viewed):
     viewed.press("p")
     viewed.says("running 170/200")
     deployment.seen["leased"] = 152
+
+
+def test_nobody_is_told_while_the_page_is_hidden(viewed):
+    deployment, page = viewed.pages.deployment, viewed.driver.current_window_handle
+    viewed.wait("somebody looks", lambda: deployment.watched == 1)
+    viewed.driver.switch_to.new_window("tab")
+    try:
+        viewed.wait("nobody looks", lambda: deployment.watched == 0)
+    finally:
+        viewed.driver.close()
+        viewed.driver.switch_to.window(page)
+    viewed.wait("somebody looks again", lambda: deployment.watched == 1)
 
 
 def test_a_run_shows_the_numbers_and_rows_of_the_api(viewed):
@@ -169,12 +181,37 @@ def test_rows_that_came_since_are_counted_and_do_not_move_the_list(viewed, recor
     viewed.wait("the new row", lambda: rows(viewed)[0] == "fresh #0")
 
 
+def test_back_leads_to_the_row_one_left(viewed):
+    viewed.open(f"/run/{MANY_RUN}")
+    viewed.press(*"j" * 60)
+    row = viewed.focused()
+    assert viewed.run("return scrollY;") > 0
+    viewed.press(Keys.ENTER)
+    viewed.wait("the trajectory", lambda: viewed.address.startswith("/t/"))
+    viewed.settle()
+    viewed.driver.back()
+    viewed.wait("the row", lambda: viewed.focused() == row)
+    place = (
+        "const box = document.activeElement.getBoundingClientRect(); return [box.top, box.bottom];"
+    )
+    top, bottom = viewed.run(place)
+    assert 0 < top < bottom < 900
+
+
+def test_the_words_of_the_filter_can_be_looked_up(viewed):
+    viewed.open("/all")
+    viewed.click(".filter .menu summary")
+    names = [f"{field['name']}:" for field in viewed.api("/api/fields")["fields"]]
+    viewed.wait("all of them", lambda: viewed.texts(".menu th code") == names)
+
+
 def test_columns_are_chosen_and_kept(viewed):
     viewed.open(f"/run/{RUN}")
     assert "model" not in viewed.texts("table.rows thead th")
-    viewed.click(".menu summary")
+    viewed.click(".menu:last-child summary")
     viewed.run(
-        "[...document.querySelectorAll('.menu label')].find((l) => l.textContent.trim() === 'model').click()"
+        "[...document.querySelectorAll('.menu label')]"
+        ".find((l) => l.textContent.trim() === 'model').click()"
     )
     viewed.driver.refresh()
     viewed.wait("the column", lambda: "model" in viewed.texts("table.rows thead th"))
@@ -197,13 +234,62 @@ def test_groups_of_a_run_and_the_samples_of_one(viewed, records):
     viewed.keep("group")
 
 
+def test_samples_stand_side_by_side_and_any_of_them_is_the_reference(viewed, records):
+    name = coding(records).group_id
+    path = f"/api/groups/{name}/compare"
+    viewed.open(f"/group/{name}")
+    viewed.wait("the comparison", lambda: viewed.all("table.compare"))
+    check_comparison(viewed, viewed.api(path))
+    shown = viewed.api(path)
+    other = shown["samples"][shown["reference"] ^ 1]["id"]
+    viewed.click(f"table.compare thead a[href*='ref={other}']")
+    viewed.wait("the other", lambda: f"ref={other}" in viewed.address)
+    wanted = viewed.api(path, reference=other)
+    viewed.wait("aligned anew", lambda: marks(viewed) == marks_of(wanted))
+    check_comparison(viewed, wanted)
+
+
+def test_one_patch_stands_against_another(viewed, records):
+    record = next(r for r in records if r.run_id == RUN and r.report.get("dropped"))
+    path = f"/api/groups/{record.group_id}"
+    samples = viewed.api(f"{path}/compare")
+    best = samples["samples"][samples["reference"]]["id"]
+    viewed.open(f"/group/{record.group_id}", patch=record.trajectory_id)
+    viewed.wait("the patches", lambda: viewed.all("table.diff tr.added"))
+    wanted = viewed.api(f"{path}/patches", reference=best, other=record.trajectory_id)["lines"]
+    assert any(sign == "+" for sign, _ in wanted)
+    script = "return [...document.querySelectorAll('.diff pre')].map((e) => e.textContent);"
+    signs = {"=": " ", "-": "-", "+": "+"}
+    assert viewed.run(script) == [f"{signs[sign]} {text['text']}" for sign, text in wanted]
+
+
+def marks(viewed: Viewed) -> list[int]:
+    """How many samples did each action, row by row."""
+    script = """return [...document.querySelectorAll('table.compare tbody:nth-of-type(2) tr')]
+      .slice(1).map((row) => [...row.querySelectorAll('a')].length);"""
+    return list(viewed.run(script))
+
+
+def marks_of(compared: dict[str, Any]) -> list[int]:
+    rows_of_api = [sum(at is not None for at in row["messages"]) for row in compared["rows"]]
+    for first, last in reversed(compared["folds"]):
+        rows_of_api[first : last + 1] = [0]
+    return rows_of_api
+
+
+def check_comparison(viewed: Viewed, compared: dict[str, Any]) -> None:
+    assert marks(viewed) == marks_of(compared)
+    failing = [row["test"] for row in compared["tests"]["rows"]]
+    assert viewed.texts("table.compare tbody:nth-of-type(3) th code") == failing
+
+
 def test_the_failed_ones_say_why(viewed):
     viewed.open(f"/run/{RUN}", tab="failed")
     assert len(rows(viewed)) == 2
     assert viewed.texts("table.rows td.fail, table.rows td .fail") == ["sandbox at setup"] * 2
 
 
-# --- dead letters, review, actions -----------------------------------------------------------------
+# --- dead letters, review, actions -----------------------------------------------------------
 
 
 def test_dead_letters_are_those_in_redis_with_their_logs(viewed):
@@ -243,7 +329,8 @@ def test_cancelling_needs_the_name_of_the_run_and_shows_the_command(viewed):
     viewed.login(operate=True)
     viewed.open(f"/run/{RUN}")
     viewed.run(
-        "[...document.querySelectorAll('.actions button')].find((b) => b.textContent === 'Cancel…').click()"
+        "[...document.querySelectorAll('.actions button')]"
+        ".find((b) => b.textContent === 'Cancel…').click()"
     )
     viewed.says(f"hermes-queue run cancel {RUN}")
     viewed.says("Meets 2.")

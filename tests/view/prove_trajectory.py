@@ -54,7 +54,8 @@ def test_every_message_is_in_the_document_as_it_is(viewed, records):
     viewed.open(f"/t/{record.trajectory_id}")
     assert len(viewed.all("article.message")) == len(record.messages)
     shown = viewed.run(
-        "return [...document.querySelectorAll('article.message')].map((m) => [...m.querySelectorAll("
+        "return [...document.querySelectorAll('article.message')]"
+        ".map((m) => [...m.querySelectorAll("
         "'.prose, pre.text')].map((e) => e.textContent).join(''));"
     )
     for message, text in zip(record.messages, shown, strict=True):
@@ -183,7 +184,7 @@ def test_the_record_can_be_had_whole(viewed, records):
     assert json.loads(said.body)["trajectory_id"] == record.trajectory_id
 
 
-# --- tokens ----------------------------------------------------------------------------------------
+# --- tokens ----------------------------------------------------------------------------------
 
 
 def name_of(logprob: float, trained: int) -> str:
@@ -210,7 +211,7 @@ def test_every_token_has_the_colour_of_its_logprob(viewed, records):
     assert {name: sorted(each) for name, each in shown.items()} == {
         name: sorted(each) for name, each in wanted.items()
     }
-    assert viewed.texts(".strip-block h3")[0].startswith("turn 1")
+    assert viewed.texts(".strip-block h2")[0].startswith("turn 1")
     viewed.keep("tokens")
 
 
@@ -239,7 +240,8 @@ def test_pointing_at_a_token_tells_of_it(viewed, records):
     viewed.wait("the strip", lambda: viewed.all(".strip-block"))
     x, y = viewed.run(
         "const text = document.querySelector('[data-block]').firstChild; const r = new Range();"
-        "const at = text.data.split(' ', 30).join(' ').length + 2; r.setStart(text, at); r.setEnd(text, at + 1);"
+        "const at = text.data.split(' ', 30).join(' ').length + 2;"
+        "r.setStart(text, at); r.setEnd(text, at + 1);"
         "const b = r.getBoundingClientRect(); return [b.left + 2, b.top + b.height / 2];"
     )
     move = {"type": "mouseMoved", "x": x, "y": y}
@@ -261,11 +263,13 @@ def test_32000_tokens_take_few_nodes(viewed, records):
     viewed.wait("colours", lambda: viewed.run("return CSS.highlights.size;"))
     assert len(viewed.all(".strip-block")) == -(-TOKENS // TURN_TOKENS)
     ids = viewed.run(
-        "return [...document.querySelectorAll('[data-block]')].map((e) => e.textContent).join('').split(' ').length - 1;"
+        "return [...document.querySelectorAll('[data-block]')]"
+        ".map((e) => e.textContent).join('').split(' ').length - 1;"
     )
     assert ids == TOKENS
     nodes = viewed.run(
-        "let n = 0; const walk = document.createTreeWalker(document.body); while (walk.nextNode()) n++; return n;"
+        "let n = 0; const walk = document.createTreeWalker(document.body);"
+        "while (walk.nextNode()) n++; return n;"
     )
     assert nodes <= MOST_NODES
     print(f"\n{TOKENS} tokens: {nodes} nodes, texts included")

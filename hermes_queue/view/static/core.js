@@ -47,9 +47,29 @@ export function useAddress() {
  * @param {boolean} [replace] leave no entry in the history
  */
 export function go(href, replace = false) {
-  if (replace) history.replaceState(null, "", href);
-  else history.pushState(null, "", href);
+  if (replace) history.replaceState(history.state, "", href);
+  else {
+    const link = document.activeElement?.closest("a[data-nav]")?.getAttribute("href") || "";
+    history.replaceState({ top: scrollY, link }, "");
+    history.pushState(null, "", href);
+  }
   moved();
+}
+
+/** Go on where one was when one left this address; false if one comes here for the first time. */
+export function resume() {
+  const { top, link } = history.state || {};
+  if (top === undefined) return false;
+  let tries = 60; // one second: what is shown may have to be asked for
+  const seek = () => {
+    const row = link && [...document.querySelectorAll("a[data-nav]")].find((each) => each.getAttribute("href") === link);
+    if (row || (!link && document.documentElement.scrollHeight >= top + innerHeight) || !--tries) {
+      row?.focus({ preventScroll: true });
+      scrollTo(0, top);
+    } else requestAnimationFrame(seek);
+  };
+  seek();
+  return true;
 }
 
 /**

@@ -1,5 +1,5 @@
 /** The frame around all pages: login, header, keys, and which page an address shows. */
-import { ApiError, api, copy, go, html, kept, onLogout, render, say, useAddress, useEffect, useRef, useState } from "./core.js";
+import { ApiError, api, copy, go, html, kept, onLogout, render, resume, say, useAddress, useEffect, useRef, useState } from "./core.js";
 import { useErrorBoundary } from "./vendor/hooks.js";
 import { follow, hold, useLive } from "./live.js";
 import { Problem, Waiting, bytes, count } from "./show.js";
@@ -88,6 +88,7 @@ function paint(name) {
   document.documentElement.style.colorScheme = THEMES[name] || THEMES[""];
 }
 paint(kept("theme"));
+history.scrollRestoration = "manual";
 
 /** A button that goes on to the next theme. */
 function Theme() {
@@ -141,14 +142,16 @@ function Header({ session, path, help }) {
   </header>`;
 }
 
-/** @param {{close: () => void}} props */
-function Help({ close }) {
+/** @param {{close: () => void, session: any}} props */
+function Help({ close, session }) {
+  const leave = () => api("/api/logout", { body: {} }).then(() => location.assign("/"), (error) => say(error.message));
   const dialog = useRef(null);
   useEffect(() => dialog.current.showModal(), []);
   return html`<dialog ref=${dialog} onClose=${close} aria-labelledby="keys">
     <h2 id="keys">Keys</h2>
     <table><tbody>${HELP.map(([key, what]) => html`<tr><th scope="row"><kbd>${key}</kbd></th><td>${what}</td></tr>`)}</tbody></table>
-    <p class="end"><button onClick=${() => dialog.current.close()}>Close</button></p>
+    <p class="quiet">${session.name ? `${session.name}, ` : ""}${session.role === "operate" ? "may operate" : "may only look"} · hermes-queue ${session.version}</p>
+    <p class="end"><button onClick=${leave}>Log out</button> <button onClick=${() => dialog.current.close()}>Close</button></p>
   </dialog>`;
 }
 
@@ -200,6 +203,7 @@ function Shown({ path, session }) {
   }, [name]);
   // A new page begins at its heading, also for those who hear it.
   useEffect(() => {
+    if (page.name !== name || resume()) return;
     document.querySelector("main h1")?.focus({ preventScroll: true });
     scrollTo(0, 0);
   }, [path, page.name]);
@@ -249,7 +253,7 @@ function App() {
     <${Header} session=${session} path=${path} help=${() => setHelp(true)} />
     ${fault ? html`<main id="main"><h1 tabindex="-1">Something went wrong</h1><${Problem} error=${new ApiError(0, { error: "This page cannot show what it got.", hint: String(fault) })} /></main>`
       : html`<${Shown} path=${path} session=${session} />`}
-    ${help && html`<${Help} close=${() => setHelp(false)} />`}`;
+    ${help && html`<${Help} session=${session} close=${() => setHelp(false)} />`}`;
 }
 
 /** @param {Event} event */

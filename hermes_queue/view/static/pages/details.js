@@ -1,6 +1,6 @@
 /** What became of a trajectory: its patch, the verifier's word, attempts, events, the record. */
 import { html, link, useData, useState } from "../core.js";
-import { Facts, Marked, Problem, Tree, Waiting, asText, bytes, count, safe, seconds, when } from "../show.js";
+import { Command, Facts, Marked, Problem, Tree, Waiting, asText, bytes, count, safe, seconds, when } from "../show.js";
 import { Lines } from "./messages.js";
 
 // --- patch -----------------------------------------------------------------------------------
@@ -103,5 +103,5 @@ export function Attempts({ data }) {
 }
 
 /** @param {{id: string, data: any}} props */
-export const Record = ({ id, data }) => html`<p><a class="button" href=${`/api/t/${encodeURIComponent(id)}/record`} download>Download the whole record as JSON</a></p>
+export const Record = ({ id, data }) => html`<p class="tools"><${Command} line=${`hermes-queue show ${id}`} /> <a class="button" href=${`/api/t/${encodeURIComponent(id)}/record`} download>Download the whole record as JSON</a></p>
   <h2>Head</h2><${Tree} of=${data.head} /><h2>Row of the index</h2><${Tree} of=${data.row} /><h2>Report</h2><${Tree} of=${data.report} />`;

@@ -1,5 +1,5 @@
 /** All samples of one item: their table, and, where the server aligns them, side by side. */
-import { html, pathOf, useData } from "../core.js";
+import { html, pathOf, query, useAddress, useData } from "../core.js";
 import { Facts, Problem, Waiting, ago, count, safe, score, stateOf } from "../show.js";
 import { Compared } from "./compared.js";
 import { Table, condition } from "./list.js";
@@ -22,7 +22,8 @@ export function Page({ ids }) {
   const [group] = ids;
   const path = `/api/groups/${encodeURIComponent(group)}`;
   const { data, error } = useData(path);
-  const compared = useData(data && data.rows.length > 1 ? `${path}/compare` : null);
+  const { params } = useAddress();
+  const compared = useData(data && data.rows.length > 1 ? query(`${path}/compare`, { reference: params.get("ref") }) : null);
   if (error) return html`<main id="main"><h1 tabindex="-1">${safe(group)}</h1><${Problem} error=${error} /><p><a href="/" aria-keyshortcuts="u">All runs</a></p></main>`;
   if (!data) return html`<main id="main"><h1 tabindex="-1" class="quiet">${safe(group)}</h1><${Waiting} /></main>`;
   const rows = data.rows;
@@ -36,6 +37,6 @@ export function Page({ ids }) {
     <${Facts} of=${[["samples", rows.length], ["mean", html`<b>${score(mean)}</b>`], ["spread", score(std)], ["failed", rows.length - scores.length || ""], ["env", safe(first?.env)],
       ["tokens", count(rows.reduce((sum, row) => sum + (row.completion_tokens || 0), 0))], ["made", first && ago(first.finished)]]} />
     <${Table} rows=${rows} caption="samples of the group" open=${{ q: condition("group", group), sort: "sample" }} plain=${true} />
-    ${compared.data && html`<${Compared} data=${compared.data} rows=${rows} />`}
+    ${compared.data && html`<${Compared} data=${compared.data} path=${`${path}/patches`} />`}
     ${compared.error && ![404, 405, 501].includes(compared.error.status) && html`<${Problem} error=${compared.error} />`}</main>`;
 }

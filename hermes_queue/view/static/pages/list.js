@@ -74,6 +74,18 @@ function Misread({ error, q }) {
     html`<pre class="misread">${q.slice(0, at)}<mark>${q.slice(at) || " "}</mark></pre>`}`;
 }
 
+/** The words of the filter language, asked for when they are wanted. */
+function Fields() {
+  const [open, set] = useState(false);
+  const { data } = useData(open ? "/api/fields" : null);
+  return html`<details class="menu" onToggle=${(event) => set(event.target.open)}><summary>fields</summary><div><table class="small"><tbody>
+    ${(data?.fields || []).map(({ name, help }) => html`<tr><th scope="row"><code>${name}:</code></th><td>${help}</td></tr>`)}</tbody></table></div></details>`;
+}
+
+/** What is wrong with the sources, and how far a search in records came. @param {{found: any}} props */
+const Remarks = ({ found }) => html`${(found.problems || []).map((problem) => html`<p class="warn">! ${safe(problem)}</p>`)}
+  ${Number.isInteger(found.scanned) && html`<p class="quiet">${count(found.scanned)} records were looked into${found.next ? "; the next page looks further" : ""}.</p>`}`;
+
 // --- the table -------------------------------------------------------------------------------
 
 /** Columns that are shown: a choice that the browser keeps. */
@@ -171,10 +183,10 @@ export function Trajectories({ scope = "", extra = "" }) {
   const columns = useColumns();
   const open = data ? { q, sort, upto: data.upto } : {};
   return html`<${Filter} scope=${both(scope, extra)} example=${scope ? OF_RUN : EXAMPLE} error=${error?.status === 400 ? error : null}
-      right=${html`${data && html`<${Pill} q=${q} found=${data} />`}<${Chooser} ...${columns} />`} />
+      right=${html`${data && html`<${Pill} q=${q} found=${data} />`}<${Fields} /><${Chooser} ...${columns} />`} />
     ${error && error.status !== 400 && html`<${Problem} error=${error} />`}
     ${!data && !error && html`<${Waiting} />`}
-    ${data && html`<${Pages} found=${data} after=${after} label="pages of the list" /><${Table} rows=${data.rows} open=${open} sort=${sort || "-created"} run=${!scope} columns=${columns.shown} caption="trajectories" />
+    ${data && html`<${Remarks} found=${data} /><${Pages} found=${data} after=${after} label="pages of the list" /><${Table} rows=${data.rows} open=${open} sort=${sort || "-created"} run=${!scope} columns=${columns.shown} caption="trajectories" />
       ${!data.rows.length && html`<p class="empty">No trajectory meets this. ${data.indexing ? "Older ones are still being read." : ""}</p>`}
       ${data.rows.length > 40 && html`<${Pages} found=${data} after=${after} label="pages of the list, below it" />`}`}`;
 }

@@ -208,7 +208,7 @@ function Strip({ sequence, turns, pieces, by }) {
   const [spoken, speak] = useState(false);
   const blocks = useMemo(() => blocksOf(sequence, turns), [sequence, turns]);
   const texts = useMemo(() => textsOf(sequence, blocks, pieces), [sequence, blocks, pieces]);
-  const policies = useMemo(() => [...new Set((turns || []).flatMap((turn) => [turn.policy, ...(turn.spans || []).map(([version]) => version)]))], [turns]);
+  const policies = useMemo(() => versions(turns), [turns]);
   const colours = useMemo(() => { const paint = painter(by, sequence, policies); return blocks.map((block) => runs(block, paint)); }, [by, sequence, blocks, policies]);
   const body = useMemo(() => blocks.map((block, n) => html`<${Block} block=${block} text=${texts[n]} sequence=${sequence} at=${n} colours=${colours[n]} />`), [blocks, texts, drawable() ? null : colours]);
   useColours(strip, blocks, texts, colours);
@@ -239,9 +239,12 @@ function lowest({ mask, logprobs }) {
   return found;
 }
 
-/** What the colours mean. @param {{by: string}} props */
-function Legend({ by }) {
-  if (by === "policy") return html`<p class="legend quiet">one colour for each version of the policy</p>`;
+/** Versions of the policy that sampled a token. @param {any[]|null} turns */
+const versions = (turns) => [...new Set((turns || []).flatMap((turn) => [turn.policy, ...(turn.spans || []).map(([version]) => version)]))];
+
+/** What the colours mean. @param {{by: string, turns: any[]|null}} props */
+function Legend({ by, turns }) {
+  if (by === "policy") return html`<p class="legend"><span class="quiet">policy</span> ${versions(turns).map((version, n) => html`<span class=${`tok-p${n % 8}`}>${version === null ? "unknown" : safe(version)}</span> `)}<span class="tok-context">context</span></p>`;
   if (by === "mask") return html`<p class="legend"><span class="tok-trained">trained</span> <span class="tok-context">context</span></p>`;
   const label = (at) => (at === STEPS.length ? `> ${STEPS[at - 1]}` : `≤ ${STEPS[at]}`);
   return html`<p class="legend"><span class="quiet">−logp</span> ${[...STEPS, null].map((_, at) => html`<span class=${`tok-${at}`}>${label(at)}</span> `)}<span class="tok-context">context</span></p>`;
@@ -273,6 +276,6 @@ export function Tokens({ id, data, session }) {
   const ready = sequence && octets.fresh && (turns.data || turns.error) && (as === "ids" || pieces.data || pieces.error);
   return html`<${Choices} sequences=${sequences} k=${k} by=${by} as=${as} tokenizer=${session.tokenizer} />
     <${Facts} of=${[["ids", count(facts.ids)], ["trained", count(facts.trained)], ["mean logp", facts.mean_logprob?.toFixed(3)], ["least logp", facts.min_logprob?.toFixed(2)]]} />
-    <${Legend} by=${by} />
+    <${Legend} by=${by} turns=${turns.data?.turns || null} />
     ${ready ? html`<${Strip} key=${`${k} ${as}`} sequence=${sequence} turns=${turns.data?.turns || null} pieces=${as === "text" && !pieces.error ? pieces.data.pieces : null} by=${by} />` : html`<${Waiting} />`}`;
 }
