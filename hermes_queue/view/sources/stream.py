@@ -13,7 +13,7 @@ from hermes_queue.results.reader import STREAM
 from hermes_queue.settings import RedisSettings
 from hermes_queue.view.records.location import Location
 from hermes_queue.view.records.raw import MAX_RECORD_BYTES, UnreadableRecord, decode_raw
-from hermes_queue.view.sources.base import Batch, Found, Mark, RecordGone
+from hermes_queue.view.sources.base import Batch, FoundRecord, Mark, RecordGone
 from hermes_queue.view.sources.entries import decoded_fields, found_members, members_of
 
 _PAGE = 16
@@ -146,7 +146,7 @@ class StreamSource:
 
     def _records(
         self, entry: str, fields: Mapping[str, str], names: list[str]
-    ) -> Sequence[Found] | None:
+    ) -> Sequence[FoundRecord] | None:
         """The members of an entry; None if it was deleted while their bodies were read."""
         stored: dict[str, bytes | None] = {}
         for at in range(0, len(names), _BODIES):
