@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from browser import chromium, keep
 from selenium import webdriver
 from selenium.common.exceptions import JavascriptException, WebDriverException
+from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
@@ -136,7 +137,7 @@ class Viewed:
     def press(self, *keys: str) -> None:
         """Press keys, one after the other."""
         for key in keys:
-            self.driver.switch_to.active_element.send_keys(key)
+            ActionChains(self.driver).send_keys(key).perform()
 
     def focused(self) -> str:
         """Text of what has the focus."""
