@@ -7,7 +7,7 @@ import re
 import urllib.parse
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from browser import chromium, keep
 from selenium import webdriver
@@ -114,7 +114,8 @@ class Viewed:
             except (JavascriptException, WebDriverException, IndexError):
                 return None
 
-        return wait_until(what, met, timeout_s=timeout_s)
+        found: Any = wait_until(what, met, timeout_s=timeout_s)
+        return cast(T, found)
 
     def says(self, text: str) -> None:
         """Wait until the page has a text."""
