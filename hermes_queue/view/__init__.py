@@ -13,6 +13,7 @@
     serving.py   the socket, and the server behind it
     site.py      all that the routes need
     sources/     where records are: the stream, an archive, files
+    terminal/    trajectories and groups in a terminal
     tokens.py    tokens, roles and sessions
 
 Records are hostile: a model and the programs that it ran have written them. Nothing here validates

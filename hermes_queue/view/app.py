@@ -23,7 +23,7 @@ from starlette.routing import Route as Path
 from starlette.routing import Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from hermes_queue.errors import HermesQueueError, RedisFull, RedisUnavailable
+from hermes_queue.errors import ConfigurationError, HermesQueueError, RedisFull, RedisUnavailable
 from hermes_queue.view.answers import Refusal, json_response
 from hermes_queue.view.guard import HostNames, RequestGuard
 from hermes_queue.view.index.cursors import PageError
@@ -84,7 +84,11 @@ class ApiCall:
 
 
 Answering = Callable[[ApiCall], Response]
-NOTHING = Refusal(404, "there is nothing of that name")
+
+
+def nothing() -> Refusal:
+    """A new one each time: an exception that is raised again keeps the frames of every time."""
+    return Refusal(404, "there is nothing of that name")
 
 
 @dataclass(frozen=True)
@@ -207,8 +211,10 @@ def _answer(route: Route, call: ApiCall) -> Response:
         raise Refusal(422, str(error), "its row in lists says what is known") from error
     except (RedisUnavailable, RedisFull) as error:
         raise Refusal(503, str(error), "the page goes on when Redis answers") from error
-    except HermesQueueError as error:
+    except ConfigurationError as error:
         raise Refusal(409, str(error)) from error
+    except HermesQueueError as error:
+        raise Refusal(503, str(error)) from error
 
 
 def address_of(request: Request) -> str:
@@ -253,9 +259,9 @@ def decoded(segment: str) -> str:
     try:
         text = unquote(segment, errors="strict")
     except UnicodeDecodeError:
-        raise NOTHING from None
+        raise nothing() from None
     if not text or len(text) > ID_MAX or not text.isprintable():
-        raise NOTHING
+        raise nothing()
     return text
 
 
@@ -302,4 +308,4 @@ async def _body(request: Request) -> Mapping[str, Any]:
 
 
 async def _nothing_there(scope: Scope, receive: Receive, send: Send) -> None:
-    raise NOTHING
+    raise nothing()

@@ -7,6 +7,7 @@ from contextlib import closing
 
 import pytest
 import redis
+from click.testing import CliRunner
 from guarded_redis import ROOT
 from ledger_keys import is_listed
 from stream_groups import publish
@@ -14,6 +15,7 @@ from view_server import VIEW_TOKEN, ViewServer
 
 import hermes_queue
 from hermes_queue import AgentSpec
+from hermes_queue.cli import cli
 from hermes_queue.cli.exporter import Exporter
 from hermes_queue.cli.view import ViewOptions, open_site
 from hermes_queue.errors import RedisUnavailable
@@ -194,17 +196,22 @@ def test_a_viewer_serves_every_page(worker, guarded, as_role, tmp_path, monkeypa
         site.index.refresh()
         rows = server.get("/api/trajectories?q=run%3Aseen").json["rows"]
         assert sorted(row["score"] for row in rows) == [1.0, 1.0]
-        [first, _] = rows
+        [first, second] = rows
+        two = f"?reference={first['id']}&other={second['id']}"
         ids = {"t": first["id"], "groups": first["group"], "runs": "seen"}
         for route in every_route():
             kind = route.path.split("/")[2] if route.path.startswith("/api/") else ""
             if route.method == "GET" and kind in ids:
                 path = route.path.replace("{id}", ids[kind]).replace("{number}", "0")
+                path += two if path.endswith("/patches") else ""
                 assert server.get(path).status == (404 if "/tokens/" in path else 200), path
         run = server.get("/api/runs/seen").json
         assert (run["count"], run["ledger"]["total"], run["ledger"]["done"]) == (2, 2, 2)
         assert server.get("/api/overview").json["runs"]
         assert server.get("/api/dead").json["letters"] == []
+    for name, code in ((first["id"], 0), (first["group"], 0), ("seen.no.0", 2)):
+        answer = CliRunner().invoke(cli, ["show", name])
+        assert (answer.exit_code, "NOPERM" in answer.output) == (code, False), answer.output
 
 
 @pytest.mark.parametrize(

@@ -134,6 +134,11 @@ def test_every_character_that_would_deceive_becomes_a_visible_sign():
             assert shown != f"a{character}b"
 
 
+def test_a_long_text_has_the_same_signs_as_a_short_one():
+    characters = [*map(chr, range(0x11000)), "\r\n", "\ufe0f\ufe0e", "\U000e0041"]
+    assert visible("x".join(characters)) == "x".join(map(visible, characters))
+
+
 @pytest.mark.parametrize(
     ("written", "shown", "marks"),
     [
@@ -191,6 +196,10 @@ def test_a_text_of_nothing_but_marks_has_a_bounded_number_of_them():
     found = text_of("\x1b[31ma\x1b[0m\u202e" * 20_000)
     assert len(found["marks"]) <= MARKS_MOST + 8
     assert found["text"] == "a⟨U+202E⟩" * 20_000
+    for piece, shown in (("a\x1b[2K", "a␛[2K"), ("\x1b[31ma", "a"), ("a\r", "a␍\n")):
+        found = text_of(piece * 20_000)
+        assert len(found["marks"]) <= MARKS_MOST + 8
+        assert found["text"] == shown * 20_000
 
 
 # --- records ------------------------------------------------------------------------------

@@ -156,6 +156,7 @@ def test_two_origins_are_refused(server):
         ("/t/x", "cross-site", "navigate", "document", 200),
         ("/t/x", "cross-site", "navigate", "iframe", 403),
         ("/t/x", "cross-site", "no-cors", "image", 403),
+        ("/t/x", "cross-site", "no-cors", "document", 403),
         ("/t/x", "same-site", "cors", "empty", 403),
         ("/static/{digest}/main.js", "same-origin", "cors", "script", 200),
         ("/static/{digest}/main.js", "cross-site", "no-cors", "script", 403),

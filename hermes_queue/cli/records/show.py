@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hermes_queue.models import ScoredTrajectory
-from hermes_queue.view.lookup import Found, find, open_places
+from hermes_queue.view.lookup import LookedUp, find, open_places
 from hermes_queue.view.present.patches import patch_text
 from hermes_queue.view.present.shapes import as_json
 from hermes_queue.view.present.signs import INVISIBLE, visible
@@ -95,7 +95,7 @@ def show(name: str, sources: tuple[Path, ...], **flags: Any) -> None:
         _page(_shown(found, flags), with_pager=not flags["no_pager"])
 
 
-def _print_records(found: Found) -> None:
+def _print_records(found: LookedUp) -> None:
     _print_notes(found)
     for raw in found.records:
         click.echo(json_of(raw))
@@ -127,7 +127,7 @@ def _escaped(found: re.Match[str]) -> str:
     return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
 
 
-def _print_patches(found: Found) -> None:
+def _print_patches(found: LookedUp) -> None:
     """The patches as they are in the reports, with signs for what a terminal would obey."""
     _print_notes(found)
     for raw in found.records:
@@ -147,12 +147,12 @@ def _print_patches(found: Found) -> None:
         click.echo(shown, nl=not shown.endswith("\n"))
 
 
-def _print_notes(found: Found) -> None:
+def _print_notes(found: LookedUp) -> None:
     for note in found.notes:
         click.echo(visible(note), err=True)
 
 
-def _shown(found: Found, flags: Mapping[str, Any]) -> Iterator[RenderableType]:
+def _shown(found: LookedUp, flags: Mapping[str, Any]) -> Iterator[RenderableType]:
     from rich.text import Text
 
     from hermes_queue.view import present

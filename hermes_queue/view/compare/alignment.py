@@ -50,7 +50,7 @@ def _traced(rows: Sequence[int], width: int) -> list[tuple[int, int]]:
 
 
 @dataclass(slots=True)
-class Row:
+class AlignedRow:
     """One action, and where each sample did it."""
 
     step: Hashable
@@ -60,15 +60,15 @@ class Row:
     """Sample -> place in its steps."""
 
 
-def aligned(samples: Sequence[Sequence[Hashable]], reference: int) -> list[Row]:
+def aligned(samples: Sequence[Sequence[Hashable]], reference: int) -> list[AlignedRow]:
     """All steps of all samples in rows, in the order of the reference and of each sample.
 
     What a sample did between two steps that it shares with the reference stands behind what the
     reference did there; samples that did the same there share a row.
     """
     main = samples[reference]
-    rows = [Row(step, place, {reference: place}) for place, step in enumerate(main)]
-    before: list[list[Row]] = [[] for _ in range(len(main) + 1)]
+    rows = [AlignedRow(step, place, {reference: place}) for place, step in enumerate(main)]
+    before: list[list[AlignedRow]] = [[] for _ in range(len(main) + 1)]
     for number, steps in enumerate(samples):
         if number == reference:
             continue
@@ -83,16 +83,18 @@ def aligned(samples: Sequence[Sequence[Hashable]], reference: int) -> list[Row]:
     return found + before[-1]
 
 
-def _merge(rows: list[Row], number: int, steps: Sequence[Hashable], begun: int, end: int) -> None:
+def _merge(
+    rows: list[AlignedRow], number: int, steps: Sequence[Hashable], begun: int, end: int
+) -> None:
     """Put the steps of a sample from `begun` to `end` into the rows of such a place."""
     old = rows[:MERGED_MOST]
-    merged: list[Row] = []
+    merged: list[AlignedRow] = []
     read = 0
     at = begun
     pairs = common([row.step for row in old], steps[begun:end])
     for here, there in [*pairs, (len(old), end - begun)]:
         merged += old[read:here]
-        merged += [Row(steps[n], None, {number: n}) for n in range(at, begun + there)]
+        merged += [AlignedRow(steps[n], None, {number: n}) for n in range(at, begun + there)]
         if here < len(old):
             old[here].places[number] = begun + there
             merged.append(old[here])

@@ -15,7 +15,7 @@ _TOKEN = 4
 """Bytes of a token id."""
 
 
-class Course:
+class SampleCourse:
     """What is compared of one sample, read once: the ids of its first sequence, or its messages."""
 
     def __init__(self, raw: Mapping[Any, Any]) -> None:
@@ -38,7 +38,7 @@ class Course:
         return None
 
 
-def parting(reference: Course, other: Course) -> dict[str, Any]:
+def parting(reference: SampleCourse, other: SampleCourse) -> dict[str, Any]:
     """`{"by", "at", "of", "turn"}`: where `other` differs from the reference for the first time.
 
     `by` is `ids` (`at` is the number of a token in the first sequence) or `messages` (of a

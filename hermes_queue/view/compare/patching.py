@@ -8,7 +8,7 @@ from typing import Any
 
 from hermes_queue.view.compare.alignment import common
 from hermes_queue.view.present.patches import files_of, patch_text
-from hermes_queue.view.present.texts import Text, text_of
+from hermes_queue.view.present.texts import ShownText, text_of
 
 LINES_MOST = 4000
 """Of each patch, for a comparison of two."""
@@ -41,7 +41,7 @@ def patch_against(reference: Mapping[Any, Any], other: Mapping[Any, Any]) -> dic
     ours, theirs = _lines(reference), _lines(other)
     cut = max(len(ours), len(theirs)) > LINES_MOST
     ours, theirs = ours[:LINES_MOST], theirs[:LINES_MOST]
-    lines: list[tuple[str, Text]] = []
+    lines: list[tuple[str, ShownText]] = []
     left = right = 0
     for here, there in [*common(ours, theirs), (len(ours), len(theirs))]:
         lines += [("-", _text(line)) for line in ours[left:here]]
@@ -63,5 +63,5 @@ def _lines(raw: Mapping[Any, Any]) -> list[str]:
     ]
 
 
-def _text(line: str) -> Text:
+def _text(line: str) -> ShownText:
     return text_of(line, LINE_BYTES)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from hermes_queue.view.compare.alignment import Row, aligned
-from hermes_queue.view.compare.parting import Course, parting
+from hermes_queue.view.compare.alignment import AlignedRow, aligned
+from hermes_queue.view.compare.parting import SampleCourse, parting
 from hermes_queue.view.compare.patching import patches
-from hermes_queue.view.compare.steps import Step, Steps, steps_of
+from hermes_queue.view.compare.steps import AgentStep, AgentSteps, steps_of
 from hermes_queue.view.compare.testing import tests_by_sample
 from hermes_queue.view.present.shapes import items, mapping, number, whole
 from hermes_queue.view.present.signs import label
@@ -59,7 +59,7 @@ def compare(
     if reference is None or not 0 <= reference < len(chosen):
         reference = _reference(chosen, steps)
     rows = aligned([each.steps for each in steps], reference)
-    courses = [Course(raw) for raw in chosen]
+    courses = [SampleCourse(raw) for raw in chosen]
     partings = [
         None if n == reference else parting(courses[reference], course)
         for n, course in enumerate(courses)
@@ -103,7 +103,7 @@ def _outcome(raw: Mapping[Any, Any], passing: float) -> Outcome:
     return "passing" if score >= passing else "failing"
 
 
-def _reference(records: Sequence[Mapping[Any, Any]], steps: Sequence[Steps]) -> int:
+def _reference(records: Sequence[Mapping[Any, Any]], steps: Sequence[AgentSteps]) -> int:
     def rank(n: int) -> tuple[bool, float, bool, int]:
         score = number(records[n].get("score"))
         own = len(steps[n].steps)
@@ -112,7 +112,7 @@ def _reference(records: Sequence[Mapping[Any, Any]], steps: Sequence[Steps]) -> 
     return min(range(len(records)), key=rank)
 
 
-def _sample(raw: Mapping[Any, Any], steps: Steps, outcome: Outcome) -> dict[str, Any]:
+def _sample(raw: Mapping[Any, Any], steps: AgentSteps, outcome: Outcome) -> dict[str, Any]:
     usage = mapping(raw.get("usage"))
     return {
         "id": label(raw.get("trajectory_id")),
@@ -129,7 +129,7 @@ def _sample(raw: Mapping[Any, Any], steps: Steps, outcome: Outcome) -> dict[str,
     }
 
 
-def _course(rows: Sequence[Row], n: int, reference: int) -> dict[str, Any]:
+def _course(rows: Sequence[AlignedRow], n: int, reference: int) -> dict[str, Any]:
     """How much sample `n` shares with the reference, and from which row on it does not."""
     both = sum(1 for row in rows if n in row.places and reference in row.places)
     parts = (
@@ -139,7 +139,7 @@ def _course(rows: Sequence[Row], n: int, reference: int) -> dict[str, Any]:
 
 
 def _shown(
-    rows: Sequence[Row], steps: Sequence[Steps], outcomes: Sequence[Outcome]
+    rows: Sequence[AlignedRow], steps: Sequence[AgentSteps], outcomes: Sequence[Outcome]
 ) -> list[dict[str, Any]]:
     where: dict[object, dict[Outcome, int]] = {}
     for outcome, each in zip(outcomes, steps, strict=True):
@@ -150,9 +150,9 @@ def _shown(
 
 
 def _row(
-    row: Row, steps: Sequence[Steps], where: Mapping[object, Mapping[Outcome, int]]
+    row: AlignedRow, steps: Sequence[AgentSteps], where: Mapping[object, Mapping[Outcome, int]]
 ) -> dict[str, Any]:
-    step = row.step if isinstance(row.step, Step) else Step("", "")
+    step = row.step if isinstance(row.step, AgentStep) else AgentStep("", "")
     places = [row.places.get(n) for n in range(len(steps))]
     return {
         "name": step.name,
@@ -167,7 +167,7 @@ def _row(
     }
 
 
-def _folds(rows: Sequence[Row], samples: int) -> list[tuple[int, int]]:
+def _folds(rows: Sequence[AlignedRow], samples: int) -> list[tuple[int, int]]:
     found: list[tuple[int, int]] = []
     begun: int | None = None
     for place in range(len(rows) + 1):

@@ -35,7 +35,7 @@ _BLANK = re.compile(r"\s+")
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class AgentStep:
     """One step; equal steps are the same action."""
 
     name: str
@@ -43,20 +43,20 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Steps:
+class AgentSteps:
     """The steps of a sample, and the number of the message of each."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[AgentStep, ...]
     at: tuple[int, ...]
     left_out: int
 
 
-def steps_of(raw: Mapping[Any, Any]) -> Steps:
+def steps_of(raw: Mapping[Any, Any]) -> AgentSteps:
     """The steps of a record in order, at most `STEPS_MOST`.
 
     A reply without a call is a step, too: its last line.
     """
-    found: list[Step] = []
+    found: list[AgentStep] = []
     at: list[int] = []
     left_out = 0
     for n, message in enumerate(all_messages(raw)):
@@ -69,9 +69,9 @@ def steps_of(raw: Mapping[Any, Any]) -> Steps:
         found += map(_step, taken)
         at += [n] * len(taken)
         if not calls and len(found) < STEPS_MOST:
-            found.append(Step(ANSWER, _last_line(known.get("content"))))
+            found.append(AgentStep(ANSWER, _last_line(known.get("content"))))
             at.append(n)
-    return Steps(tuple(found), tuple(at), left_out)
+    return AgentSteps(tuple(found), tuple(at), left_out)
 
 
 def normalised(argument: str) -> str:
@@ -87,7 +87,7 @@ def normalised(argument: str) -> str:
     return label(text, ARGUMENT_MOST)
 
 
-def _step(call: object) -> Step:
+def _step(call: object) -> AgentStep:
     function = mapping(mapping(call).get("function"))
     given = arguments_of(call)
     if given is None:
@@ -96,7 +96,7 @@ def _step(call: object) -> Step:
         main = main_argument(given)
     if main is not None and not isinstance(main, str):
         main = as_json(main, indent=None)
-    return Step(label(function.get("name"), 80), normalised(main or ""))
+    return AgentStep(label(function.get("name"), 80), normalised(main or ""))
 
 
 def _last_line(content: object) -> str:

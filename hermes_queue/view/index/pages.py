@@ -132,7 +132,13 @@ def rows_before(
 
 
 def id_before(
-    connection: sqlite3.Connection, query: Filter, sort: Sort, key: Key, upto: int
+    connection: sqlite3.Connection,
+    query: Filter,
+    sort: Sort,
+    key: Key,
+    upto: int,
+    *,
+    few: bool = False,
 ) -> str | None:
     """Id of the row right before `key` in the order."""
     back = sort.reversed()
@@ -141,7 +147,7 @@ def id_before(
         found = _run_unvalued(connection, query, back, key, upto, 1)
         key = Key(None, 0)
     if not found:
-        found = _run(connection, query, back, None if key.value is None else key, upto, 1)
+        found = _run(connection, query, back, None if key.value is None else key, upto, 1, few=few)
     return found[0][1] if found else None
 
 

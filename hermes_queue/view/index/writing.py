@@ -34,6 +34,7 @@ _TURNS_MIN = 6
 
 _INSERT = f"INSERT INTO t ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"
 _UPDATE = f"UPDATE t SET {', '.join(f'{column} = ?' for column in COLUMNS)} WHERE n = ?"
+_SPOILT = "UPDATE t SET status = ?, problem = ?, bytes = ?, partial = 0 WHERE n = ?"
 _PLACE = """INSERT INTO places (n, fid, at, length, member) VALUES (?, ?, ?, ?, ?)
 ON CONFLICT (n, fid) DO UPDATE SET
   at = excluded.at, length = excluded.length, member = excluded.member, unseen = 0"""
@@ -112,9 +113,13 @@ class IndexWriter:
         purged run begins another life with the same ids.
         """
         n, created, problem, partial, extra, stale = known
+        if row.problem is not None and partial:
+            self._run(_SPOILT, DAMAGED, row.problem, row.bytes, n)
+            return n, True
         if row.problem is not None:
-            return (n if problem is not None or partial else None), False
-        later_s = (row.created or 0.0) - (created or 0.0)
+            return (n if problem is not None else None), False
+        unknown = partial and created is None  # a summary leaves out what has no room
+        later_s = 0.0 if unknown else (row.created or 0.0) - (created or 0.0)
         if problem is not None or later_s > _SAME_S:
             self._delete(n)
             return None, True

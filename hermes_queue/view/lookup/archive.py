@@ -11,7 +11,7 @@ import msgpack
 
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.results.archive import MAGIC, archived_runs, directory_of
-from hermes_queue.view.lookup.base import Found, by_sample
+from hermes_queue.view.lookup.base import LookedUp, by_sample
 from hermes_queue.view.records.raw import UnreadableRecord, decode_raw
 from hermes_queue.view.sources.entries import decoded_fields, members_of
 from hermes_queue.view.sources.frames import frames
@@ -28,19 +28,19 @@ class ArchivePlace:
 
     @property
     def title(self) -> str:
-        """See `Place`."""
+        """See `LookupPlace`."""
         runs = len(self._runs())
         read = f", of which {self._groups} groups were read" if self._groups else ""
         return f"archive {self._directory} ({runs} runs{read})"
 
-    def trajectory(self, name: str) -> Found | None:
-        """See `Place`."""
+    def trajectory(self, name: str) -> LookedUp | None:
+        """See `LookupPlace`."""
         found = self.group(group_of(name))
         own = [raw for raw in found.records if raw.get("trajectory_id") == name] if found else []
-        return Found(own[:1], False, found.where, found.notes) if found and own else None
+        return LookedUp(own[:1], False, found.where, found.notes) if found and own else None
 
-    def group(self, name: str) -> Found | None:
-        """See `Place`."""
+    def group(self, name: str) -> LookedUp | None:
+        """See `LookupPlace`."""
         self._groups = 0
         for run in self._runs():
             if name.startswith(f"{run}."):
@@ -56,7 +56,7 @@ class ArchivePlace:
         except OSError as error:
             raise ConfigurationError(f"{self._directory}: {error.strerror}") from error
 
-    def _in_file(self, path: Path, name: str) -> Found | None:
+    def _in_file(self, path: Path, name: str) -> LookedUp | None:
         wanted = name.encode(errors="replace")
         for number, payload in enumerate(self._frames(path)):
             self._groups += 1
@@ -79,7 +79,7 @@ class ArchivePlace:
         finally:
             os.close(fd)
 
-    def _unpacked(self, payload: bytes, name: str, path: Path) -> Found | None:
+    def _unpacked(self, payload: bytes, name: str, path: Path) -> LookedUp | None:
         try:
             fields, bodies = msgpack.unpackb(payload, unicode_errors="replace")
             if not isinstance(fields, dict) or not isinstance(bodies, dict):
@@ -91,7 +91,7 @@ class ArchivePlace:
             return None
         notes = list(self._notes)
         records = unpacked(known, bodies, notes)
-        return Found(records, True, f"archive {path.parent.name}/{path.name}", notes)
+        return LookedUp(records, True, f"archive {path.parent.name}/{path.name}", notes)
 
 
 def unpacked(fields: dict[str, str], bodies: dict[Any, Any], notes: list[str]) -> list[Any]:

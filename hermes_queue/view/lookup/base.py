@@ -20,7 +20,7 @@ class NotFound(ConfigurationError):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class LookedUp:
     """What was found under an id."""
 
     records: Sequence[Raw]
@@ -34,25 +34,25 @@ class Found:
     """Of a trajectory without a record: what the ledger says of it; "" = it has a record."""
 
 
-class Place(Protocol):
+class LookupPlace(Protocol):
     """Something that is searched."""
 
     @property
     def title(self) -> str:
         """What it is and how much it has, for people; without credentials."""
 
-    def trajectory(self, name: str) -> Found | None:
+    def trajectory(self, name: str) -> LookedUp | None:
         """The trajectory with this id.
 
         Raises:
             HermesQueueError: the place cannot be read.
         """
 
-    def group(self, name: str) -> Found | None:
+    def group(self, name: str) -> LookedUp | None:
         """The group with this id; raises as `trajectory`."""
 
 
-def open_places(paths: Sequence[Path] = ()) -> list[Place]:
+def open_places(paths: Sequence[Path] = ()) -> list[LookupPlace]:
     """The places that a command line names: archive directories and files of JSON lines.
 
     Without any: Redis, and the archive of this deployment. Redis is opened when it is searched.
@@ -67,7 +67,7 @@ def open_places(paths: Sequence[Path] = ()) -> list[Place]:
     if not paths:
         url = masked(redis_url(RedisSettings()))
         return [DeploymentPlace(url), ArchivePlace(ArchiveSettings().directory)]
-    places: list[Place] = []
+    places: list[LookupPlace] = []
     for path in paths:
         if path.is_dir():
             places.append(ArchivePlace(path))
@@ -78,7 +78,7 @@ def open_places(paths: Sequence[Path] = ()) -> list[Place]:
     return places
 
 
-def find(name: str, places: Sequence[Place]) -> Found:
+def find(name: str, places: Sequence[LookupPlace]) -> LookedUp:
     """The trajectory with this id, or else the group, from the first place that has it.
 
     A record is preferred to what the ledger knows of a trajectory that has none.
@@ -88,7 +88,7 @@ def find(name: str, places: Sequence[Place]) -> Found:
         HermesQueueError: the only place cannot be read.
     """
     problems: list[str] = []
-    unfinished: Found | None = None
+    unfinished: LookedUp | None = None
     for place in places:
         try:
             found = place.trajectory(name) or place.group(name)

@@ -11,7 +11,7 @@ from hermes_queue.keyspace.connection import explained
 from hermes_queue.ledger import Ledger
 from hermes_queue.results.reader import STREAM
 from hermes_queue.view.lookup.archive import unpacked
-from hermes_queue.view.lookup.base import Found, Raw, by_sample
+from hermes_queue.view.lookup.base import LookedUp, Raw, by_sample
 from hermes_queue.view.lookup.unfinished import letters_of, unfinished
 from hermes_queue.view.records.raw import UnreadableRecord, decode_raw
 from hermes_queue.view.sources.entries import decoded_fields
@@ -31,11 +31,11 @@ class DeploymentPlace:
 
     @property
     def title(self) -> str:
-        """See `Place`."""
+        """See `LookupPlace`."""
         return self._title
 
-    def trajectory(self, name: str) -> Found | None:
-        """See `Place`; of several lives of a purged run, the newest with a body."""
+    def trajectory(self, name: str) -> LookedUp | None:
+        """See `LookupPlace`; of several lives of a purged run, the newest with a body."""
         with closing(Ledger.connect()) as ledger, explained(ledger.url):
             names = _names(ledger, name)
             raw, notes = _first(ledger, names)
@@ -43,10 +43,10 @@ class DeploymentPlace:
                 return unfinished(ledger, name, notes)
             if raw.get("status") == "failed":
                 notes += letters_of(ledger, name)
-            return Found([raw], False, self._title.partition(" (")[0], notes)
+            return LookedUp([raw], False, self._title.partition(" (")[0], notes)
 
-    def group(self, name: str) -> Found | None:
-        """See `Place`; of a group that is still open, the samples that have ended."""
+    def group(self, name: str) -> LookedUp | None:
+        """See `LookupPlace`; of a group that is still open, the samples that have ended."""
         with closing(Ledger.connect()) as ledger, explained(ledger.url):
             where = self._title.partition(" (")[0]
             fields = _entry(ledger, name)
@@ -58,7 +58,7 @@ class DeploymentPlace:
             keys = [ledger.key(f"body:{member}") for member in names]
             stored = dict(zip(names, client.mget(keys) if keys else [], strict=True))
             bodies, _ = resolve(stored)
-            return Found(unpacked(fields, dict(bodies), notes), True, where, notes)
+            return LookedUp(unpacked(fields, dict(bodies), notes), True, where, notes)
 
 
 def _names(ledger: Ledger, name: str) -> list[str]:
@@ -105,7 +105,7 @@ def _listed(fields: dict[str, str]) -> list[str]:
     return [member.name for member in members_of(fields)]
 
 
-def _open_group(ledger: Ledger, name: str, where: str) -> Found | None:
+def _open_group(ledger: Ledger, name: str, where: str) -> LookedUp | None:
     """The samples of a group that is not published, as far as they have ended."""
     client: Any = ledger.client
     facts = decoded_fields(client.hgetall(ledger.key(f"group:{name}")))
@@ -120,4 +120,4 @@ def _open_group(ledger: Ledger, name: str, where: str) -> Found | None:
         raw, _ = _first(ledger, _names(ledger, f"{name}.{field[2:]}"))
         if raw is not None:
             records.append(raw)
-    return Found(by_sample(records), True, where, notes, "open")
+    return LookedUp(by_sample(records), True, where, notes, "open")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hermes_queue.errors import InputError
-from hermes_queue.view.lookup.base import Found, Raw, by_sample
+from hermes_queue.view.lookup.base import LookedUp, Raw, by_sample
 from hermes_queue.view.records.raw import MAX_RECORD_BYTES, UnreadableRecord, decode_json
 
 
@@ -22,18 +22,18 @@ class FilePlace:
 
     @property
     def title(self) -> str:
-        """See `Place`."""
+        """See `LookupPlace`."""
         return f"{self._path} ({self._lines} lines)"
 
-    def trajectory(self, name: str) -> Found | None:
-        """See `Place`; of several lines with this id, the last one."""
+    def trajectory(self, name: str) -> LookedUp | None:
+        """See `LookupPlace`; of several lines with this id, the last one."""
         found = self._matching("trajectory_id", name)
-        return Found(found[-1:], False, str(self._path), self._notes) if found else None
+        return LookedUp(found[-1:], False, str(self._path), self._notes) if found else None
 
-    def group(self, name: str) -> Found | None:
-        """See `Place`."""
+    def group(self, name: str) -> LookedUp | None:
+        """See `LookupPlace`."""
         records = by_sample(self._matching("group_id", name))
-        return Found(records, True, str(self._path), self._notes) if records else None
+        return LookedUp(records, True, str(self._path), self._notes) if records else None
 
     def _matching(self, field: str, name: str) -> list[Raw]:
         self._notes = []

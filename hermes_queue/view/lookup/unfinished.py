@@ -11,7 +11,7 @@ from hermes_queue.errors import SchemaTooNew
 from hermes_queue.ledger import DeadLetters, Ledger
 from hermes_queue.ledger.attempts import unpacked
 from hermes_queue.ledger.fleet.journal import read_journal
-from hermes_queue.view.lookup.base import Found, Raw
+from hermes_queue.view.lookup.base import LookedUp, Raw
 
 _ENTRIES_MOST = 10_000
 _JOURNAL_BYTES = 64 << 20
@@ -19,7 +19,7 @@ _LOG_LINES = 15
 _LETTERS_MOST = 5
 
 
-def unfinished(ledger: Ledger, name: str, notes: list[str]) -> Found | None:
+def unfinished(ledger: Ledger, name: str, notes: list[str]) -> LookedUp | None:
     """The trajectory as a record of what there is, or its dead letters; None if nothing is known.
 
     Its messages are those of the turns in its journal: what came before them is in no place that
@@ -45,7 +45,7 @@ def unfinished(ledger: Ledger, name: str, notes: list[str]) -> Found | None:
     raw["events"] = [event for turn in turns for event in turn.events]
     known = _described(text) if facts else ["the job is not in the ledger any more"]
     state = text.get("state") or "a dead letter"
-    return Found([raw], False, where, [*notes, *known, *letters], state)
+    return LookedUp([raw], False, where, [*notes, *known, *letters], state)
 
 
 def letters_of(ledger: Ledger, name: str) -> list[str]:

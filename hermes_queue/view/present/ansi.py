@@ -31,7 +31,7 @@ _OFF = {
 
 
 @dataclass(frozen=True, slots=True)
-class Style:
+class SgrStyle:
     """How the text after a sequence looks."""
 
     fg: int | None = None
@@ -47,7 +47,7 @@ class Style:
             found.append(f"ansi-bg-{self.bg}")
         return tuple(found)
 
-    def after(self, parameters: str) -> Style:
+    def after(self, parameters: str) -> SgrStyle:
         """The style after `ESC [ parameters m`; what is unknown in it changes nothing."""
         style = self
         left = parameters.split(";", PARAMETERS_MOST)[:PARAMETERS_MOST]
@@ -68,7 +68,7 @@ class Style:
                 style = style._coded(number)
         return style
 
-    def _coded(self, number: int) -> Style:
+    def _coded(self, number: int) -> SgrStyle:
         if number == 0:
             return PLAIN
         if name := _SWITCHES.get(number):
@@ -84,11 +84,11 @@ class Style:
             return replace(self, fg=None)
         return replace(self, bg=None) if number == 49 else self
 
-    def _without(self, *names: str) -> Style:
+    def _without(self, *names: str) -> SgrStyle:
         return replace(self, weights=self.weights.difference(names))
 
 
-PLAIN = Style()
+PLAIN = SgrStyle()
 
 
 def _colour(left: list[str]) -> int | None:

@@ -9,7 +9,7 @@ from typing import Any, TypedDict
 
 from hermes_queue.view.present.shapes import items, mapping, number, whole
 from hermes_queue.view.present.signs import label
-from hermes_queue.view.present.texts import WHOLE_BYTES, Text, text_of
+from hermes_queue.view.present.texts import WHOLE_BYTES, ShownText, text_of
 
 CUT_BYTES = 4096
 PAGE_BYTES = 256 << 10
@@ -27,14 +27,14 @@ _EXIT = re.compile(r"\[exit code (-?\d{1,9})[ \]]")
 _LEFT_OUT = re.compile(r"\n\[\.\.\. \d+ bytes left out \.\.\.\]\n")
 
 
-class Call(TypedDict):
+class ShownCall(TypedDict):
     """A tool call of an assistant message."""
 
     id: str
     name: str
-    arguments: Text
+    arguments: ShownText
     """The model's own text."""
-    command: Text | None
+    command: ShownText | None
     """The argument that says what the call does, if the arguments are a JSON object with one."""
 
 
@@ -49,16 +49,16 @@ class TurnFacts(TypedDict):
     finish: str | None
 
 
-class Message(TypedDict):
+class ShownMessage(TypedDict):
     """One message. What a record has beside the fields of a message is in `odd`, as JSON."""
 
     n: int
     role: str
     kind: str
     """`call`, `output`, `error` (an output that says that the call failed), or `text`."""
-    content: Text
-    reasoning: Text | None
-    calls: list[Call]
+    content: ShownText
+    reasoning: ShownText | None
+    calls: list[ShownCall]
     more_calls: int
     """Calls that are left out here."""
     call_id: str | None
@@ -67,13 +67,13 @@ class Message(TypedDict):
     exit: int | None
     """The exit code that an output begins with."""
     turn: TurnFacts | None
-    odd: Text | None
+    odd: ShownText | None
     bytes: int
     flags: list[str]
     """`reasoning`, `error`, `cut` (the model saw an output in part), `odd`."""
 
 
-class Entry(TypedDict):
+class OutlineEntry(TypedDict):
     """A message in the outline."""
 
     n: int
@@ -88,7 +88,7 @@ def messages(
     start: int = 0,
     cut_bytes: int = CUT_BYTES,
     total_bytes: int = PAGE_BYTES,
-) -> list[Message]:
+) -> list[ShownMessage]:
     """The messages from number `start` on, each text cut at `cut_bytes`.
 
     The page ends when its texts have `total_bytes` together; it has at least one message, unless
@@ -96,7 +96,7 @@ def messages(
     """
     given = all_messages(raw)
     turns = _Turns(raw, given)
-    found: list[Message] = []
+    found: list[ShownMessage] = []
     taken = 0
     for n in range(max(0, start), min(len(given), max(0, start) + MESSAGES_MOST)):
         found.append(_message(given, n, turns, cut_bytes, CALLS_MOST))
@@ -106,7 +106,7 @@ def messages(
     return found
 
 
-def message(raw: Mapping[Any, Any], n: int) -> Message | None:
+def message(raw: Mapping[Any, Any], n: int) -> ShownMessage | None:
     """Message `n` with its texts whole, up to `texts.WHOLE_BYTES` each; None if there is none."""
     given = all_messages(raw)
     if not 0 <= n < len(given):
@@ -114,7 +114,7 @@ def message(raw: Mapping[Any, Any], n: int) -> Message | None:
     return _message(given, n, _Turns(raw, given), WHOLE_BYTES, CALLS_MOST * 16)
 
 
-def outline(raw: Mapping[Any, Any]) -> list[Entry]:
+def outline(raw: Mapping[Any, Any]) -> list[OutlineEntry]:
     """All messages without their texts, at most `OUTLINE_MOST`."""
     given = all_messages(raw)[:OUTLINE_MOST]
     return [
@@ -227,7 +227,7 @@ def _said(each: object) -> tuple[str, str]:
 
 def _message(
     given: Sequence[Any], n: int, turns: _Turns, cut_bytes: int, calls_most: int
-) -> Message:
+) -> ShownMessage:
     each = mapping(given[n])
     calls = items(each.get("tool_calls"))
     content = each.get("content") if each else given[n]
@@ -250,7 +250,7 @@ def _message(
     }
 
 
-def _call(call: object, cut_bytes: int) -> Call:
+def _call(call: object, cut_bytes: int) -> ShownCall:
     function = mapping(mapping(call).get("function"))
     known = arguments_of(call)
     main = main_argument(known) if known else None
@@ -338,7 +338,7 @@ def _bytes(value: object) -> int:
     return len(value) if value.isascii() else len(value.encode(errors="surrogatepass"))
 
 
-def _shown_bytes(shown: Message) -> int:
+def _shown_bytes(shown: ShownMessage) -> int:
     texts = [shown["content"], shown["reasoning"], shown["odd"]]
     texts += [text for call in shown["calls"] for text in (call["arguments"], call["command"])]
     return 100 + sum(len(text["text"]) for text in texts if text)

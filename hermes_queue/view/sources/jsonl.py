@@ -79,24 +79,25 @@ class JsonlSource:
             os.close(fd)
 
     def _scan(self, fd: int, mark: Mark | None) -> Iterator[Batch]:
-        start = resumed(fd, mark)
+        state = os.fstat(fd)
+        start = resumed(fd, mark, state)
         begins = start is None
         at = start or 0
         if begins:
-            yield Batch(self.title, mark=mark_at(fd, 0), begins=True)
+            yield Batch(self.title, mark=mark_at(fd, 0, state), begins=True)
         found: list[Found] = []
-        begun, size = at, os.fstat(fd).st_size
-        for offset, line, length in _lines(fd, at, size):
+        begun = at
+        for offset, line, length in _lines(fd, at, state.st_size):
             at = offset + length
             if line is None:
                 found.append(self._damaged(offset, length, _too_large(length)))
             elif line.strip(b" \t\r\n\0"):
                 found.append(self._found(offset, line))
             if at - begun > _BATCH_BYTES or len(found) >= _BATCH_LINES:
-                yield Batch(self.title, found, mark_at(fd, at))
+                yield Batch(self.title, found, mark_at(fd, at, state))
                 found, begun = [], at
         if found or at > begun or begins:
-            yield Batch(self.title, found, mark_at(fd, at), ends=True)
+            yield Batch(self.title, found, mark_at(fd, at, state), ends=True)
 
     def _found(self, offset: int, line: bytes) -> Found:
         try:

@@ -10,10 +10,10 @@ from rich.rule import Rule
 from rich.text import Text
 
 from hermes_queue.view import present
-from hermes_queue.view.present.conversation import Call, Message
+from hermes_queue.view.present.conversation import ShownCall, ShownMessage
 from hermes_queue.view.present.shapes import as_json, number
 from hermes_queue.view.present.signs import visible
-from hermes_queue.view.present.texts import Text as ShownText
+from hermes_queue.view.present.texts import ShownText
 
 CUT_BYTES = 16 << 10
 """Of each text of a transcript, unless single messages are asked for."""
@@ -158,7 +158,7 @@ def transcript(
     yield from map(_event, events.get(None, []))
 
 
-def _page(raw: Mapping[Any, Any], place: int, whole: bool) -> list[Message]:
+def _page(raw: Mapping[Any, Any], place: int, whole: bool) -> list[ShownMessage]:
     if not whole:
         return present.messages(raw, place, CUT_BYTES)
     found = present.message(raw, place)
@@ -170,7 +170,7 @@ def _event(event: Mapping[str, Any]) -> Text:
     return Text(f"┄┄ {event['event']} {details}", style="yellow")
 
 
-def _message(message: Message) -> Iterator[RenderableType]:
+def _message(message: ShownMessage) -> Iterator[RenderableType]:
     title = [f"{message['n']} {message['role']}", message["name"] or ""]
     if message["exit"] is not None:
         title.append(f"exit {message['exit']}")
@@ -194,13 +194,13 @@ def _message(message: Message) -> Iterator[RenderableType]:
         yield styled(message["odd"], "yellow")
 
 
-def _call(call: Call) -> Text:
+def _call(call: ShownCall) -> Text:
     shown = call["command"] if _says_all(call) else None
     line = Text.assemble(("→ ", "bold"), (call["name"], "bold"), " ")
     return line.append_text(styled(shown or call["arguments"]))
 
 
-def _says_all(call: Call) -> bool:
+def _says_all(call: ShownCall) -> bool:
     """Whether the telling argument is nearly all of the arguments."""
     command = call["command"]
     return command is not None and call["arguments"]["bytes"] < 1.5 * command["bytes"] + 60
