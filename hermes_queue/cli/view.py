@@ -163,8 +163,8 @@ def check_reach(
     Raises:
         ConfigurationError: no token was chosen for it, or no name.
     """
-    from hermes_queue.view.guard import is_loopback
-    from hermes_queue.view.serving import address_of, is_wildcard
+    from hermes_queue.view.guard import is_loopback, is_wildcard
+    from hermes_queue.view.serving import address_of
 
     if unix_socket or is_loopback(address := address_of(host)):
         return
@@ -287,8 +287,7 @@ def _where(
     options: ViewOptions, address: str, port: int, allowed: Sequence[Authority]
 ) -> Authority:
     """The name under which a browser comes."""
-    from hermes_queue.view.guard import Authority, of_address
-    from hermes_queue.view.serving import is_wildcard
+    from hermes_queue.view.guard import Authority, is_wildcard, of_address
 
     if is_wildcard(address):
         return Authority(allowed[0].host, allowed[0].port or port)

@@ -84,7 +84,11 @@ class ApiCall:
 
 
 Answering = Callable[[ApiCall], Response]
-NOTHING = Refusal(404, "there is nothing of that name")
+
+
+def nothing() -> Refusal:
+    """A new one each time: an exception that is raised again keeps the frames of every time."""
+    return Refusal(404, "there is nothing of that name")
 
 
 @dataclass(frozen=True)
@@ -255,9 +259,9 @@ def decoded(segment: str) -> str:
     try:
         text = unquote(segment, errors="strict")
     except UnicodeDecodeError:
-        raise NOTHING from None
+        raise nothing() from None
     if not text or len(text) > ID_MAX or not text.isprintable():
-        raise NOTHING
+        raise nothing()
     return text
 
 
@@ -304,4 +308,4 @@ async def _body(request: Request) -> Mapping[str, Any]:
 
 
 async def _nothing_there(scope: Scope, receive: Receive, send: Send) -> None:
-    raise NOTHING
+    raise nothing()

@@ -121,7 +121,7 @@ class HostNames:
         names = [host, name or host] if host else ["localhost", "127.0.0.1"]
         if host and is_loopback(host):
             names.append("localhost")
-        found = {of_address(name, port) for name in names}
+        found = {of_address(name, port) for name in names if not is_wildcard(name)}
         if not host:
             found.add(Authority("localhost", 80))  # curl --unix-socket PATH http://localhost/
         ports = (None, 80, 443, port)
@@ -131,6 +131,14 @@ class HostNames:
             for number in (ports if each.port is None else (each.port,))
         }
         return cls(frozenset(each for each in found if each), frozenset(more))
+
+
+def is_wildcard(host: str) -> bool:
+    """Whether `host` stands for every address of the machine."""
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False
 
 
 def is_loopback(host: str) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import ipaddress
 import os
 import signal
 import socket
@@ -135,14 +134,6 @@ def numeric(bound: socket.socket) -> tuple[str, int]:
         return "", 0
     address = bound.getsockname()
     return str(address[0]), int(address[1])
-
-
-def is_wildcard(host: str) -> bool:
-    """Whether `host` stands for every address of the machine."""
-    try:
-        return ipaddress.ip_address(host).is_unspecified
-    except ValueError:
-        return False
 
 
 class PageServer(uvicorn.Server):

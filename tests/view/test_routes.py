@@ -5,11 +5,13 @@ from __future__ import annotations
 import gzip
 import json
 import struct
+from contextlib import closing
+from dataclasses import replace
 from urllib.parse import quote
 
 import pytest
 from records import make_job
-from view_server import OPERATE_TOKEN
+from view_server import OPERATE_TOKEN, ViewServer
 
 from hermes_queue.view.routes import comparing, every_route
 
@@ -139,6 +141,20 @@ def test_tokens_come_as_octets(server):
     assert server.get(t(FIRST, "/tokens/0/turns")).json["turns"]
     assert server.get(t(FIRST, "/tokens/7")).status == 404
     assert server.get(t(FIRST, "/tokens/0/text")).json["hint"].endswith("--tokenizer")
+
+
+def test_with_a_tokenizer_ids_come_as_text(server):
+    class Letters:
+        def pieces(self, ids):
+            return [(chr(97 + each), 1) for each in ids]
+
+    ids = json.loads(server.get(t(FIRST, "/record")).body)["sequences"][0]["ids"]
+    with closing(ViewServer(replace(server.site, tokenizer=Letters()))) as served:
+        assert served.get("/api/session").json["tokenizer"]
+        pieces = served.get(t(FIRST, "/tokens/0/text")).json["pieces"]
+        assert pieces == [[chr(97 + each), 1] for each in ids]
+        assert served.get(t(FIRST, "/tokens/7/text")).status == 404
+        assert served.get(t(STRANGE, "/tokens/0/text")).status == 200
 
 
 def test_what_is_damaged_has_a_row_and_says_why_it_is_not_shown(server):

@@ -17,6 +17,7 @@ from hermes_queue.ledger import Ledger, Runs
 from hermes_queue.results.archive import ArchiveSink
 from hermes_queue.results.trimming import trim
 from hermes_queue.settings import ResultSettings
+from hermes_queue.view.index import indexer
 from hermes_queue.view.index.index import Index
 from hermes_queue.view.sources.archive import ArchiveSource
 from hermes_queue.view.sources.stream import StreamSource
@@ -136,13 +137,20 @@ def test_a_purged_run_that_runs_again_takes_the_place_of_its_first_life(ledger, 
     assert index.read(new["id"])["score"] == 1.0
 
 
-def test_rows_of_summaries_are_completed_with_their_numbers(ledger, index, monkeypatch):
-    publish(ledger, "a", "b", scores=(0.0, 1.0))
+def test_rows_of_summaries_are_completed_and_keep_their_numbers(ledger, index, monkeypatch):
+    jobs = [make_job("run", name, 0, 1) for name in "ab"]
+    for job in jobs:
+        enqueue(ledger, job)
+        begin(ledger, job)
+        made = {"created": 1000.1234567}
+        publish_record(ledger, make_record(job, 1.0).model_copy(update=made))
     entries = ledger.client.xrange("hq:results")
     ledger.client.delete("hq:results")
     for _, fields in entries:
-        summaries = [{"status": "completed", "score": s, "turns": 1} for s in (0.0, 1.0)]
-        ledger.client.xadd("hq:results", {**fields, "summaries": json.dumps(summaries)})
+        summary = {"status": "completed", "score": 1.0, "turns": 1}
+        if fields[b"instance_id"] == b"a":  # the other one had no room for it
+            summary["created"] = 1000.123
+        ledger.client.xadd("hq:results", {**fields, "summaries": json.dumps([summary])})
     with monkeypatch.context() as patched:
         patched.setattr(StreamSource, "_completed", lambda self, known: iter(()))
         index.refresh()
@@ -151,8 +159,20 @@ def test_rows_of_summaries_are_completed_with_their_numbers(ledger, index, monke
     assert index.count('"1"') == 0
     index.refresh()
     assert {row["id"]: row["n"] for row in index.page("score:1").rows} == rows
-    assert index.count('"1"') == 4
-    assert index.count("messages:2") == 4
+    assert index.count('"1"') == index.count("messages:2") == index.count() == 2
+
+
+def test_a_summary_of_a_damaged_record_becomes_a_damaged_row(ledger, index, monkeypatch):
+    publish(ledger, "a", scores=(1.0,))
+    [(entry, fields)] = ledger.client.xrange("hq:results")
+    ledger.client.xdel("hq:results", entry)
+    summary = json.dumps([{"status": "completed", "score": 1, "turns": 7, "created": 5.5}])
+    ledger.client.xadd("hq:results", {**fields, "summaries": summary})
+    [name] = json.loads(fields[b"members"])
+    ledger.client.set(f"hq:body:{name}", b"junk")
+    index.refresh()
+    [row] = index.page("is:damaged").rows
+    assert (row["id"], row["status"], row["score"], row["turns"]) == (name, "damaged", 1.0, 7)
 
 
 def test_redis_that_goes_away_is_a_problem_and_comes_back(ledger, index, redis_server):
@@ -165,3 +185,28 @@ def test_redis_that_goes_away_is_a_problem_and_comes_back(ledger, index, redis_s
     redis_server.start()
     index.refresh()
     assert index.problems == []
+
+
+def test_nobody_who_looks_means_no_command(ledger, index, redis_server, monkeypatch):
+    monkeypatch.setattr(indexer, "LOOKED_AT_S", 0.0)
+    monkeypatch.setattr(indexer, "EVERY_S", 0.01)
+    publish(ledger, "a")
+    index.start()
+    with redis_server.client() as client:
+        wait_until(lambda: not index.indexing)
+        time.sleep(0.2)
+        client.config_resetstat()
+        time.sleep(0.3)
+        commands = {name.removeprefix("cmdstat_") for name in client.info("commandstats")}
+    assert commands <= {"config|resetstat", "info"}
+    publish(ledger, "b")
+    index.touch()
+    wait_until(lambda: index.count() == 4)
+
+
+def wait_until(holds) -> None:
+    for _ in range(2000):
+        if holds():
+            return
+        time.sleep(0.005)
+    raise AssertionError("it never came true")

@@ -86,11 +86,15 @@ class Database:
     def __init__(self, path: Path) -> None:
         self.path = path.with_name(f"{path.stem}.v{SCHEMA}{path.suffix}")
         self._lock: int | None = None
+        self._lock_path = path.with_suffix(".lock")
         self._idle: queue.SimpleQueue[sqlite3.Connection | None] = queue.SimpleQueue()
         self._closed = False
+        self._life = 0
+        """Number of files that this one has replaced; connections to them are closed."""
+        self._damaged = False
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._lock = try_hold(path.with_suffix(".lock"))
+            self._lock = try_hold(self._lock_path)
             if self.writes:
                 self._forget_other_versions(path)
             self._open()
@@ -105,6 +109,23 @@ class Database:
         """Whether this process fills the index; another one that has it open does otherwise."""
         return self._lock is not None
 
+    def writable(self) -> bool:
+        """Whether this process may write, by now: the one that did may have ended.
+
+        A file that readers found damaged is made again.
+
+        Raises:
+            sqlite3.Error: it cannot be opened.
+        """
+        if self._lock is None and not self._closed:
+            with suppress(OSError):
+                self._lock = try_hold(self._lock_path)
+            if self.writes:
+                self._open()
+        if self.writes and self._damaged:
+            self.rebuild()
+        return self.writes
+
     def writer(self) -> sqlite3.Connection:
         """A connection for the one thread that writes."""
         return self._connect("PRAGMA synchronous = NORMAL", "PRAGMA cache_size = -16000")
@@ -117,7 +138,7 @@ class Database:
             QueryTooSlow: the block's queries took longer than `seconds`.
             HermesQueueError: the file cannot be read.
         """
-        connection = self._idle.get()
+        connection, life = self._idle.get(), self._life
         deadline = time.monotonic() + seconds
         late = False
 
@@ -136,13 +157,15 @@ class Database:
                 raise QueryTooSlow(
                     f"the query took longer than {seconds:g} s: narrow it, for example by run:"
                 ) from error
-            if connection is not None:
-                connection.close()
-                connection = None
+            self._damaged |= is_damage(error)
+            life = -1
             raise HermesQueueError(f"{self.path}: cannot be read: {error}") from error
         finally:
             if connection is not None:
                 connection.set_progress_handler(None, 0)
+            if connection is not None and life != self._life:
+                connection.close()
+                connection = None
             self._idle.put(connection)
 
     def set_reviews(self, labels: Mapping[str, str | None]) -> None:
@@ -166,7 +189,9 @@ class Database:
         """Begin with an empty file, after the present one turned out to be damaged."""
         _unlink(self.path)
         self._open()
-        for _ in range(READERS):
+        self._life += 1
+        self._damaged = False
+        for _ in range(self._idle.qsize()):
             connection = self._idle.get()
             if connection is not None:
                 connection.close()
@@ -189,7 +214,7 @@ class Database:
         try:
             self._prepare()
         except sqlite3.DatabaseError as error:
-            if isinstance(error, sqlite3.OperationalError) or not self.writes:
+            if not is_damage(error) or not self.writes:
                 raise
             _unlink(self.path)  # it is no database any more
             self._prepare()
@@ -217,6 +242,11 @@ class Database:
         for other in path.parent.glob(f"{path.stem}.v*{path.suffix}"):
             if other != self.path:
                 _unlink(other)
+
+
+def is_damage(error: sqlite3.Error) -> bool:
+    """Whether the file is no database any more; other errors pass, or are mistakes of ours."""
+    return type(error) is sqlite3.DatabaseError
 
 
 def _unlink(path: Path) -> None:

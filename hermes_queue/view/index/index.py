@@ -13,10 +13,10 @@ from typing import Any
 from hermes_queue.view.index import figures, pages, scanning
 from hermes_queue.view.index import groups as grouping
 from hermes_queue.view.index.cursors import decode_cursor
-from hermes_queue.view.index.database import Database
+from hermes_queue.view.index.database import Database, QueryTooSlow
 from hermes_queue.view.index.filters import Filter, compiled
 from hermes_queue.view.index.indexer import Indexer
-from hermes_queue.view.index.pages import Key, Page, Sort
+from hermes_queue.view.index.pages import RowKey, RowPage, Sort
 from hermes_queue.view.records.containing import holds_all
 from hermes_queue.view.records.location import Location
 from hermes_queue.view.records.raw import UnreadableRecord
@@ -28,6 +28,8 @@ GROUP_ROWS_MAX = 1024
 FEW = 5000
 """Rows that are sorted in less time than it takes to find them among many others, one by one."""
 _CACHED = 2
+_SCANS = 2
+"""Requests that look into records at the same time; further ones wait as long as they may scan."""
 
 
 class Index:
@@ -51,6 +53,7 @@ class Index:
         self._indexer = Indexer(self._database, sources)
         self._recent: OrderedDict[str, tuple[int, Mapping[str, Any]]] = OrderedDict()
         self._recent_lock = threading.Lock()
+        self._scanning = threading.BoundedSemaphore(_SCANS)
 
     # --- reading the sources -----------------------------------------------------------------
 
@@ -99,7 +102,7 @@ class Index:
         upto: int | None = None,
         limit: int = 100,
         grep_s: float = scanning.SCAN_S,
-    ) -> Page:
+    ) -> RowPage:
         """A page of the trajectories that `query` meets.
 
         Args:
@@ -112,7 +115,7 @@ class Index:
             grep_s: seconds for looking into records, if the query has `grep:`.
         """
         chosen, order = compiled(query), Sort.of(sort)
-        key = None if after is None else Key.decode(after, order)
+        key = None if after is None else RowKey.decode(after, order)
         limit = max(1, min(limit, LIMIT_MAX))
         with self._database.reader() as connection:
             last = pages.highest(connection) if upto is None else upto
@@ -125,7 +128,7 @@ class Index:
         more = len(rows) > limit
         rows = rows[:limit]
         cursor = pages.key_of(rows[-1], order).encode(order) if more else None
-        return Page([pages.shown(row) for row in rows], cursor, count, last)
+        return RowPage([pages.shown(row) for row in rows], cursor, count, last)
 
     def count(self, query: str = "", *, upto: int | None = None, above: int = 0) -> int:
         """Number of rows that `query` meets, `grep:` aside, with `above` < n <= `upto`."""
@@ -162,12 +165,14 @@ class Index:
                 return None
             last = pages.highest(connection) if upto is None else upto
             key = pages.key_of(row, order)
-            behind = pages.rows_after(connection, chosen, order, key, last, 1)
+            count = pages.count_of(connection, chosen, last)
+            near = {"few": count < FEW}
+            behind = pages.rows_after(connection, chosen, order, key, last, 1, **near)
             return {
-                "before": pages.id_before(connection, chosen, order, key, last),
+                "before": pages.id_before(connection, chosen, order, key, last, **near),
                 "after": behind[0][1] if behind else None,
                 "position": pages.rows_before(connection, chosen, order, key, last) + 1,
-                "count": pages.count_of(connection, chosen, last),
+                "count": count,
             }
 
     # --- groups and runs ---------------------------------------------------------------------
@@ -260,13 +265,13 @@ class Index:
         self,
         chosen: Filter,
         order: Sort,
-        key: Key | None,
+        key: RowKey | None,
         upto: int,
         limit: int,
         count: int,
         seconds: float,
-    ) -> Page:
-        def fetch(key: Key | None, most: int) -> list[pages.Columns]:
+    ) -> RowPage:
+        def fetch(key: RowKey | None, most: int) -> list[pages.Columns]:
             with self._database.reader() as connection:
                 return pages.rows_after(connection, chosen, order, key, upto, most)
 
@@ -277,9 +282,14 @@ class Index:
                 return holds_all(self._read(row[1], places), chosen.grep)
             return False
 
-        found = scanning.scan(fetch, holds, order, key, limit, seconds=seconds)
+        if not self._scanning.acquire(timeout=scanning.SCAN_S):
+            raise QueryTooSlow(f"{_SCANS} other requests look into records: try again")
+        try:
+            found = scanning.scan(fetch, holds, order, key, limit, seconds=seconds)
+        finally:
+            self._scanning.release()
         cursor = found.last.encode(order) if found.last else None
-        return Page([pages.shown(row) for row in found.rows], cursor, count, upto, found.scanned)
+        return RowPage([pages.shown(row) for row in found.rows], cursor, count, upto, found.scanned)
 
     def _read(self, name: str, places: Sequence[Location]) -> Mapping[str, Any]:
         problem: RecordGone | None = None

@@ -7,10 +7,10 @@ import sqlite3
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 
 from hermes_queue.errors import HermesQueueError
-from hermes_queue.view.index.database import Database
+from hermes_queue.view.index.database import Database, is_damage
 from hermes_queue.view.index.writing import IndexWriter
 from hermes_queue.view.sources.base import Batch, RecordSource
 
@@ -18,6 +18,8 @@ EVERY_S = 2.0
 """While somebody looks, sources are asked this often."""
 LOOKED_AT_S = 10.0
 """How long somebody is believed to look after a request."""
+SLICE_S = 2.0
+"""A source that has more to read than this takes lets the others come in between."""
 _RETRY_S = 10.0
 
 logger = logging.getLogger(__name__)
@@ -34,7 +36,7 @@ class Indexer:
         self._database = database
         self._sources = sorted(sources, key=lambda source: source.kind != "redis")
         """Redis first: what was deleted there is in the archive by then."""
-        self._removed: list[tuple[str, Batch]] = []
+        self._removed: dict[tuple[str, str], Batch] = {}
         self._looked_at = time.monotonic()
         self._again: set[tuple[str, str]] = set()
         self._wake = threading.Event()
@@ -81,19 +83,11 @@ class Indexer:
 
     def round(self) -> None:
         """Read all that is new in all sources, in this thread."""
-        if not self._database.writes:
-            self._behind = False
-            return
         try:
-            with closing(self._database.writer()) as connection:
-                writer = IndexWriter(connection)
-                writer.forget_sources([source.name for source in self._sources])
-                for source in self._sources:
-                    self._read(source, writer)
-                # Only now: a group that moves to the archive has its place there first.
-                while self._removed and not self._stopped:
-                    writer.apply(*self._removed.pop())
-                connection.execute("PRAGMA optimize")
+            if self._database.writable():
+                with closing(self._database.writer()) as connection:
+                    self._round(IndexWriter(connection))
+                    connection.execute("PRAGMA optimize")
             self._problems.pop("", None)
         except sqlite3.DatabaseError as error:
             self._failed(error)
@@ -110,20 +104,35 @@ class Indexer:
             while not self._stopped and time.monotonic() < begun + rest:
                 time.sleep(0.1)
 
-    def _read(self, source: RecordSource, writer: IndexWriter) -> None:
+    def _round(self, writer: IndexWriter) -> None:
+        """Give each source a slice of time in turns, so that an old archive delays no new group."""
+        writer.forget_sources([source.name for source in self._sources])
+        waiting = list(self._sources)
+        while waiting and not self._stopped:
+            waiting = [source for source in waiting if not self._read(source, writer)]
+            if waiting and self._sources[0] not in waiting:
+                waiting.insert(0, self._sources[0])
+        # Only now: a group that moves to the archive has its place there first.
+        while self._removed and not self._stopped:
+            (source, _), batch = self._removed.popitem()
+            writer.apply(source, batch)
+
+    def _read(self, source: RecordSource, writer: IndexWriter) -> bool:
+        """Read what is new in a source for a while; returns whether that was all."""
         marks = writer.marks(source.name)
         for name, file in [*self._again]:
             if name == source.name:
                 marks[file] = None
                 self._again.discard((name, file))
+        until = time.monotonic() + SLICE_S
         try:
             for batch in source.scan(marks):
                 if batch.removed:
-                    self._removed.append((source.name, batch))
-                else:
-                    writer.apply(source.name, batch)
-                if self._stopped:
-                    return
+                    self._removed[source.name, batch.file] = batch
+                    continue
+                writer.apply(source.name, batch)
+                if self._stopped or time.monotonic() > until:
+                    return False
             self._problems.pop(source.name, None)
         except sqlite3.Error:
             raise
@@ -132,6 +141,7 @@ class Indexer:
         except Exception as error:
             logger.exception("the source %s failed", source.title, extra={"action": "index_failed"})
             self._note(source.name, f"{source.title}: {type(error).__name__}: {error}")
+        return True
 
     def _note(self, name: str, problem: str) -> None:
         if self._problems.get(name) != problem:
@@ -141,5 +151,6 @@ class Indexer:
     def _failed(self, error: sqlite3.DatabaseError) -> None:
         """Begin anew with a file that is damaged; leave one that cannot be written for later."""
         self._note("", f"the index cannot be written: {error}")
-        if not isinstance(error, sqlite3.OperationalError):
-            self._database.rebuild()
+        if is_damage(error):
+            with suppress(sqlite3.Error, OSError):
+                self._database.rebuild()

@@ -125,7 +125,7 @@ def row_of(raw: Mapping[str, Any], location: Location) -> IndexRow:
         prompt_tokens=whole(usage.get("prompt_tokens", 0)),
         completion_tokens=whole(usage.get("completion_tokens", 0)),
         cost=number(raw.get("cost_usd")),
-        seconds=sum(v for k, v in seconds.items() if k != "s_queue") if seconds else None,
+        seconds=number(sum(v for k, v in seconds.items() if k != "s_queue")) if seconds else None,
         **seconds,
         policy_oldest=text(raw.get("policy_oldest")),
         policy_newest=text(raw.get("policy_newest")),
@@ -136,8 +136,8 @@ def row_of(raw: Mapping[str, Any], location: Location) -> IndexRow:
         tools=joined(_tools(raw.get("messages"))),
         evaluation=int(raw.get("evaluation") is True),
         problem=None if text(raw.get("status")) else "the record has no status",
-        created=number(raw.get("created")),
-        finished=number(raw.get("created")),
+        created=number(raw.get("created")) or None,
+        finished=number(raw.get("created")) or None,
     )
 
 

@@ -7,7 +7,9 @@ and the report: what people remember. Tool output is most of a record, and is se
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 from hermes_queue.view.records.values import listing, mapping
@@ -15,8 +17,9 @@ from hermes_queue.view.records.values import listing, mapping
 _MESSAGE_CHARACTERS = 16_000
 _ARGUMENT_CHARACTERS = 2_000
 _ARGUMENTS_CHARACTERS = 24_000
-_REPORT_CHARACTERS = 8_000
-_REPORT_DEPTH = 4
+_REPORT_CHARACTERS = 24_000
+_REPORT_TEXT_CHARACTERS = 8_000
+_REPORT_NODES = 2_000
 _NOT_WORDS = frozenset({"patch", "output_tail", "output"})
 """Keys of a report with text that is as long as a tool's output."""
 _WORD = re.compile(r"\w+")
@@ -52,8 +55,8 @@ def _parts(raw: Mapping[str, Any]) -> Iterator[str]:
     yield from _arguments(messages)
     failure = mapping(raw.get("failure"))
     for name in ("type", "message"):
-        yield _text(failure.get(name), _REPORT_CHARACTERS)
-    yield from _report(raw.get("report"), _REPORT_DEPTH)
+        yield _text(failure.get(name), _REPORT_TEXT_CHARACTERS)
+    yield from _report(raw.get("report"))
 
 
 def _content(message: Mapping[str, Any]) -> str:
@@ -72,18 +75,23 @@ def _arguments(messages: list[dict[str, Any]]) -> Iterator[str]:
                 return
 
 
-def _report(value: object, depth: int) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value[:_REPORT_CHARACTERS]
-    elif depth and isinstance(value, dict):
-        for key, inner in list(value.items())[:100]:
-            if key not in _NOT_WORDS:
-                if isinstance(key, str):
-                    yield key[:_WORD_CHARACTERS]
-                yield from _report(inner, depth - 1)
-    elif depth and isinstance(value, list | tuple):
-        for inner in value[:100]:
-            yield from _report(inner, depth - 1)
+def _report(report: object) -> Iterator[str]:
+    """Keys and texts of a report, breadth first, until there are enough of them."""
+    waiting: deque[object] = deque([report])
+    left, nodes = _REPORT_CHARACTERS, _REPORT_NODES
+    while waiting and left > 0 and nodes > 0:
+        value = waiting.popleft()
+        nodes -= 1
+        if isinstance(value, str):
+            part = value[: min(left, _REPORT_TEXT_CHARACTERS)]
+            left -= len(part)
+            yield part
+        elif isinstance(value, dict):
+            for key in islice(value, nodes):
+                if key not in _NOT_WORDS:
+                    waiting += (key, value[key])
+        elif isinstance(value, list | tuple):
+            waiting += islice(value, nodes)
 
 
 def _text(value: object, most: int) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from starlette.responses import Response
 
 from hermes_queue.view.answers import Refusal
-from hermes_queue.view.app import NOTHING, ApiCall, Route
+from hermes_queue.view.app import ApiCall, Route, nothing
 from hermes_queue.view.compare import compare, patch_against
 from hermes_queue.view.compare.samples import SAMPLES_MOST
 
@@ -41,7 +41,7 @@ def _rows(call: ApiCall) -> list[dict[str, Any]]:
     """The samples that can be read, in the order of columns."""
     group = call.site.index.group(call.path["id"])
     if group is None:
-        raise NOTHING
+        raise nothing()
     rows: list[dict[str, Any]] = group["rows"]
     return [row for row in rows if row["status"] != "damaged"][:SAMPLES_MOST]
 
@@ -54,7 +54,7 @@ def _records(call: ApiCall, rows: Sequence[Mapping[str, Any]]) -> list[Mapping[s
         with call.site.decoding:
             raw = call.site.index.read(row["id"])
         if raw is None:
-            raise NOTHING
+            raise nothing()
         found.append(raw)
     return found
 

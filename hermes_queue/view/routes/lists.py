@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from hermes_queue.errors import ConfigurationError, RedisFull, RedisUnavailable
 from hermes_queue.ledger.runs import RunInfo, Runs
-from hermes_queue.view.app import NOTHING, ApiCall, Route
+from hermes_queue.view.app import ApiCall, Route, nothing
 from hermes_queue.view.index.filters import described
 from hermes_queue.view.index.index import DEFAULT_SORT, LIMIT_MAX
 
@@ -82,7 +82,7 @@ def group(call: ApiCall) -> Response:
     """All samples of a group."""
     found = call.site.index.group(call.path["id"])
     if found is None:
-        raise NOTHING
+        raise nothing()
     return call.json(found)
 
 
@@ -105,7 +105,7 @@ def run(call: ApiCall) -> Response:
     ledger = ledger_facts(infos[0]) if infos else None
     found = call.site.index.run(name)
     if found is None and ledger is None:
-        raise NOTHING
+        raise nothing()
     if found is None:
         lists: dict[str, list[Any]] = {
             key: [] for key in ("envs", "models", "policies", "failures")

@@ -15,7 +15,7 @@ from hermes_queue.ledger.dead import DeadLetters, Letter, LetterFilter
 from hermes_queue.ledger.ledger import Ledger
 from hermes_queue.view import present
 from hermes_queue.view.answers import Refusal, to_json
-from hermes_queue.view.app import NOTHING, ApiCall, Route
+from hermes_queue.view.app import ApiCall, Route, nothing
 from hermes_queue.view.site import Live, ViewSite
 
 STREAMS_MAX = 64
@@ -58,7 +58,7 @@ def letter(call: ApiCall) -> Response:
     try:
         found = DeadLetters(_ledger(call)).get(call.path["id"])
     except ConfigurationError:
-        raise NOTHING from None
+        raise nothing() from None
     texts = {name: present.text_of(found.fields.get(name, "")) for name in _LONG}
     return call.json({**_summary(found), **texts})
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.responses import Response
 
 from hermes_queue.view.answers import Refusal
-from hermes_queue.view.app import NOTHING, ApiCall, Route
+from hermes_queue.view.app import ApiCall, Route, nothing
 from hermes_queue.view.tokens import NAME_MAX, SESSION_S, TOKEN_MAX, ViewSession
 
 PAGES = frozenset({"", "all", "run", "group", "t", "dead", "review"})
@@ -64,7 +64,7 @@ def page(call: ApiCall) -> Response:
     """The page, which asks for everything else."""
     first = call.path["rest"].partition("/")[0]
     if first in ("api", "static"):
-        raise NOTHING
+        raise nothing()
     status = 200 if first in PAGES else 404
     return call.site.assets.page.response(compress=call.gzip, cache="no-cache", status=status)
 
@@ -73,7 +73,7 @@ def static(call: ApiCall) -> Response:
     """One file of the page."""
     asset = call.site.assets.get(call.path["digest"], call.path["name"])
     if asset is None:
-        raise NOTHING
+        raise nothing()
     return asset.response(compress=call.gzip, cache=FOREVER)
 
 

@@ -9,7 +9,7 @@ from starlette.responses import Response, StreamingResponse
 
 from hermes_queue.view import present
 from hermes_queue.view.answers import Refusal, to_json
-from hermes_queue.view.app import NOTHING, ApiCall, Route
+from hermes_queue.view.app import ApiCall, Route, nothing
 from hermes_queue.view.index.index import DEFAULT_SORT
 from hermes_queue.view.present.conversation import all_messages
 from hermes_queue.view.present.tokens import ids_of
@@ -23,7 +23,7 @@ def trajectory(call: ApiCall) -> Response:
     name = call.path["id"]
     row = call.site.index.row(name)
     if row is None:
-        raise NOTHING
+        raise nothing()
     raw = record(call)
     return call.json(
         {
@@ -50,7 +50,7 @@ def message(call: ApiCall) -> Response:
     """One message, whole."""
     found = present.message(record(call), number(call, "number"))
     if found is None:
-        raise NOTHING
+        raise nothing()
     return call.json(found)
 
 
@@ -68,7 +68,7 @@ def tokens(call: ApiCall) -> Response:
     """A sequence as octets."""
     octets = present.tokens(record(call), number(call, "number"))
     if octets is None:
-        raise NOTHING
+        raise nothing()
     headers = {"X-HQ-Tokens": str(len(octets) // 9)}
     return Response(octets, headers=headers, media_type="application/octet-stream")
 
@@ -77,7 +77,7 @@ def token_turns(call: ApiCall) -> Response:
     """Which tokens of a sequence which turn sampled."""
     raw, k = record(call), number(call, "number")
     if present.tokens(raw, k) is None:
-        raise NOTHING
+        raise nothing()
     return call.json({"turns": present.sequence_turns(raw, k)})
 
 
@@ -88,7 +88,7 @@ def token_text(call: ApiCall) -> Response:
     k = number(call, "number")
     sequences = record(call).get("sequences")
     if not isinstance(sequences, list | tuple) or k >= len(sequences):
-        raise NOTHING
+        raise nothing()
     given = sequences[k]
     ids = ids_of(given.get("ids") if isinstance(given, Mapping) else None)
     return call.json({"pieces": call.site.tokenizer.pieces(ids)})
@@ -106,7 +106,7 @@ def record(call: ApiCall) -> Mapping[str, Any]:
     with call.site.decoding:
         found = call.site.index.read(call.path["id"])
     if found is None:
-        raise NOTHING
+        raise nothing()
     return found
 
 
@@ -114,7 +114,7 @@ def number(call: ApiCall, name: str) -> int:
     """A number in the path; raises Refusal: nothing has it."""
     text = call.path[name]
     if not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise NOTHING
+        raise nothing()
     return int(text)
 
 

@@ -15,7 +15,7 @@ import msgpack
 from hermes_queue.results.archive import MAGIC
 from hermes_queue.view.records.location import Location
 from hermes_queue.view.records.raw import MAX_RECORD_BYTES, UnreadableRecord, decode_raw
-from hermes_queue.view.sources.base import Batch, Found, Mark, RecordGone
+from hermes_queue.view.sources.base import Batch, FoundRecord, Mark, RecordGone
 from hermes_queue.view.sources.entries import decoded_fields, found_members
 from hermes_queue.view.sources.frames import Frame, frames
 from hermes_queue.view.sources.resuming import mark_at, resumed
@@ -84,6 +84,8 @@ class ArchiveSource:
     @contextmanager
     def _opened(self, name: str) -> Iterator[int]:
         run, _, file = name.rpartition("/")
+        if "/" in run or run in ("", ".", ".."):
+            raise OSError(0, "it is no file of a run")
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
         folder = os.open(self._directory / run, flags | os.O_DIRECTORY)
         try:
@@ -98,7 +100,8 @@ class ArchiveSource:
             os.close(fd)
 
     def _scan(self, fd: int, name: str, mark: Mark | None) -> Iterator[Batch]:
-        at = resumed(fd, mark)
+        state = os.fstat(fd)
+        at = resumed(fd, mark, state)
         begins = at is None
         if at is None:
             begun = os.pread(fd, len(MAGIC), 0)
@@ -107,30 +110,30 @@ class ArchiveSource:
                     self.problems.append(f"{self.title}/{name}: is no file of an archive")
                 return
             at = len(MAGIC)
-            yield Batch(name, mark=mark_at(fd, at), begins=True)
+            yield Batch(name, mark=mark_at(fd, at, state), begins=True)
         start = at
-        found: list[Found] = []
-        for frame in frames(fd, at):
+        found: list[FoundRecord] = []
+        for frame in frames(fd, at, state.st_size):
             found += self._members(name, frame)
             at = frame.end
             if len(found) >= _BATCH_RECORDS:
-                yield Batch(name, found, mark_at(fd, at))
+                yield Batch(name, found, mark_at(fd, at, state))
                 found = []
         if at > start or begins:
-            yield Batch(name, found, mark_at(fd, at), ends=True)
-        if os.fstat(fd).st_size > at and mark == mark_at(fd, at):
+            yield Batch(name, found, mark_at(fd, at, state), ends=True)
+        if state.st_size > at and mark == mark_at(fd, at, state):
             self.problems.append(f"{self.title}/{name}: its end, from byte {at}, cannot be read")
 
-    def _members(self, name: str, frame: Frame) -> list[Found]:
+    def _members(self, name: str, frame: Frame) -> list[FoundRecord]:
         here = Location(self.name, name, frame.start, frame.end - frame.start)
         if frame.payload is None:
-            return [Found(here, None, f"the group at byte {frame.start} is damaged")]
+            return [FoundRecord(here, None, f"the group at byte {frame.start} is damaged")]
         try:
             fields, bodies = msgpack.unpackb(frame.payload, unicode_errors="replace")
             if not isinstance(fields, dict) or not isinstance(bodies, dict):
                 raise TypeError("not two maps")
         except (ValueError, TypeError, msgpack.UnpackException):
-            return [Found(here, None, f"the group at byte {frame.start} is no group")]
+            return [FoundRecord(here, None, f"the group at byte {frame.start} is no group")]
         known = {k: v for k, v in bodies.items() if isinstance(k, str) and isinstance(v, bytes)}
         places = _places(frame, known)
 

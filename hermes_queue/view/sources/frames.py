@@ -27,9 +27,12 @@ class Frame:
     """None if it is damaged, or larger than `MAX_FRAME_BYTES`."""
 
 
-def frames(fd: int, start: int) -> Iterator[Frame]:
-    """Yield the frames from `start` on, up to one that is not wholly there."""
-    size = os.fstat(fd).st_size
+def frames(fd: int, start: int, size: int | None = None) -> Iterator[Frame]:
+    """Yield the frames from `start` on, up to one that does not end within the first `size` bytes.
+
+    `size` is by default that of the file.
+    """
+    size = os.fstat(fd).st_size if size is None else size
     while start + _HEAD.size <= size:
         length, checksum = _HEAD.unpack(os.pread(fd, _HEAD.size, start))
         begin, end = start + _HEAD.size, start + _HEAD.size + length

@@ -13,7 +13,7 @@ from typing import Any
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.view.records.location import Location
 from hermes_queue.view.records.raw import MAX_RECORD_BYTES, UnreadableRecord, decode_json
-from hermes_queue.view.sources.base import Batch, Found, Mark, RecordGone
+from hermes_queue.view.sources.base import Batch, FoundRecord, Mark, RecordGone
 from hermes_queue.view.sources.resuming import mark_at, resumed
 
 _BATCH_BYTES = 4 << 20
@@ -79,34 +79,35 @@ class JsonlSource:
             os.close(fd)
 
     def _scan(self, fd: int, mark: Mark | None) -> Iterator[Batch]:
-        start = resumed(fd, mark)
+        state = os.fstat(fd)
+        start = resumed(fd, mark, state)
         begins = start is None
         at = start or 0
         if begins:
-            yield Batch(self.title, mark=mark_at(fd, 0), begins=True)
-        found: list[Found] = []
-        begun, size = at, os.fstat(fd).st_size
-        for offset, line, length in _lines(fd, at, size):
+            yield Batch(self.title, mark=mark_at(fd, 0, state), begins=True)
+        found: list[FoundRecord] = []
+        begun = at
+        for offset, line, length in _lines(fd, at, state.st_size):
             at = offset + length
             if line is None:
                 found.append(self._damaged(offset, length, _too_large(length)))
             elif line.strip(b" \t\r\n\0"):
                 found.append(self._found(offset, line))
             if at - begun > _BATCH_BYTES or len(found) >= _BATCH_LINES:
-                yield Batch(self.title, found, mark_at(fd, at))
+                yield Batch(self.title, found, mark_at(fd, at, state))
                 found, begun = [], at
         if found or at > begun or begins:
-            yield Batch(self.title, found, mark_at(fd, at), ends=True)
+            yield Batch(self.title, found, mark_at(fd, at, state), ends=True)
 
-    def _found(self, offset: int, line: bytes) -> Found:
+    def _found(self, offset: int, line: bytes) -> FoundRecord:
         try:
             raw = decode_json(line, numbers=False)
         except UnreadableRecord as error:
             return self._damaged(offset, len(line), str(error))
-        return Found(self._location(offset, len(line)), raw, bytes=len(line))
+        return FoundRecord(self._location(offset, len(line)), raw, bytes=len(line))
 
-    def _damaged(self, offset: int, length: int, problem: str) -> Found:
-        return Found(self._location(offset, length), None, problem, length)
+    def _damaged(self, offset: int, length: int, problem: str) -> FoundRecord:
+        return FoundRecord(self._location(offset, length), None, problem, length)
 
     def _location(self, offset: int, length: int) -> Location:
         return Location(self.name, self.title, offset, length)

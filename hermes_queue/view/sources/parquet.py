@@ -14,7 +14,7 @@ from hermes_queue.sinks.datasets.arrow_rows import arrow
 from hermes_queue.view.records.location import Location
 from hermes_queue.view.records.raw import MAX_RECORD_BYTES, UnreadableRecord
 from hermes_queue.view.records.values import listing, mapping
-from hermes_queue.view.sources.base import Batch, Found, Mark, RecordGone
+from hermes_queue.view.sources.base import Batch, FoundRecord, Mark, RecordGone
 
 _SUFFIX = ".parquet"
 _BATCH_ROWS = 64
@@ -53,11 +53,12 @@ class ParquetSource:
         for name in marks.keys() - files.keys():
             yield Batch(name, removed=True)
         for name in sorted(files, reverse=True):
-            mark: Mark = {"size": files[name].st_size, "time": files[name].st_mtime_ns}
+            state = files[name]
+            mark: Mark = {"size": state.st_size, "time_ns": state.st_mtime_ns, "groups": None}
             if marks.get(name) == mark:
                 continue
             try:
-                yield from self._scan(name, mark)
+                yield from self._scan(name, marks.get(name), mark)
             except Exception as error:  # noqa: BLE001 - whatever pyarrow makes of a damaged file
                 self._note(name, error)
 
@@ -65,8 +66,11 @@ class ParquetSource:
         """See `RecordSource.read`."""
         from pyarrow.parquet import ParquetFile
 
+        path = self._directory / location.file
+        if not path.resolve().is_relative_to(self._directory) or path.is_symlink():
+            raise RecordGone(f"{location.file} is outside the directory")
         try:
-            with ParquetFile(self._directory / location.file) as file:
+            with ParquetFile(path) as file:
                 return self._row(file, location.offset)
         except FileNotFoundError as error:
             raise RecordGone(f"{location.file} was removed") from error
@@ -91,30 +95,41 @@ class ParquetSource:
             self._note(self.title, error)
         return found
 
-    def _scan(self, name: str, mark: Mark) -> Iterator[Batch]:
+    def _scan(self, name: str, known: Mark | None, mark: Mark) -> Iterator[Batch]:
+        """The row groups of a shard; the mark counts those that have been read."""
         from pyarrow.parquet import ParquetFile
 
-        yield Batch(name, begins=True)
+        done = known.get("groups") if known and {**known, "groups": None} == mark else None
         with ParquetFile(self._directory / name) as file:
+            if not isinstance(done, int):
+                done = 0
+                yield Batch(name, mark={**mark, "groups": 0}, begins=True)
             columns = [column for column in file.schema_arrow.names if column != _TOKENS]
-            number = 0
-            for group in range(file.num_row_groups):
+            sizes = [file.metadata.row_group(at).num_rows for at in range(file.num_row_groups)]
+            for group in range(done, file.num_row_groups):
+                number = sum(sizes[:group])
                 if file.metadata.row_group(group).total_byte_size > _ROW_GROUP_BYTES:
-                    rows = file.metadata.row_group(group).num_rows
                     place = Location(self.name, name, number)
-                    yield Batch(name, [Found(place, None, f"{rows} rows: too large a row group")])
-                    number += rows
-                    continue
-                for batch in file.iter_batches(_BATCH_ROWS, row_groups=[group], columns=columns):
-                    rows = batch.to_pylist()
-                    found = [self._found(name, number + at, row) for at, row in enumerate(rows)]
-                    number += len(rows)
-                    yield Batch(name, found)
+                    found = [
+                        FoundRecord(place, None, f"{sizes[group]} rows: too large a row group")
+                    ]
+                else:
+                    found = self._group(name, file, group, number, columns)
+                yield Batch(name, found, {**mark, "groups": group + 1})
         yield Batch(name, mark=mark, ends=True)
 
-    def _found(self, name: str, number: int, row: Mapping[str, Any]) -> Found:
+    def _group(
+        self, name: str, file: Any, group: int, number: int, columns: list[str]
+    ) -> list[FoundRecord]:
+        found: list[FoundRecord] = []
+        for batch in file.iter_batches(_BATCH_ROWS, row_groups=[group], columns=columns):
+            for row in batch.to_pylist():
+                found.append(self._found(name, number + len(found), row))
+        return found
+
+    def _found(self, name: str, number: int, row: Mapping[str, Any]) -> FoundRecord:
         place = Location(self.name, name, number)
-        return Found(place, record_of_columns(row), bytes=0)
+        return FoundRecord(place, record_of_columns(row), bytes=0)
 
     def _row(self, file: Any, number: int) -> Mapping[str, Any]:
         begin = 0

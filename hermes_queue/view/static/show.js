@@ -142,11 +142,12 @@ const piece = (text, open) =>
 
 // --- states ----------------------------------------------------------------------------------
 
-/** @typedef {{sign: string, kind: "pass"|"part"|"fail"|"none"|"plain", says: string}} State */
+/** @typedef {{sign: string, kind: "pass"|"part"|"fail"|"none"|"plain"|"warned", says: string}} State */
 
 /** What a row is, told by a sign as well as a colour. @param {any} row @returns {State} */
 export function stateOf(row) {
   if (row.status === "failed") return { sign: "○", kind: "none", says: "not measured: failed" };
+  if (row.status === "damaged") return { sign: "⚠", kind: "warned", says: "damaged: cannot be read" };
   if (row.status === "unscored") return { sign: "·", kind: "plain", says: "ended, has no verifier" };
   if (row.status === "running") return { sign: "…", kind: "plain", says: "running" };
   if (row.score >= 1) return { sign: "✓", kind: "pass", says: "full score" };
@@ -165,6 +166,10 @@ export function State({ row }) {
 /** How it ended, in words. @param {any} row */
 export const ended = (row) =>
   row.cause ? `${safe(row.cause)}${row.stage ? ` at ${safe(row.stage)}` : ""}` : safe(row.stop_reason);
+
+/** What sets a row apart from others of its group. @param {{row: any}} props */
+export const Apart = ({ row }) =>
+  html`${["extra", "stale", "evaluation"].filter((name) => row[name]).map((name) => html`<span class="tag quiet">${name}</span> `)}`;
 
 /** @param {{flags: string[]}} props */
 export const Flags = ({ flags }) =>

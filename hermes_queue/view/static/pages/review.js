@@ -67,6 +67,7 @@ export function Page() {
       ${to(at - 1) && html`<a class="button" rel="prev" href=${to(at - 1)} aria-keyshortcuts="[" title="previous ([)">‹</a>`} ${to(at + 1) && html`<a class="button" rel="next" href=${to(at + 1)} aria-keyshortcuts="]" title="next (])">›</a>`}</div>
     <${Filter} scope="" example=${QUEUE} error=${error?.status === 400 ? error : null} />
     ${error && error.status !== 400 && html`<${Problem} error=${error} />`}
+    ${!data && !error && html`<${Waiting} />`}
     ${data && !rows.length && !id && html`<p class="empty">✓ Nothing is left to review.</p>`}
     ${rows.length > 1 && html`<details class="menu-line" open=${false}><summary>queue</summary><${Queue} rows=${rows} at=${id} reviews=${given(reviews.data)} /></details>`}
     ${id && html`<${Labels} id=${id} next=${rows[at + 1]?.id || null} /><${Shown} id=${id} />`}</main>`;
