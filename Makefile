@@ -31,11 +31,11 @@ UV ?= $(BIN)/uv
 PACKAGES := hermes_queue workers producers envs
 COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-annotate --custom-compile-command "make lock"
-SLOW := test-fleet|test-exhaustive|test-images|test-agents|test-engines|test-engine-kill|test-harbor|test-trainers|tamper|validate|chaos|datasets|test-atropos|test-prometheus|test-compose|test-image|test-flower|test-pages|test-gvisor|test-modal-docker|test-modal-oldest|test-aimock|test-vllm|test-sglang|soak
+SLOW := test-fleet|test-exhaustive|test-images|test-agents|test-engines|test-engine-kill|test-harbor|test-trainers|tamper|validate|chaos|datasets|test-atropos|test-prometheus|test-compose|test-image|test-flower|test-view|test-pages|test-gvisor|test-modal-docker|test-modal-oldest|test-aimock|test-vllm|test-sglang|soak
 RUN_EXTRAS := --extra producer --extra worker --extra local --extra images
 
 .PHONY: .engine-docker .engine-podman help demo test test-all test-exhaustive test-fleet test-agents test-engines test-engine-kill test-harbor test-aimock test-atropos test-compose test-flower test-image test-images test-modal-oldest test-pages test-prometheus \
-	test-gvisor test-modal-docker test-sglang test-trainers test-vllm validate tamper chaos datasets lint audit sbom format bench soak lock lock-programs lock-trainers docs site clean redis
+	test-gvisor test-modal-docker test-sglang test-trainers test-view test-vllm validate tamper chaos datasets lint audit sbom format bench soak lock lock-programs lock-trainers docs site clean redis
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 20
@@ -165,6 +165,13 @@ test-flower: redis $(VENV)/.dev ## What Flower shows, in a headless Chromium (ne
 	@command -v chromedriver >/dev/null || { echo "make test-flower needs Chromium: apt-get install chromium chromium-driver" >&2; exit 1; }
 	$(BIN)/python -m pytest -q -W default tests/deploy/prove_flower.py
 
+test-view: $(VENV)/.dev ## The viewer's pages in a headless Chromium, and axe-core on them (needs chromium-driver, npm)
+	@command -v chromedriver >/dev/null && command -v npm >/dev/null || { echo "make test-view needs: apt-get install chromium chromium-driver npm" >&2; exit 1; }
+	@mkdir -p $(VENV)/axe
+	@cp tests/view/axe/package.json tests/view/axe/package-lock.json $(VENV)/axe/
+	npm --prefix $(VENV)/axe ci --no-fund --no-audit --loglevel=error
+	AXE=$(VENV)/axe/node_modules/axe-core/axe.min.js $(BIN)/python -m pytest -q -s -W default tests/view/prove_*.py
+
 test-pages: redis $(VENV)/.dev ## A run of 200 with top, Flower and Prometheus open (needs chromium-driver, prometheus)
 	@command -v chromedriver >/dev/null && command -v prometheus >/dev/null || { echo "make test-pages needs: apt-get install chromium chromium-driver prometheus" >&2; exit 1; }
 	$(BIN)/python -m pytest -q -s -W default tests/deploy/prove_pages.py
@@ -206,10 +213,10 @@ lock: ## Resolve requirements/*.txt anew
 	echo uv | $(COMPILE) --upgrade - -o requirements/uv.txt
 	$(COMPILE) --upgrade $(RUN_EXTRAS) --group build pyproject.toml -o requirements/run.txt
 	$(COMPILE) --upgrade --constraints requirements/run.txt $(RUN_EXTRAS) --extra parquet --extra datasets --extra hub --extra store \
-		--extra modal --extra docker --extra nomad --extra images --extra profiles --extra renderers --extra metrics --extra flower --group dev \
+		--extra modal --extra docker --extra nomad --extra images --extra profiles --extra renderers --extra metrics --extra flower --extra view --group dev \
 		pyproject.toml -o requirements/dev.txt
 	$(COMPILE) --upgrade --constraints requirements/dev.txt $(RUN_EXTRAS) --extra parquet --extra store --extra modal --extra docker --extra nomad --extra images \
-		--extra profiles --extra metrics --extra flower --group build pyproject.toml -o requirements/image.txt
+		--extra profiles --extra metrics --extra flower --extra view --group build pyproject.toml -o requirements/image.txt
 	echo inspect-ai | $(COMPILE) --upgrade - -o benchmarks/peers/inspect.txt
 	echo harbor | $(subst --python-version 3.11,--python-version 3.12,$(COMPILE)) --upgrade - -o benchmarks/peers/harbor.txt
 	printf '%s\n' 'celery[redis]' 'dramatiq[redis]' taskiq taskiq-redis \

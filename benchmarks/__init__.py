@@ -18,4 +18,5 @@ reader.py           a consumer in a process of its own
 report.py           progress, the table, the JSON, the line of the history
 simulate.py         a simulated fleet with measured costs
 soak/               a long run, and whether anything grows
+view_index.py       the viewer's index with 100,000 rows
 """

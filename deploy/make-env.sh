@@ -13,9 +13,10 @@ random() {
 }
 
 {
-    for name in PRODUCER WORKER CONSUMER MONITOR FLOWER OPERATOR; do
+    for name in PRODUCER WORKER CONSUMER MONITOR VIEWER FLOWER OPERATOR; do
         echo "REDIS_${name}_PASSWORD=$(random)"
     done
     echo "FLOWER_BASIC_AUTH=admin:$(random)"
     echo "GRAFANA_PASSWORD=$(random)"
+    echo "HERMES_QUEUE_VIEW_TOKEN=$(random)"
 } > "${1:?file to write}"

@@ -1,4 +1,5 @@
-"""Render the tables of pages that are made from code: keys of Redis, causes of failure.
+"""Render the tables of pages that are made from code: keys of Redis, causes of failure,
+words of filters.
 
 `make docs` writes them between their marks; a test fails when a page has another table.
 """
@@ -11,6 +12,7 @@ from pathlib import Path
 from hermes_queue.errors import CAUSES
 from hermes_queue.keyspace.keys import KEYS, ROLES
 from hermes_queue.settings import RetrySettings
+from hermes_queue.view.index.filters import described
 
 DOCS = Path(__file__).parent
 
@@ -59,6 +61,11 @@ def cause_table() -> str:
     )
 
 
+def field_table() -> str:
+    """The words of the viewer's filter language."""
+    return table(("field", "meets"), [(f"`{name}:`", said) for name, said in described()])
+
+
 def _attempts(setting: str | None) -> str:
     if setting is None:
         return "1"
@@ -71,6 +78,7 @@ TABLES = {
     ("retries.md", "causes"): cause_table,
     ("architecture.md", "keys"): key_table,
     ("security.md", "rights"): rights_table,
+    ("viewer.md", "fields"): field_table,
 }
 """By page and mark."""
 

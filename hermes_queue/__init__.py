@@ -24,6 +24,7 @@ and extensions import from the rooms:
     localmodal/  a Modal-compatible server for the unmodified SDK
     trainers/    groups for a trainer's steps, each once in its weights
     sinks/       destinations of results: datasets/, atropos/
+    view/        pages about runs, groups and trajectories
     telemetry/   logs and metrics
     cli/         the command `hermes-queue`
     celery.py         the module in which `celery -A hermes_queue` finds the app

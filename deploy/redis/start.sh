@@ -16,7 +16,7 @@ acl=$(mktemp "${TMPDIR:-/tmp}/users.XXXXXX")
 sed -e '/^#/d' -e '/^$/d' "$here/users.acl" |
     awk '/^ / { printf "%s", $0; next } { if (NR > 1) print ""; printf "%s", $0 } END { print "" }' \
         > "$acl"
-for name in PRODUCER WORKER CONSUMER MONITOR FLOWER OPERATOR; do
+for name in PRODUCER WORKER CONSUMER MONITOR VIEWER FLOWER OPERATOR; do
     eval "password=\${REDIS_${name}_PASSWORD:-}"
     if [ "${#password}" -lt 16 ]; then
         echo "REDIS_${name}_PASSWORD must have 16 characters or more; see deploy/make-env.sh" >&2

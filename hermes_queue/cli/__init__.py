@@ -12,11 +12,12 @@
     overview.py    the whole deployment at a glance
     play.py        one trajectory in this terminal
     plugins.py     extensions by name
-    records/       recorded trajectories again: `regrade`, `rescore`
+    records/       recorded trajectories: `show`, `regrade`, `rescore`
     run.py         runs: show, pause, cancel, purge
     sandboxes.py   sandboxes at the provider
     sinks/         `sink ...`, `export`, `atropos-server`
     tasks/         validation of tasks
+    view.py        pages in a browser
     watch/         `status` and `top`
     workers.py     live workers: pause, drain, resize
 
@@ -69,10 +70,15 @@ COMMANDS = {
         "sandboxes",
         "List sandboxes of this deployment, also at the provider; end them.",
     ),
+    "show": (
+        "records.show",
+        "Show one trajectory, or a group with its samples side by side, in this terminal.",
+    ),
     "sink": ("sinks.sink", "Read results continuously into a dataset or a trainer."),
     "status": ("watch.status", "Show the deployment on one screen, or the counters of a run."),
     "tasks": ("tasks.validate", "Validate tasks: solution 1, untouched 0, every known cheat 0."),
     "top": ("watch.status", "Watch runs, lanes, workers, failures and the slowest trajectories."),
+    "view": ("view", "Serve pages about runs, groups and trajectories to a browser."),
     "workers": ("workers", "List live workers; pause, resume, drain and resize them."),
 }
 """Name -> (module below this package that defines the command under that name, short help)."""

@@ -14,7 +14,8 @@ from typing import Literal
 Right = Literal["rw", "r", "w", "-"]
 """Read and write; read only; add only; no access."""
 ROLES = ("producer", "consumer", "monitor", "flower")
-"""Redis users with rights on some keys; `worker` and `operator` read and write all of them."""
+"""Redis users with rights on some keys; `worker` and `operator` read and write all of them,
+and `viewer` reads them all."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import redis
+
 from hermes_queue.bodies import codec
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.keyspace.connection import explained
@@ -89,11 +91,14 @@ class DeadLetters:
 
         Raises:
             ConfigurationError: the id is malformed or unknown.
+            RedisUnavailable: Redis does not answer, or refuses us.
         """
         with explained(self._ledger.url):
             try:
                 page = self._client.xrange(self._stream, min=letter_id, max=letter_id)
-            except Exception as error:
+            except redis.ResponseError as error:
+                if "stream ID" not in str(error):  # such as missing rights
+                    raise
                 raise ConfigurationError(f"{letter_id!r} is not the id of a dead letter") from error
         if not page:
             raise ConfigurationError(f"there is no dead letter {letter_id!r}")

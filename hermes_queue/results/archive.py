@@ -76,7 +76,7 @@ def archived_runs(directory: Path) -> list[str]:
     return sorted(name for name in names if name is not None)
 
 
-def _directory_of(directory: Path, run_id: str) -> Path:
+def directory_of(directory: Path, run_id: str) -> Path:
     """The directory of a run: its id, or a hash of it if the id is too long for a file name."""
     name = quote(run_id, safe="")
     if len(name) > _NAME_MAX:
@@ -85,8 +85,8 @@ def _directory_of(directory: Path, run_id: str) -> Path:
 
 
 def _directory_of_writer(directory: Path, run_id: str) -> Path:
-    """`_directory_of`, with a file that holds the run id if the name is a hash."""
-    path = _directory_of(directory, run_id)
+    """`directory_of`, with a file that holds the run id if the name is a hash."""
+    path = directory_of(directory, run_id)
     if path.name.startswith(_HASHED) and not (path / _RUN_ID).exists():
         try:
             make_directory(path)
@@ -123,7 +123,7 @@ def read_archive(
     """
     ends = {} if known is None else known
     for run in archived_runs(directory) if run_id is None else [run_id]:
-        for path in sorted(_directory_of(directory, run).glob("*.groups")):
+        for path in sorted(directory_of(directory, run).glob("*.groups")):
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:
                 for end, frame in read_frames(fd, ends.get(path, len(MAGIC)), path):

@@ -7,10 +7,12 @@
     nomad.py          jobs of a Nomad cluster
     observability.py  metrics and logs
     sandbox.py        sandbox backends, lists of hosts
+    redis.py          the connection to Redis
     resume.py         continuing trajectories of dead workers
     section.py        what all sections have in common
     store.py          the object store
     trainer.py        the feed of a trainer that is given none
+    view.py           the pages of `hermes-queue view`
 
 A section is built where it is used (`RedisSettings()`); nothing is read at import.
 `docs/configuration.md` is generated from these classes.
@@ -23,9 +25,8 @@ import tempfile
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr, ValidationError, field_validator
+from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings
 
 from hermes_queue import extensions
@@ -36,11 +37,13 @@ from hermes_queue.settings.images import ImageSettings
 from hermes_queue.settings.model import LimiterSettings, ModelSettings
 from hermes_queue.settings.nomad import NomadSettings
 from hermes_queue.settings.observability import LogSettings, MetricsSettings
+from hermes_queue.settings.redis import RedisSettings
 from hermes_queue.settings.resume import ResumeSettings
 from hermes_queue.settings.sandbox import LocalSandboxSettings, ModalSettings, SandboxSettings
 from hermes_queue.settings.section import PREFIX, Section
 from hermes_queue.settings.store import StoreSettings
 from hermes_queue.settings.trainer import TrainerSettings
+from hermes_queue.settings.view import ViewSettings
 from hermes_queue.wire.names import check_served_lane
 
 DEFAULT_REDIS_URL = "redis://127.0.0.1:6379/0"
@@ -60,31 +63,6 @@ def _cache_root() -> Path:
 
 def _archive_root() -> Path:
     return _directory("/var/lib/hermes-queue", "XDG_DATA_HOME", ".local/share") / "archive"
-
-
-class RedisSettings(Section, env_prefix=PREFIX + "REDIS_"):
-    """The Redis that holds queues, ledger and results."""
-
-    url: SecretStr | None = None
-    """redis://, rediss:// or unix:// URL. Unset: producers run everything embedded."""
-
-    @field_validator("url")
-    @classmethod
-    def _is_redis(cls, url: SecretStr | None) -> SecretStr | None:
-        if url is not None:
-            parts = urlsplit(url.get_secret_value())
-            if parts.scheme not in ("redis", "rediss", "unix"):
-                raise ValueError("must start with redis://, rediss:// or unix://")
-            try:
-                parts.port  # noqa: B018 - parsed on access
-            except ValueError as error:
-                raise ValueError("the port must be a number up to 65535") from error
-        return url
-
-    prefix: str = Field(default="hq:", pattern=r"^[A-Za-z0-9_.-]*:?$")
-    """Prefix of all keys; with different prefixes, deployments may share one database."""
-    socket_timeout_s: float = Field(default=30.0, gt=0)
-    connect_timeout_s: float = Field(default=5.0, gt=0)
 
 
 class PathSettings(Section, env_prefix=PREFIX + "PATHS_"):
@@ -277,6 +255,7 @@ SECTIONS: tuple[type[BaseSettings], ...] = (
     ImageSettings,
     MetricsSettings,
     LogSettings,
+    ViewSettings,
 )
 
 
@@ -306,6 +285,7 @@ __all__ = [
     "SandboxSettings",
     "StoreSettings",
     "TrainerSettings",
+    "ViewSettings",
     "WorkerSettings",
     "check_environment",
     "private_directory",

@@ -127,14 +127,24 @@ def _beginnings(name: str, start: int) -> Iterable[str]:
 
 def tampered(trajectory: ScoredTrajectory) -> bool:
     """Whether the verifier saw an attempt to get around it."""
-    report = trajectory.report
+    return report_tampered(trajectory.report)
+
+
+def report_tampered(report: Mapping[str, Any]) -> bool:
+    """Whether a verifier's report, which nobody has to have validated, says so."""
     return bool(
         report.get("flags")
         or report.get("suspect")
         or report.get("dropped_count")
         or report.get("dropped")
-        or report.get("reason") in _CAUGHT
+        or caught_reason(report)
     )
+
+
+def caught_reason(report: Mapping[str, Any]) -> str:
+    """The reason of the report if it means that grading was interfered with, else ""."""
+    reason = report.get("reason")
+    return reason if isinstance(reason, str) and reason in _CAUGHT else ""
 
 
 @dataclass

@@ -50,9 +50,10 @@ def worker(guarded: GuardedRedis, tmp_path_factory: pytest.TempPathFactory) -> I
 def flower(guarded: GuardedRedis, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Its address. The command line is that of docker-compose.yml."""
     variables = {f"REDIS_{r.upper()}_PASSWORD": password_of(r) for r in ("flower", "producer")}
-    names = ("WORKER", "CONSUMER", "MONITOR", "OPERATOR")
+    names = ("WORKER", "CONSUMER", "MONITOR", "VIEWER", "OPERATOR")
     variables |= {f"REDIS_{name}_PASSWORD": "x" for name in names}
     variables |= {"FLOWER_BASIC_AUTH": "admin:secret", "GRAFANA_PASSWORD": "x"}
+    variables |= {"HERMES_QUEUE_VIEW_TOKEN": "x"}
     port = free_port()
     directory = tmp_path_factory.mktemp("flower")
     moves = {"0.0.0.0": "127.0.0.1", "5555": str(port), "/var/lib/flower": str(directory)}

@@ -89,6 +89,9 @@ SETTLED = {
     "HERMES_QUEUE_METRICS_WORKER_PORT": "likewise",
     "HERMES_QUEUE_METRICS_SINK_PORT": "likewise",
     "HERMES_QUEUE_METRICS_EXPORTER_PORT": "likewise",
+    "HERMES_QUEUE_VIEW_TOKEN": "it opens the pages, which one service serves",
+    "HERMES_QUEUE_VIEW_OPERATOR_TOKEN": "likewise; that service acts on nothing",
+    "HERMES_QUEUE_VIEW_OPERATOR_REDIS_URL": "likewise",
     "HERMES_QUEUE_WORKER_SOFT_SHUTDOWN_S": "stop_grace_period must be longer",
 }
 """Settings that .env does not decide, and why."""
@@ -139,7 +142,7 @@ def test_services_wait_for_services_that_have_what_they_wait_for(services):
 
 def test_nothing_is_published_beyond_loopback_and_redis_not_at_all(services):
     ports = {name: s["ports"] for name, s in services.items() if "ports" in s}
-    assert set(ports) == {"flower", "prometheus", "grafana"}
+    assert set(ports) == {"flower", "prometheus", "grafana", "view"}
     assert all(port.startswith("127.0.0.1:") for each in ports.values() for port in each)
     assert not {"privileged", "cap_add", "devices", "pid"} & {
         k for s in services.values() for k in s
@@ -166,6 +169,7 @@ def test_every_process_has_the_least_user_of_redis_that_does(services):
         "atropos-sink": "consumer",
         "flower": "flower",
         "exporter": "monitor",
+        "view": "viewer",
         "producer": "producer",
         "cli": "operator",
     }

@@ -23,7 +23,7 @@ COMMANDS = {
 }
 """How each type is read and written: the command, and what follows the key."""
 RIGHTS = {"rw": (True, True), "r": (True, False), "w": (False, True), "-": (False, False)}
-EVERYTHING = {"worker": "rw", "operator": "rw"}
+EVERYTHING = {"worker": "rw", "operator": "rw", "viewer": "r"}
 
 
 def may(client: redis.Redis, command: tuple[str, ...], key: str) -> bool:

@@ -7,13 +7,17 @@ from contextlib import closing
 
 import pytest
 import redis
+from click.testing import CliRunner
 from guarded_redis import ROOT
 from ledger_keys import is_listed
 from stream_groups import publish
+from view_server import VIEW_TOKEN, ViewServer
 
 import hermes_queue
 from hermes_queue import AgentSpec
+from hermes_queue.cli import cli
 from hermes_queue.cli.exporter import Exporter
+from hermes_queue.cli.view import ViewOptions, open_site
 from hermes_queue.errors import RedisUnavailable
 from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.fleet.pacing import pace_of, set_pace
@@ -21,6 +25,8 @@ from hermes_queue.ledger.policy import set_version
 from hermes_queue.results.consume import remove_consumer_group
 from hermes_queue.telemetry import metrics
 from hermes_queue.trainers.feed import Feed
+from hermes_queue.view.routes import every_route
+from hermes_queue.view.tokens import Keys
 
 HQ = "hermes-queue"
 ADMINISTRATION = (
@@ -38,7 +44,7 @@ ADMINISTRATION = (
     ("CLIENT", "KILL", "TYPE", "normal"),
     ("MODULE", "LIST"),
 )
-ROLES = ("producer", "worker", "consumer", "monitor", "flower", "operator")
+ROLES = ("producer", "worker", "consumer", "monitor", "viewer", "flower", "operator")
 
 
 @pytest.mark.parametrize("role", ROLES)
@@ -138,6 +144,74 @@ def test_a_consumer_enqueues_forges_and_deletes_nothing_and_reads_no_job(guarded
 )
 def test_a_monitor_changes_nothing_and_reads_no_transcript_job_or_log(guarded, command):
     denied(guarded, "monitor", *command)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("SET", "hq:x", "1"),
+        ("DEL", "hq:run:r1"),
+        ("HSET", "hq:run:r1", "state", "paused"),
+        ("EXPIRE", "hq:run:r1", "1"),
+        ("COPY", "hq:run:r1", "hq:run:r2"),
+        ("GETDEL", "hq:body:r1.i.0"),
+        ("GETEX", "hq:body:r1.i.0", "EX", "1"),
+        ("SORT", "hq:runs", "STORE", "hq:x"),
+        ("XADD", "hq:results", "*", "a", "b"),
+        ("XADD", "hq:dead", "*", "a", "b"),
+        ("XDEL", "hq:dead", "1-1"),
+        ("XTRIM", "hq:results", "MAXLEN", "0"),
+        ("XGROUP", "CREATE", "hq:results", "mine", "0"),
+        ("XREADGROUP", "GROUP", "g", "c", "STREAMS", "hq:results", ">"),
+        ("LPUSH", "hq:v1.train", "{}"),
+        ("EVALSHA", "0" * 40, "0"),
+        ("FCALL", "f", "0"),
+        ("PUBLISH", "hq:/0.celery.pidbox", "{}"),
+        ("SUBSCRIBE", "hq:/0.celeryev/task.#"),
+    ],
+    ids=" ".join,
+)
+def test_a_viewer_changes_nothing_and_tells_no_worker(guarded, command):
+    denied(guarded, "viewer", *command)
+
+
+def test_a_viewer_sees_all_that_a_monitor_sees_and_what_it_does_not(worker, guarded, as_role):
+    sent = as_role("producer", "producers.gsm8k", "--items", "1", "--run-id", "viewed")
+    assert sent.returncode == 0, sent.stderr
+    shown = as_role("viewer", "show_everything", "viewed")
+    assert shown.returncode == 0, shown.stderr
+    with guarded.client("viewer") as client:
+        assert client.xrange("hq:dead") == []
+        assert client.get("hq:body:nothing") is None
+
+
+def test_a_viewer_serves_every_page(worker, guarded, as_role, tmp_path, monkeypatch):
+    flags = ("--items", "1", "--group-size", "2", "--run-id", "seen", "--follow")
+    sent = as_role("operator", "producers.gsm8k", *flags)
+    assert sent.returncode == 0, sent.stderr
+    monkeypatch.setenv("HERMES_QUEUE_REDIS_URL", guarded.url("viewer"))
+    monkeypatch.setenv("HERMES_QUEUE_PATHS_CACHE", str(tmp_path))
+    keys = Keys({"view": VIEW_TOKEN})
+    with open_site(ViewOptions(), keys, 0) as site, closing(ViewServer(site)) as server:
+        site.index.refresh()
+        rows = server.get("/api/trajectories?q=run%3Aseen").json["rows"]
+        assert sorted(row["score"] for row in rows) == [1.0, 1.0]
+        [first, second] = rows
+        two = f"?reference={first['id']}&other={second['id']}"
+        ids = {"t": first["id"], "groups": first["group"], "runs": "seen"}
+        for route in every_route():
+            kind = route.path.split("/")[2] if route.path.startswith("/api/") else ""
+            if route.method == "GET" and kind in ids:
+                path = route.path.replace("{id}", ids[kind]).replace("{number}", "0")
+                path += two if path.endswith("/patches") else ""
+                assert server.get(path).status == (404 if "/tokens/" in path else 200), path
+        run = server.get("/api/runs/seen").json
+        assert (run["count"], run["ledger"]["total"], run["ledger"]["done"]) == (2, 2, 2)
+        assert server.get("/api/overview").json["runs"]
+        assert server.get("/api/dead").json["letters"] == []
+    for name, code in ((first["id"], 0), (first["group"], 0), ("seen.no.0", 2)):
+        answer = CliRunner().invoke(cli, ["show", name])
+        assert (answer.exit_code, "NOPERM" in answer.output) == (code, False), answer.output
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from ports import free_port
 from redis_server import wait_until_it_answers
 
 ROOT = Path(__file__).parents[2]
-ROLES = ("producer", "worker", "consumer", "monitor", "flower", "operator")
+ROLES = ("producer", "worker", "consumer", "monitor", "viewer", "flower", "operator")
 
 
 def password_of(role: str) -> str:

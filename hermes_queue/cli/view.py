@@ -1,0 +1,294 @@
+"""`hermes-queue view`: pages about runs, groups and trajectories."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hermes_queue.errors import ConfigurationError, RedisUnavailable
+from hermes_queue.settings import (
+    ArchiveSettings,
+    PathSettings,
+    RedisSettings,
+    ViewSettings,
+    check_environment,
+)
+
+if TYPE_CHECKING:
+    from hermes_queue.ledger import Ledger
+    from hermes_queue.view.guard import Authority
+    from hermes_queue.view.site import ViewSite
+    from hermes_queue.view.tokens import Keys, Role
+
+PORT = 9820
+_TIMEOUT_S = 5.0
+"""Shorter than usual: a person waits."""
+_HELP = """Serve pages about runs, groups and trajectories to a browser, until stopped.
+
+SOURCE is a directory of an archive, a JSONL file or a folder with Parquet files. Without one, the
+pages show what is in Redis and in the archive of this deployment. They change nothing, unless
+--actions is given.
+
+\b
+hermes-queue view
+hermes-queue view out.jsonl
+hermes-queue view --unix-socket ~/view.sock   # for hosts that others use, too
+
+It prints the address to open. What is behind its # is a secret that opens the pages: whoever has
+it sees every transcript.
+"""
+
+
+@dataclass(frozen=True)
+class ViewOptions:
+    """The command line."""
+
+    sources: tuple[Path, ...] = ()
+    host: str = "127.0.0.1"
+    port: int = PORT
+    unix_socket: Path | None = None
+    allow_host: tuple[str, ...] = ()
+    no_redis: bool = False
+    actions: bool = False
+    tokenizer: Path | None = None
+
+
+@click.command(help=_HELP)
+@click.argument(
+    "sources", nargs=-1, metavar="[SOURCE ...]", type=click.Path(path_type=Path, exists=True)
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=PORT,
+    show_default=True,
+    help="Port to listen on; 0 = any free one.",
+)
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="Address to listen on. Others than loopback need HERMES_QUEUE_VIEW_TOKEN.",
+)
+@click.option(
+    "--unix-socket",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Listen on this socket, which only you can use, instead of an address.",
+)
+@click.option(
+    "--allow-host",
+    multiple=True,
+    metavar="NAME[:PORT]",
+    help="A further name of the server, such as that of a proxy in front; repeatable.",
+)
+@click.option(
+    "--no-redis", is_flag=True, help="Show files alone: the archive, if no SOURCE is given."
+)
+@click.option(
+    "--actions", is_flag=True, help="Let the role operate pause, cancel, retry and requeue."
+)
+@click.option(
+    "--tokenizer",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    help="tokenizer.json of the model, to show token ids as text.",
+)
+def view(**flags: Any) -> None:
+    """Serve pages to a browser."""
+    options = ViewOptions(**flags)
+    check_environment()
+    _check_libraries()
+    from hermes_queue.telemetry import logs
+
+    logs.configure()
+    _serve(options)
+
+
+def _check_libraries() -> None:
+    try:
+        import starlette  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError as error:
+        raise ConfigurationError(
+            f"the pages need the package {error.name}: pip install 'hermes-queue[view]'"
+        ) from error
+
+
+def _serve(options: ViewOptions) -> None:
+    from hermes_queue.view.app import make_app
+    from hermes_queue.view.guard import HostNames, is_loopback
+    from hermes_queue.view.routes import every_route
+    from hermes_queue.view.serving import PageServer, numeric
+
+    allowed = _allowed(options)
+    check_reach(options.host, allowed, options.unix_socket, settings := ViewSettings())
+    with ExitStack() as stack:
+        bound = stack.enter_context(closing(_listening(options)))
+        address, port = numeric(bound)
+        port = port or options.port
+        keys = _keys(settings, actions=options.actions)
+        site = stack.enter_context(open_site(options, keys, port))
+        where = _where(options, address, port, allowed)
+        names = HostNames.of(address, port, allowed, name=options.host)
+        server = PageServer(make_app(site, names, every_route()), ending=site.stopping.set)
+        for line in greeting(options, keys, where):
+            click.echo(line)
+        if address and not is_loopback(address):
+            click.echo("not encrypted: put a proxy with TLS in front (docs/viewer.md)", err=True)
+        server.run([bound])
+    if options.unix_socket:
+        options.unix_socket.unlink(missing_ok=True)
+
+
+def _allowed(options: ViewOptions) -> list[Authority]:
+    from hermes_queue.view.guard import allowed_host
+
+    try:
+        return [allowed_host(text) for text in options.allow_host]
+    except ValueError as error:
+        raise ConfigurationError(f"--allow-host: {error}") from error
+
+
+def check_reach(
+    host: str, allowed: Sequence[Authority], unix_socket: Path | None, settings: ViewSettings
+) -> None:
+    """Refuse an address that others reach, unless that was meant.
+
+    Raises:
+        ConfigurationError: no token was chosen for it, or no name.
+    """
+    from hermes_queue.view.guard import is_loopback, is_wildcard
+    from hermes_queue.view.serving import address_of
+
+    if unix_socket or is_loopback(address := address_of(host)):
+        return
+    if settings.token is None:
+        raise ConfigurationError(
+            f"others reach {host}: choose a token for them in HERMES_QUEUE_VIEW_TOKEN, or leave "
+            f"--host out and forward the port: ssh -L {PORT}:127.0.0.1:{PORT} HOST"
+        )
+    if is_wildcard(address) and not allowed:
+        raise ConfigurationError(
+            f"{address} stands for every address: say by --allow-host NAME under which name "
+            "browsers come, so that a page of somebody else cannot come under its own"
+        )
+
+
+def _listening(options: ViewOptions) -> socket.socket:
+    from hermes_queue.view.serving import listen, listen_unix
+
+    if options.unix_socket:
+        return listen_unix(options.unix_socket)
+    return listen(options.host, options.port)
+
+
+def _keys(settings: ViewSettings, *, actions: bool) -> Keys:
+    from hermes_queue.view.tokens import Keys, check_chosen, kept_token
+
+    directory = PathSettings().cache / "view"
+    chosen: dict[Role, Any] = {"view": settings.token}
+    if actions:
+        chosen["operate"] = settings.operator_token
+    tokens: dict[Role, str] = {}
+    for role, secret in chosen.items():
+        setting = f"HERMES_QUEUE_VIEW_{'OPERATOR_' * (role == 'operate')}TOKEN"
+        if secret is not None:
+            tokens[role] = check_chosen(secret.get_secret_value(), setting)
+        else:
+            tokens[role] = kept_token(directory, f"{role}.token")
+    if len(set(tokens.values())) < len(tokens):
+        raise ConfigurationError(
+            "HERMES_QUEUE_VIEW_OPERATOR_TOKEN is that of the role view; choose another one"
+        )
+    return Keys(tokens)
+
+
+@contextmanager
+def open_site(options: ViewOptions, keys: Keys, port: int) -> Iterator[ViewSite]:
+    """What is shown, opened; closed with the block."""
+    from hermes_queue.view.assets import Assets
+    from hermes_queue.view.index.index import Index
+    from hermes_queue.view.present import Decoder
+    from hermes_queue.view.site import ViewSite
+    from hermes_queue.view.sources.opening import index_path, open_sources
+
+    operator = ViewSettings().operator_redis_url
+    with ExitStack() as stack:
+        try:
+            paths = options.sources
+            if options.no_redis and not paths:
+                paths = (ArchiveSettings().directory,)
+            sources = open_sources(paths)
+        except RedisUnavailable as error:
+            raise RedisUnavailable(f"{error}; --no-redis shows files alone") from error
+        in_redis = any(source.kind == "redis" for source in sources)
+        ledger = stack.enter_context(_ledger()) if in_redis else None
+        index = stack.enter_context(closing(Index(index_path(sources), sources)))
+        index.start()
+        yield ViewSite(
+            keys=keys,
+            cookie=f"hq_view_{port}",
+            deployment=RedisSettings().prefix if ledger else "",
+            version=_version(),
+            assets=Assets(),
+            index=index,
+            sources=[{"kind": each.kind, "name": each.title} for each in sources],
+            ledger=ledger,
+            overview=partial(_overview, ledger) if ledger else None,
+            tokenizer=Decoder(options.tokenizer) if options.tokenizer else None,
+            actions=options.actions,
+            operator_url=operator.get_secret_value() if options.actions and operator else None,
+        )
+
+
+def _overview(ledger: Ledger) -> Mapping[str, Any]:
+    from hermes_queue.cli.overview import overview
+
+    seen = overview(ledger)
+    return {**asdict(seen), "oldest": seen.oldest}
+
+
+@contextmanager
+def _ledger() -> Iterator[Ledger]:
+    from hermes_queue.ledger import Ledger
+
+    with closing(Ledger.connect(timeout_s=_TIMEOUT_S)) as ledger:
+        yield ledger
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("hermes-queue")
+    except PackageNotFoundError:
+        return "?"
+
+
+def greeting(options: ViewOptions, keys: Keys, where: Authority) -> Iterator[str]:
+    """What is printed: an address for each role, and how to come to a unix socket."""
+    port = "" if where.port is None else f":{where.port}"
+    roles: tuple[Role, ...] = ("view", "operate") if options.actions else ("view",)
+    for role in roles:
+        address = f"http://{where.host}{port}/#token={keys.token(role)}"
+        yield address if len(roles) == 1 else f"{role + ':':9}{address}"
+    if options.unix_socket:
+        path = options.unix_socket.absolute()
+        yield f"from your machine, first: ssh -L {where.port}:{path} {socket.gethostname()}"
+
+
+def _where(
+    options: ViewOptions, address: str, port: int, allowed: Sequence[Authority]
+) -> Authority:
+    """The name under which a browser comes."""
+    from hermes_queue.view.guard import Authority, is_wildcard, of_address
+
+    if is_wildcard(address):
+        return Authority(allowed[0].host, allowed[0].port or port)
+    return of_address(options.host if address else "localhost", port) or Authority(address, port)

@@ -1,0 +1,52 @@
+"""From a raw record to what is shown of it, in a page or a terminal.
+
+    ansi.py          colours of terminals as names of classes
+    branches.py      other conversations of a program: `branches`, `of_branch`
+    conversation.py  messages: `messages`, `message`, `outline`
+    decoding.py      token ids as text, with a tokenizer file: `Decoder`
+    heads.py         ids, outcome, stages, events, earlier attempts
+    patches.py       `patch`: unified diff by file
+    shapes.py        values of a record as they ought to be, or as JSON
+    signs.py         characters that would deceive, as visible signs: `label`
+    texts.py         long texts with their marks: `text_of`
+    tokens.py        sequences: `tokens`, `sequences`, `sequence_turns`
+    verdicts.py      `verifier`: what the report says
+
+All are pure functions of a decoded record, a `dict` that nobody has validated: of a body in Redis
+or in an archive (fields that have their default are missing, arrays are packed), or of a line of a
+JSONL file. Models and programs wrote what is in it. None of these functions raises because of a
+record's shape, whatever it is: a field of a wrong type is shown as JSON. Each is bounded in what it
+returns, in time by the size of the record. What they return can be dumped as JSON, except for the
+octets of `tokens`.
+"""
+
+from hermes_queue.view.present.branches import branches, of_branch
+from hermes_queue.view.present.conversation import message, messages, outline
+from hermes_queue.view.present.decoding import Decoder
+from hermes_queue.view.present.heads import attempts, events, head, stages
+from hermes_queue.view.present.patches import patch
+from hermes_queue.view.present.signs import label
+from hermes_queue.view.present.texts import text_of
+from hermes_queue.view.present.tokens import sequence_turns, sequences, tokens
+from hermes_queue.view.present.verdicts import report, verifier
+
+__all__ = [
+    "Decoder",
+    "attempts",
+    "branches",
+    "events",
+    "head",
+    "label",
+    "message",
+    "messages",
+    "of_branch",
+    "outline",
+    "patch",
+    "report",
+    "sequence_turns",
+    "sequences",
+    "stages",
+    "text_of",
+    "tokens",
+    "verifier",
+]

@@ -1,0 +1,20 @@
+"""What the API of `docs/view-api.md` answers, in plain functions of a `ApiCall`.
+
+comparing.py    the samples of a group side by side
+lists.py        trajectories, histograms, runs and groups
+live.py         the deployment as it is now, and dead letters
+session.py      who asks, login, and the page itself
+trajectory.py   one trajectory
+
+The table of all routes is `every_route`.
+"""
+
+from __future__ import annotations
+
+from hermes_queue.view.app import Route
+from hermes_queue.view.routes import comparing, lists, live, session, trajectory
+
+
+def every_route() -> tuple[Route, ...]:
+    """All routes, in the order in which they are tried."""
+    return (*lists.ROUTES, *comparing.ROUTES, *trajectory.ROUTES, *live.ROUTES, *session.ROUTES)

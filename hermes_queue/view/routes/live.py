@@ -1,0 +1,141 @@
+"""The deployment as it is now: the overview, its stream, and dead letters."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import re
+from collections.abc import AsyncIterator
+from typing import Any
+
+from starlette.responses import Response, StreamingResponse
+
+from hermes_queue.errors import ConfigurationError
+from hermes_queue.ledger.dead import DeadLetters, Letter, LetterFilter
+from hermes_queue.ledger.ledger import Ledger
+from hermes_queue.view import present
+from hermes_queue.view.answers import Refusal, to_json
+from hermes_queue.view.app import ApiCall, Route, nothing
+from hermes_queue.view.site import Live, ViewSite
+
+STREAMS_MAX = 64
+COMMENT_S = 15.0
+RETRY_MS = 2000
+_EVENTS_MAX = 100
+"""Events that wait for one slow reader; with more, he is disconnected and begins anew."""
+LETTERS_MAX = 500
+_LETTERS_READ = 20_000
+_LONG = ("job", "log", "died", "reason")
+_TERM = re.compile(r"(run|env|cause):(\S+)")
+
+
+def overview(call: ApiCall) -> Response:
+    """The whole deployment."""
+    if call.site.overview is None:
+        raise _no_redis()
+    return call.json(call.site.overview())
+
+
+def events(call: ApiCall) -> Response:
+    """The stream of changes, until the reader leaves or the server ends."""
+    if call.site.live is None:
+        raise _no_redis()
+    if call.site.streams >= STREAMS_MAX:
+        raise Refusal(503, "too many open pages", "close some", Retry_After="10")
+    return StreamingResponse(_told(call.site, call.site.live), media_type="text/event-stream")
+
+
+def dead(call: ApiCall) -> Response:
+    """Dead letters that match, newest first."""
+    selection = _selection(call.query.get("q", ""))
+    found = list(itertools.islice(DeadLetters(_ledger(call)).find(selection), _LETTERS_READ))
+    newest = [_summary(each) for each in reversed(found[-LETTERS_MAX:])]
+    return call.json({"letters": newest, "count": len(found)})
+
+
+def letter(call: ApiCall) -> Response:
+    """One dead letter, with its log."""
+    try:
+        found = DeadLetters(_ledger(call)).get(call.path["id"])
+    except ConfigurationError:
+        raise nothing() from None
+    texts = {name: present.text_of(found.fields.get(name, "")) for name in _LONG}
+    return call.json({**_summary(found), **texts})
+
+
+def _no_redis() -> Refusal:
+    return Refusal(404, "Redis is not among the sources", "start without --no-redis")
+
+
+def _ledger(call: ApiCall) -> Ledger:
+    if call.site.ledger is None:
+        raise _no_redis()
+    return call.site.ledger
+
+
+def _selection(q: str) -> LetterFilter:
+    """Of `run:`, `env:` and `cause:`. Raises Refusal: there is something else."""
+    wanted: dict[str, str] = {}
+    for found in re.finditer(r"\S+", q):
+        term = _TERM.fullmatch(found[0])
+        if term is None:
+            hint = "known: run:NAME, env:NAME, cause:NAME"
+            raise Refusal(400, f"{found[0][:40]!r} is no condition here", hint, at=found.start())
+        wanted[term[1]] = term[2]
+    run_id, env, cause = (wanted.get(name, "") for name in ("run", "env", "cause"))
+    return LetterFilter(run_id=run_id, env=env, cause=cause)
+
+
+def _summary(found: Letter) -> dict[str, Any]:
+    short = {k: present.label(v) for k, v in found.fields.items() if k not in _LONG}
+    reason = present.label(found.fields.get("reason", ""))
+    return {**short, "id": found.id, "age_s": found.age_s, "reason": reason}
+
+
+async def _told(site: ViewSite, live: Live) -> AsyncIterator[bytes]:
+    """The events as text, with a comment now and then, so that a dead link is found."""
+    waiting: asyncio.Queue[tuple[str, Any]] = asyncio.Queue()
+    loop = asyncio.get_running_loop()
+
+    def tell(kind: str, data: Any) -> None:
+        loop.call_soon_threadsafe(waiting.put_nowait, (kind, data))
+
+    stopping = asyncio.create_task(site.stopping.wait())
+    site.streams += 1
+    try:
+        with live.subscribe(tell):
+            yield f"retry: {RETRY_MS}\n\n".encode()
+            for number in itertools.count(1):
+                said = await _next(waiting, stopping)
+                if stopping.done() or waiting.qsize() > _EVENTS_MAX:
+                    return
+                yield b": still here\n\n" if said is None else _event(number, *said)
+    finally:
+        site.streams -= 1
+        stopping.cancel()
+
+
+async def _next(
+    waiting: asyncio.Queue[tuple[str, Any]], stopping: asyncio.Task[Any]
+) -> tuple[str, Any] | None:
+    """The next event; None if none came for a while, or the server ends."""
+    getting = asyncio.create_task(waiting.get())
+    try:
+        await asyncio.wait(
+            (getting, stopping), timeout=COMMENT_S, return_when=asyncio.FIRST_COMPLETED
+        )
+        return getting.result() if getting.done() else None
+    finally:
+        getting.cancel()
+
+
+def _event(number: int, kind: str, data: Any) -> bytes:
+    return b"id: %d\nevent: %b\ndata: %b\n\n" % (number, kind.encode(), to_json(data))
+
+
+ROUTES = (
+    Route("GET", "/api/overview", overview),
+    Route("GET", "/api/events", events, needs_slot=False),
+    Route("GET", "/api/dead", dead, parameters=("q",)),
+    Route("GET", "/api/dead/{id}", letter),
+)

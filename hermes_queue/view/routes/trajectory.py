@@ -1,0 +1,160 @@
+"""One trajectory: its parts as they are shown, and the record as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from starlette.responses import Response, StreamingResponse
+
+from hermes_queue.view import present
+from hermes_queue.view.answers import Refusal, to_json
+from hermes_queue.view.app import ApiCall, Route, nothing
+from hermes_queue.view.index.index import DEFAULT_SORT
+from hermes_queue.view.present.conversation import all_messages
+from hermes_queue.view.present.tokens import ids_of
+from hermes_queue.view.routes.lists import upto_of
+
+_NUMBER_MAX = 1 << 31
+
+
+def trajectory(call: ApiCall) -> Response:
+    """The head of a trajectory, and its first messages."""
+    name = call.path["id"]
+    row = call.site.index.row(name)
+    if row is None:
+        raise nothing()
+    raw = record(call)
+    return call.json(
+        {
+            "row": row,
+            "head": present.head(raw),
+            "report": present.report(raw),
+            "stages": present.stages(raw),
+            "events": present.events(raw),
+            "attempts": present.attempts(raw),
+            "outline": present.outline(raw),
+            "sequences": present.sequences(raw),
+            "neighbours": _neighbours(call, name),
+            **_messages(raw, 0),
+        }
+    )
+
+
+def messages(call: ApiCall) -> Response:
+    """The messages from one number on."""
+    return call.json(_messages(record(call), call.number("from", 0, most=_NUMBER_MAX)))
+
+
+def message(call: ApiCall) -> Response:
+    """One message, whole."""
+    found = present.message(record(call), number(call, "number"))
+    if found is None:
+        raise nothing()
+    return call.json(found)
+
+
+def patch(call: ApiCall) -> Response:
+    """The patch, by file."""
+    return call.json(present.patch(record(call)))
+
+
+def verifier(call: ApiCall) -> Response:
+    """What the verifier says."""
+    return call.json(present.verifier(record(call)))
+
+
+def tokens(call: ApiCall) -> Response:
+    """A sequence as octets."""
+    octets = present.tokens(record(call), number(call, "number"))
+    if octets is None:
+        raise nothing()
+    headers = {"X-HQ-Tokens": str(len(octets) // 9)}
+    return Response(octets, headers=headers, media_type="application/octet-stream")
+
+
+def token_turns(call: ApiCall) -> Response:
+    """Which tokens of a sequence which turn sampled."""
+    raw, k = record(call), number(call, "number")
+    if present.tokens(raw, k) is None:
+        raise nothing()
+    return call.json({"turns": present.sequence_turns(raw, k)})
+
+
+def token_text(call: ApiCall) -> Response:
+    """A sequence as text, in pieces of one or more ids."""
+    if call.site.tokenizer is None:
+        raise Refusal(404, "there is no tokenizer", "start `hermes-queue view` with --tokenizer")
+    k = number(call, "number")
+    sequences = record(call).get("sequences")
+    if not isinstance(sequences, list | tuple) or k >= len(sequences):
+        raise nothing()
+    given = sequences[k]
+    ids = ids_of(given.get("ids") if isinstance(given, Mapping) else None)
+    return call.json({"pieces": call.site.tokenizer.pieces(ids)})
+
+
+def as_file(call: ApiCall) -> Response:
+    """The record as JSON, to be saved: never to be looked at in a browser's window."""
+    name = "".join(c if c.isascii() and c.isalnum() else "-" for c in call.path["id"])[-80:]
+    headers = {"Content-Disposition": f'attachment; filename="{name}.json"'}
+    return StreamingResponse(_members(record(call)), headers=headers, media_type="application/json")
+
+
+def record(call: ApiCall) -> Mapping[str, Any]:
+    """The record of a request; as many at a time as the memory is meant for."""
+    with call.site.decoding:
+        found = call.site.index.read(call.path["id"])
+    if found is None:
+        raise nothing()
+    return found
+
+
+def number(call: ApiCall, name: str) -> int:
+    """A number in the path; raises Refusal: nothing has it."""
+    text = call.path[name]
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise nothing()
+    return int(text)
+
+
+def _neighbours(call: ApiCall, name: str) -> dict[str, Any] | None:
+    if "q" not in call.query:
+        return None
+    sort = call.query.get("sort") or DEFAULT_SORT
+    return call.site.index.neighbours(name, call.query["q"], sort=sort, upto=upto_of(call))
+
+
+def _messages(raw: Mapping[str, Any], start: int) -> dict[str, Any]:
+    found = present.messages(raw, start)
+    behind = found[-1]["n"] + 1 if found else start
+    return {"messages": found, "next": behind if behind < len(all_messages(raw)) else None}
+
+
+def _members(raw: Mapping[str, Any]) -> Iterator[bytes]:
+    """The record as JSON, a part at a time: all of it at once would be in memory twice more."""
+    yield b"{"
+    for place, (name, value) in enumerate(raw.items()):
+        yield b"," * (place > 0) + to_json(str(name)) + b":"
+        if isinstance(value, list | tuple):
+            yield b"["
+            for at, each in enumerate(value):
+                yield b"," * (at > 0) + to_json(each)
+            yield b"]"
+        else:
+            yield to_json(value)
+    yield b"}"
+
+
+_T = "/api/t/{id}"
+ROUTES = (
+    Route("GET", _T, trajectory, parameters=("q", "sort", "upto")),
+    Route("GET", f"{_T}/messages", messages, parameters=("from",)),
+    Route("GET", _T + "/messages/{number}", message),
+    Route("GET", f"{_T}/patch", patch),
+    Route("GET", f"{_T}/verifier", verifier),
+    Route("GET", f"{_T}/record", as_file),
+    Route("GET", _T + "/tokens/{number}", tokens),
+    Route("GET", _T + "/tokens/{number}/turns", token_turns),
+    Route("GET", _T + "/tokens/{number}/text", token_text),
+)

@@ -1,0 +1,60 @@
+"""What is shown, and to whom: all that the routes need, made once at the start."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from hermes_queue.ledger.ledger import Ledger
+from hermes_queue.view.assets import Assets
+from hermes_queue.view.index.index import Index
+from hermes_queue.view.present import Decoder
+from hermes_queue.view.tokens import Keys
+
+DECODED_AT_ONCE = 2
+Tell = Callable[[str, Any], None]
+"""Takes the name of an event and its data; may be called from any thread."""
+
+
+class Live(Protocol):
+    """Tells what changes in the deployment."""
+
+    def subscribe(self, tell: Tell) -> AbstractContextManager[None]:
+        """Tell of changes, beginning with the whole overview, until the block ends."""
+
+
+@dataclass
+class ViewSite:
+    """All that routes need."""
+
+    keys: Keys
+    cookie: str
+    """Name of the cookie: browsers know no ports, so it has the port in it."""
+    deployment: str
+    version: str
+    assets: Assets
+    index: Index
+    sources: Sequence[Mapping[str, str]] = ()
+    """kind and name of each, for people."""
+    ledger: Ledger | None = None
+    """None where Redis is no source."""
+    overview: Callable[[], Mapping[str, Any]] | None = None
+    """Reads what `hermes-queue status --json` prints; may raise RedisUnavailable."""
+    live: Live | None = None
+    tokenizer: Decoder | None = None
+    actions: bool = False
+    """Whether the role operate may act."""
+    operator_url: str | None = None
+    """Redis for actions, under a user that may write; None = that of everything else."""
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the server is about to end, so that streams end, too."""
+    streams: int = 0
+    """Open ones; counted by the thread of the event loop alone."""
+    decoding: threading.BoundedSemaphore = field(
+        default_factory=lambda: threading.BoundedSemaphore(DECODED_AT_ONCE)
+    )
+    """Held while a record is read: each may take a gigabyte."""

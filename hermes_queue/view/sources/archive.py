@@ -1,0 +1,166 @@
+"""The archive: files of frames, of which each holds a group with its bodies."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgpack
+
+from hermes_queue.results.archive import MAGIC
+from hermes_queue.view.records.location import Location
+from hermes_queue.view.records.raw import MAX_RECORD_BYTES, UnreadableRecord, decode_raw
+from hermes_queue.view.sources.base import Batch, FoundRecord, Mark, RecordGone
+from hermes_queue.view.sources.entries import decoded_fields, found_members
+from hermes_queue.view.sources.frames import Frame, frames
+from hermes_queue.view.sources.resuming import mark_at, resumed
+
+_SUFFIX = ".groups"
+_BATCH_RECORDS = 64
+
+
+class ArchiveSource:
+    """The files of an archive directory, the newest first. Links are not followed."""
+
+    kind = "archive"
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory.resolve()
+        self.title = self._directory.name
+        self.name = "archive-" + hashlib.sha256(os.fsencode(self._directory)).hexdigest()[:16]
+        self.problems: list[str] = []
+
+    def scan(self, marks: Mapping[str, Mark | None]) -> Iterator[Batch]:
+        """See `RecordSource.scan`."""
+        self.problems = []
+        try:
+            names = self._files()
+        except FileNotFoundError:  # it is made with the first group that is archived
+            names = []
+        except OSError as error:
+            self.problems = [f"{self.title}: cannot be read: {error.strerror}"]
+            return
+        for name in marks.keys() - set(names):
+            yield Batch(name, removed=True)
+        for name in names:
+            try:
+                with self._opened(name) as fd:
+                    yield from self._scan(fd, name, marks.get(name))
+            except OSError as error:
+                self.problems.append(f"{self.title}/{name}: cannot be read: {error.strerror}")
+
+    def read(self, location: Location) -> Mapping[str, Any]:
+        """See `RecordSource.read`."""
+        if location.length > MAX_RECORD_BYTES:
+            raise UnreadableRecord(
+                f"{location.length} bytes, of which {MAX_RECORD_BYTES} are shown"
+            )
+        try:
+            with self._opened(location.file) as fd:
+                body = os.pread(fd, location.length, location.offset)
+        except OSError as error:
+            raise RecordGone(f"{location.file} is not in the archive any more") from error
+        if len(body) < location.length:
+            raise RecordGone(f"{location.file} has become shorter")
+        return decode_raw(body)
+
+    def close(self) -> None:
+        """See `RecordSource.close`."""
+
+    def _files(self) -> list[str]:
+        """Names below the directory, the newest files first: they begin with their time."""
+        found: list[str] = []
+        with os.scandir(self._directory) as runs:
+            for run in runs:
+                if run.is_dir(follow_symlinks=False):
+                    found += _files_of(run)
+        return sorted(found, key=lambda name: name.rpartition("/")[2], reverse=True)
+
+    @contextmanager
+    def _opened(self, name: str) -> Iterator[int]:
+        run, _, file = name.rpartition("/")
+        if "/" in run or run in ("", ".", ".."):
+            raise OSError(0, "it is no file of a run")
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
+        folder = os.open(self._directory / run, flags | os.O_DIRECTORY)
+        try:
+            fd = os.open(file, flags | os.O_NONBLOCK, dir_fd=folder)
+        finally:
+            os.close(folder)
+        try:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise OSError(0, "it is no regular file")
+            yield fd
+        finally:
+            os.close(fd)
+
+    def _scan(self, fd: int, name: str, mark: Mark | None) -> Iterator[Batch]:
+        state = os.fstat(fd)
+        at = resumed(fd, mark, state)
+        begins = at is None
+        if at is None:
+            begun = os.pread(fd, len(MAGIC), 0)
+            if begun != MAGIC:
+                if not MAGIC.startswith(begun):
+                    self.problems.append(f"{self.title}/{name}: is no file of an archive")
+                return
+            at = len(MAGIC)
+            yield Batch(name, mark=mark_at(fd, at, state), begins=True)
+        start = at
+        found: list[FoundRecord] = []
+        for frame in frames(fd, at, state.st_size):
+            found += self._members(name, frame)
+            at = frame.end
+            if len(found) >= _BATCH_RECORDS:
+                yield Batch(name, found, mark_at(fd, at, state))
+                found = []
+        if at > start or begins:
+            yield Batch(name, found, mark_at(fd, at, state), ends=True)
+        if state.st_size > at and mark == mark_at(fd, at, state):
+            self.problems.append(f"{self.title}/{name}: its end, from byte {at}, cannot be read")
+
+    def _members(self, name: str, frame: Frame) -> list[FoundRecord]:
+        here = Location(self.name, name, frame.start, frame.end - frame.start)
+        if frame.payload is None:
+            return [FoundRecord(here, None, f"the group at byte {frame.start} is damaged")]
+        try:
+            fields, bodies = msgpack.unpackb(frame.payload, unicode_errors="replace")
+            if not isinstance(fields, dict) or not isinstance(bodies, dict):
+                raise TypeError("not two maps")
+        except (ValueError, TypeError, msgpack.UnpackException):
+            return [FoundRecord(here, None, f"the group at byte {frame.start} is no group")]
+        known = {k: v for k, v in bodies.items() if isinstance(k, str) and isinstance(v, bytes)}
+        places = _places(frame, known)
+
+        def place(member: str) -> Location:
+            offset, length = places.get(member, (frame.start, 0))
+            return Location(self.name, name, offset, length, member)
+
+        return list(found_members(decoded_fields(fields), known, place, {}))
+
+
+def _files_of(run: os.DirEntry[str]) -> list[str]:
+    with os.scandir(run.path) as files:
+        return [
+            f"{run.name}/{file.name}"
+            for file in files
+            if file.name.endswith(_SUFFIX) and file.is_file(follow_symlinks=False)
+        ]
+
+
+def _places(frame: Frame, bodies: Mapping[str, bytes]) -> dict[str, tuple[int, int]]:
+    """Offset and length of each body in the file, so that one record is read alone."""
+    payload = frame.payload or b""
+    found: dict[str, tuple[int, int]] = {}
+    begin = 0
+    for name, body in bodies.items():
+        at = payload.find(body, begin)
+        if at >= 0 and body:
+            found[name] = (frame.start + at, len(body))
+            begin = at + len(body)
+    return found

@@ -1,0 +1,163 @@
+"""Files of JSON lines, as producers and the JSONL sink write them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from hermes_queue.errors import ConfigurationError
+from hermes_queue.view.records.location import Location
+from hermes_queue.view.records.raw import MAX_RECORD_BYTES, UnreadableRecord, decode_json
+from hermes_queue.view.sources.base import Batch, FoundRecord, Mark, RecordGone
+from hermes_queue.view.sources.resuming import mark_at, resumed
+
+_BATCH_BYTES = 4 << 20
+_BATCH_LINES = 64
+
+
+class JsonlSource:
+    """One file of JSON lines. Only whole lines are read, so a torn last one is read when it ends.
+
+    Raises:
+        ConfigurationError: the file cannot be opened, or is no regular file.
+    """
+
+    kind = "jsonl"
+
+    def __init__(self, path: Path) -> None:
+        self._path = path.resolve()
+        self.title = self._path.name
+        self.name = "jsonl-" + hashlib.sha256(os.fsencode(self._path)).hexdigest()[:16]
+        self.problems: list[str] = []
+        try:
+            with self._opened():
+                pass
+        except OSError as error:
+            raise ConfigurationError(f"{path}: cannot be read: {error.strerror}") from error
+
+    def scan(self, marks: Mapping[str, Mark | None]) -> Iterator[Batch]:
+        """See `RecordSource.scan`; the file is read from its beginning to its end."""
+        self.problems = []
+        try:
+            with self._opened() as fd:
+                yield from self._scan(fd, marks.get(self.title))
+        except OSError as error:
+            if self.title in marks:
+                yield Batch(self.title, removed=True)
+            self.problems = [f"{self.title}: cannot be read: {error.strerror}"]
+
+    def read(self, location: Location) -> Mapping[str, Any]:
+        """See `RecordSource.read`."""
+        if location.length > MAX_RECORD_BYTES:
+            raise UnreadableRecord(_too_large(location.length))
+        try:
+            with self._opened() as fd:
+                line = os.pread(fd, location.length, location.offset)
+        except OSError as error:
+            raise RecordGone(f"{self.title}: cannot be read: {error.strerror}") from error
+        if len(line) < location.length:
+            raise RecordGone(f"{self.title} has become shorter")
+        return decode_json(line)
+
+    def close(self) -> None:
+        """See `RecordSource.close`."""
+
+    @contextmanager
+    def _opened(self) -> Iterator[int]:
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        fd = os.open(self._path, flags)
+        try:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise OSError(0, "it is no regular file")
+            yield fd
+        finally:
+            os.close(fd)
+
+    def _scan(self, fd: int, mark: Mark | None) -> Iterator[Batch]:
+        state = os.fstat(fd)
+        start = resumed(fd, mark, state)
+        begins = start is None
+        at = start or 0
+        if begins:
+            yield Batch(self.title, mark=mark_at(fd, 0, state), begins=True)
+        found: list[FoundRecord] = []
+        begun = at
+        for offset, line, length in _lines(fd, at, state.st_size):
+            at = offset + length
+            if line is None:
+                found.append(self._damaged(offset, length, _too_large(length)))
+            elif line.strip(b" \t\r\n\0"):
+                found.append(self._found(offset, line))
+            if at - begun > _BATCH_BYTES or len(found) >= _BATCH_LINES:
+                yield Batch(self.title, found, mark_at(fd, at, state))
+                found, begun = [], at
+        if found or at > begun or begins:
+            yield Batch(self.title, found, mark_at(fd, at, state), ends=True)
+
+    def _found(self, offset: int, line: bytes) -> FoundRecord:
+        try:
+            raw = decode_json(line, numbers=False)
+        except UnreadableRecord as error:
+            return self._damaged(offset, len(line), str(error))
+        return FoundRecord(self._location(offset, len(line)), raw, bytes=len(line))
+
+    def _damaged(self, offset: int, length: int, problem: str) -> FoundRecord:
+        return FoundRecord(self._location(offset, length), None, problem, length)
+
+    def _location(self, offset: int, length: int) -> Location:
+        return Location(self.name, self.title, offset, length)
+
+
+def _lines(fd: int, start: int, size: int) -> Iterator[tuple[int, bytes | None, int]]:
+    """(offset, line, length) of each whole line; the line is None if it is too long to be read.
+
+    A last line without an end is whole if it is a JSON object, to which nothing can be added.
+    """
+    held, at = b"", start
+    """Bytes that are read and not yielded, and where they begin."""
+    while at + len(held) < size:
+        chunk = os.pread(fd, _BATCH_BYTES, at + len(held))
+        if not chunk:
+            break
+        searched = len(held)
+        held += chunk
+        begin = 0
+        while (end := held.find(b"\n", max(begin, searched))) >= 0:
+            yield at + begin, held[begin : end + 1], end + 1 - begin
+            begin = end + 1
+        held, at = held[begin:], at + begin
+        if len(held) > MAX_RECORD_BYTES:
+            length = _length(fd, at, size)
+            if length is None:
+                return
+            yield at, None, length
+            held, at = b"", at + length
+    if held and held.rstrip(b" \t\r\0").endswith(b"}") and _is_whole(held):
+        yield at, held, len(held)
+
+
+def _length(fd: int, start: int, size: int) -> int | None:
+    """Length of the line that begins at `start`, read piece by piece; None if it has no end."""
+    at = start
+    while at < size and (chunk := os.pread(fd, _BATCH_BYTES, at)):
+        if (end := chunk.find(b"\n")) >= 0:
+            return at + end + 1 - start
+        at += len(chunk)
+    return None
+
+
+def _is_whole(line: bytes) -> bool:
+    try:
+        decode_json(line, numbers=False)
+    except UnreadableRecord:
+        return False
+    return True
+
+
+def _too_large(length: int) -> str:
+    return f"a line of {length} bytes, of which {MAX_RECORD_BYTES} are shown"

@@ -1,0 +1,47 @@
+"""Marks of files that others append to, which notice that a file was written anew."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+
+from hermes_queue.view.sources.base import Mark
+
+_HEAD_BYTES = 4096
+_BEFORE_BYTES = 64
+
+
+def mark_at(fd: int, offset: int, state: os.stat_result) -> Mark:
+    """The mark of a file that has been read up to `offset`.
+
+    Args:
+        fd: the file.
+        offset: the first byte that has not been read.
+        state: of the file, taken before it was read.
+    """
+    return {"offset": offset, "octets": _octets(fd, offset), "time_ns": state.st_mtime_ns}
+
+
+def resumed(fd: int, mark: Mark | None, state: os.stat_result) -> int | None:
+    """The offset up to which the file has been read; None if it is another one by now.
+
+    It is the same one if it begins as it did, has the same octets before the mark and, without a
+    new octet behind it, the same time.
+    """
+    if mark is None:
+        return None
+    try:
+        offset, octets, time_ns = int(mark["offset"]), str(mark["octets"]), int(mark["time_ns"])
+    except (KeyError, TypeError, ValueError):
+        return None
+    if not 0 <= offset <= state.st_size:
+        return None
+    if offset == state.st_size and time_ns != state.st_mtime_ns:
+        return None
+    return offset if _octets(fd, offset) == octets else None
+
+
+def _octets(fd: int, offset: int) -> str:
+    start = max(0, offset - _BEFORE_BYTES)
+    head = os.pread(fd, min(offset, _HEAD_BYTES), 0)
+    return hashlib.sha256(head + os.pread(fd, offset - start, start)).hexdigest()[:32]

@@ -1,0 +1,216 @@
+"""The viewer's server over real records and a real Redis, and a deployment moved by hand.
+
+Routes that the server does not have yet (actions, reviews) are answered here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from redis_server import RedisServer
+from starlette.responses import Response
+from view_records import RUN
+from view_server import OPERATE_TOKEN, VIEW_TOKEN, ViewServer
+
+from hermes_queue.cli.overview import Lane, Overview, RedisState, RunProgress, StreamState
+from hermes_queue.ledger.answers import RunStatus
+from hermes_queue.ledger.fleet.lanes import LaneState
+from hermes_queue.ledger.fleet.tally import Lately
+from hermes_queue.ledger.ledger import Ledger
+from hermes_queue.ledger.runs import RunInfo
+from hermes_queue.results.consumers import ConsumerGroup
+from hermes_queue.view.app import ApiCall, Route
+from hermes_queue.view.assets import Assets
+from hermes_queue.view.index.index import Index
+from hermes_queue.view.routes import every_route
+from hermes_queue.view.site import Tell, ViewSite
+from hermes_queue.view.sources.jsonl import JsonlSource
+from hermes_queue.view.tokens import Keys
+
+LETTER = {
+    "cause": "poison",
+    "reason": "killed 3 workers",
+    "run_id": RUN,
+    "group_id": f"{RUN}.x",
+    "env": "swe_smith",
+    "instance_id": "owner__repo-999",
+    "trajectory_id": f"{RUN}.x.1",
+    "stage": "agent",
+    "attempts": "3",
+    "died": "1763900000.5 trainer-1 agent\n1763900100.5 trainer-2 agent",
+    "log": "Traceback (most recent call last):\n  MemoryError\n<script>window.ran = 1</script>",
+}
+"""Fields of a dead letter."""
+
+
+def overview(now: float) -> dict[str, Any]:
+    """What `status --json` prints of a deployment that works."""
+    counters = RunStatus(total=260, queued=10, running=152, finished=96, failed=2, groups=12)
+    info = RunInfo(RUN, "active", "", "", now - 3600, {}, 0, {}, 12, None, counters)
+    oldest = {
+        "age_s": 66.0,
+        "stage": "agent",
+        "turns": 2,
+        "attempt": 1,
+        "label": f"{RUN} owner__repo-401 #0",
+        "trajectory_id": f"{RUN}.1.0",
+    }
+    worker = {
+        "name": "trainer-1",
+        "owner": "w1",
+        "slots": 100,
+        "running": 100,
+        "sandboxes": 98,
+        "silent_s": 1.2,
+        "intake": "open",
+        "stages": {"agent": 98, "setup": 2},
+        "oldest": [oldest],
+    }
+    late = {
+        "name": "trainer-2",
+        "owner": "w2",
+        "slots": 100,
+        "running": 52,
+        "sandboxes": 50,
+        "silent_s": 41.0,
+        "intake": "draining",
+        "stages": {"agent": 50, "verify": 2},
+        "oldest": [],
+    }
+    seen = Overview(
+        at=now,
+        redis=RedisState("7.0.15", 2_400_000, 0, "noeviction", True, 12),
+        lanes=(
+            Lane("train", 78, 3, 84.0, 152, 2, LaneState("train")),
+            Lane(
+                "eval",
+                12,
+                0,
+                300.0,
+                0,
+                1,
+                LaneState("eval", "open", "model", "the endpoint answers 503", now - 60, now + 60),
+            ),
+        ),
+        delayed=4,
+        leased=152,
+        workers=(worker, late),
+        sandboxes=148,
+        starting=2,
+        runs=(RunProgress(info, 1946.0, 390.0),),
+        lately=Lately(3600.0, {"": 445, "sandbox": 7, "model": 3}, {RUN: 96}),
+        dead_letters=2,
+        stream=StreamState(48, 1_200_000, (ConsumerGroup("trainer", True, {}, 1, 2, 0, 0.5),)),
+    )
+    return {**asdict(seen), "oldest": seen.oldest}
+
+
+class Deployment:
+    """What the poller would tell, moved by hand."""
+
+    def __init__(self) -> None:
+        self.seen = overview(time.time())
+        self._tellers: list[Tell] = []
+
+    @contextmanager
+    def subscribe(self, tell: Tell) -> Iterator[None]:
+        """Tell of changes until the block ends."""
+        self._tellers.append(tell)
+        tell("overview", self.seen)
+        try:
+            yield
+        finally:
+            self._tellers.remove(tell)
+
+    @property
+    def watched(self) -> int:
+        """How many look."""
+        return len(self._tellers)
+
+    def tell(self, kind: str, data: Any) -> None:
+        """Tell everybody who looks."""
+        for tell in list(self._tellers):
+            tell(kind, data)
+
+
+class Unserved:
+    """What the server does not answer yet: actions and reviews."""
+
+    def __init__(self, index: Index) -> None:
+        self._index = index
+        self.acted: list[tuple[str, dict[str, Any]]] = []
+        self.reviews: list[dict[str, Any]] = []
+
+    def act(self, call: ApiCall) -> Response:
+        name, body = call.path["name"], dict(call.body)
+        trial = bool(body.pop("dry_run", False))
+        if not trial:
+            self.acted.append((name, body))
+        command = f"hermes-queue {name.replace('_', ' ')} {RUN}"
+        return call.json({"met": 2, "done": 0 if trial else 2, "command": command})
+
+    def given(self, call: ApiCall) -> Response:
+        return call.json({"reviews": self.reviews})
+
+    def label(self, call: ApiCall) -> Response:
+        self.reviews.append(dict(call.body))
+        self._index.set_reviews({call.body["trajectory_id"]: call.body["label"]})
+        return Response(status_code=204)
+
+    def routes(self) -> Iterator[Route]:
+        """Those that the server's own table lacks."""
+        known = {(route.method, route.path) for route in every_route()}
+        for method, path, answer, role in self._table():
+            if (method, path) not in known:
+                yield Route(method, path, answer, role=role, parameters=("q",))
+
+    def _table(self) -> Iterator[tuple[str, str, Callable[[ApiCall], Response], Any]]:
+        yield "POST", "/api/actions/{name}", self.act, "operate"
+        yield "GET", "/api/reviews", self.given, "view"
+        yield "POST", "/api/reviews", self.label, "view"
+
+
+class ViewedPages:
+    """All of it, started; to be closed."""
+
+    def __init__(self, records: Path, directory: Path, redis_binary: str) -> None:
+        self.records = records
+        self._redis = RedisServer(redis_binary, directory / "redis")
+        self._redis.start()
+        self._client = self._redis.client(decode_responses=False)
+        for cause in ("poison", "env_bug"):
+            letter: Any = {**LETTER, "cause": cause}
+            self._client.xadd("hq:dead", letter)
+        self.index = Index(directory / "index", [JsonlSource(records)])
+        self.index.refresh()
+        self.deployment = Deployment()
+        self.unserved = Unserved(self.index)
+        site = ViewSite(
+            keys=Keys({"view": VIEW_TOKEN, "operate": OPERATE_TOKEN}),
+            cookie="hq_view",
+            deployment="hq:",
+            version="0.0.0",
+            assets=Assets(),
+            index=self.index,
+            sources=[{"kind": "jsonl", "name": records.name}],
+            ledger=Ledger(self._client, prefix="hq:", url=self._redis.url),
+            overview=lambda: self.deployment.seen,
+            live=self.deployment,
+            actions=True,
+        )
+        self.server = ViewServer(site, (*self.unserved.routes(), *every_route()))
+
+    @property
+    def address(self) -> str:
+        return f"http://{self.server.authority}"
+
+    def close(self) -> None:
+        self.server.close()
+        self.index.close()
+        self._client.close()
+        self._redis.close()

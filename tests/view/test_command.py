@@ -1,0 +1,148 @@
+"""`hermes-queue view`: what it listens on, whom it lets in, and what it says if it cannot."""
+
+from __future__ import annotations
+
+import re
+import signal
+import stat
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from records import make_job, make_record
+
+from hermes_queue.cli import cli
+from hermes_queue.cli import view as command
+from hermes_queue.errors import ConfigurationError
+from hermes_queue.settings import ViewSettings
+from hermes_queue.view.guard import allowed_host
+from hermes_queue.view.serving import listen, listen_unix
+
+pytestmark = pytest.mark.xdist_group("view")
+TOKEN = "chosen-token-0123456789"
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HERMES_QUEUE_PATHS_CACHE", str(tmp_path / "cache"))
+    path = tmp_path / "out.jsonl"
+    path.write_text(make_record(make_job()).to_json() + "\n")
+    return path
+
+
+def refused(*arguments: str) -> str:
+    """The one line that the command says instead of starting."""
+    done = CliRunner().invoke(cli, ["view", *arguments, "--no-redis"])
+    assert done.exit_code == 2, done.output
+    assert "Traceback" not in done.output
+    return done.output
+
+
+def test_the_command_prints_an_address_that_opens_the_pages_and_ends_when_told(file):
+    begun = subprocess.Popen(
+        [sys.executable, "-m", "hermes_queue.cli", "view", str(file), "--no-redis", "--port", "0"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        address, _, token = begun.stdout.readline().strip().partition("/#token=")
+        assert re.fullmatch(r"http://127\.0\.0\.1:\d+", address)
+        asked = urllib.request.Request(
+            f"{address}/api/session", headers={"Authorization": f"Bearer {token}"}
+        )
+        with urllib.request.urlopen(asked) as answer:
+            assert b'"role":"view"' in answer.read()
+        kept = file.parent / "cache/view/view.token"
+        assert kept.read_text().strip() == token
+        assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+        begun.send_signal(signal.SIGTERM)
+        assert begun.wait(30) == 0
+    finally:
+        begun.kill()
+        begun.wait()
+        begun.stdout.close()
+
+
+def test_without_the_extra_it_says_what_to_install(file, monkeypatch):
+    monkeypatch.setitem(sys.modules, "starlette", None)
+    assert "pip install 'hermes-queue[view]'" in refused(str(file))
+
+
+def test_a_port_that_is_taken_and_an_address_that_is_not_ours_are_named(file):
+    with listen("127.0.0.1", 0) as taken:
+        said = refused(str(file), "--port", str(taken.getsockname()[1]))
+    assert "is in use" in said
+    assert "--port 0" in said
+    token = {"HERMES_QUEUE_VIEW_TOKEN": TOKEN}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(*token.popitem())
+        assert "not an address of this machine" in refused(str(file), "--host", "192.0.2.1")
+
+
+@pytest.mark.parametrize(
+    ("host", "token", "allowed", "why"),
+    [
+        ("127.0.0.1", None, (), None),
+        ("127.0.0.9", None, (), None),
+        ("::1", None, (), None),
+        ("localhost", None, (), None),
+        ("10.0.0.5", None, (), "HERMES_QUEUE_VIEW_TOKEN"),
+        ("10.0.0.5", TOKEN, (), None),
+        ("0.0.0.0", None, ("hq.example",), "HERMES_QUEUE_VIEW_TOKEN"),
+        ("0.0.0.0", TOKEN, (), "--allow-host"),
+        ("0.0.0.0", TOKEN, ("hq.example",), None),
+        ("::", TOKEN, (), "--allow-host"),
+        ("0", TOKEN, (), "--allow-host"),
+        ("", TOKEN, (), "--allow-host"),
+        ("", None, (), "HERMES_QUEUE_VIEW_TOKEN"),
+    ],
+)
+def test_an_address_that_others_reach_must_be_meant(host, token, allowed, why, monkeypatch):
+    if token:
+        monkeypatch.setenv("HERMES_QUEUE_VIEW_TOKEN", token)
+    names = [allowed_host(name) for name in allowed]
+    if why is None:
+        command.check_reach(host, names, None, ViewSettings())
+        return
+    with pytest.raises(ConfigurationError, match=why):
+        command.check_reach(host, names, None, ViewSettings())
+
+
+def test_a_chosen_token_that_is_short_is_refused(file, monkeypatch):
+    monkeypatch.setenv("HERMES_QUEUE_VIEW_TOKEN", "short")
+    assert "16 to 256" in refused(str(file), "--port", "0")
+
+
+def test_a_token_file_that_others_read_is_refused(file):
+    kept = file.parent / "cache/view/view.token"
+    kept.parent.mkdir(parents=True, mode=0o700)
+    kept.write_text("a-token-that-everybody-could-read\n")
+    kept.chmod(0o644)
+    assert "can be read by others" in refused(str(file), "--port", "0")
+    kept.unlink()
+    kept.symlink_to(file)
+    assert "view.token" in refused(str(file), "--port", "0")
+
+
+def test_a_unix_socket_is_its_owners_and_a_dead_one_is_replaced(tmp_path):
+    path = tmp_path / "s"
+    first = listen_unix(path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    with pytest.raises(ConfigurationError, match="another server listens"):
+        listen_unix(path)
+    first.close()
+    listen_unix(path).close()
+    path.unlink()
+    path.write_text("a file of somebody")
+    with pytest.raises(ConfigurationError, match="a file of that name"):
+        listen_unix(path)
+    assert path.read_text() == "a file of somebody"
+
+
+def test_allowed_hosts_are_names_with_or_without_a_port(file):
+    for wrong in ("http://hq.example", "a b", "hq.example:x", "*", "[::1", "hq.example/"):
+        assert "is not a host name" in refused(str(file), "--allow-host", wrong)
+    assert allowed_host("HQ.example:8443").host == "hq.example"

@@ -1,0 +1,178 @@
+"""The stream of events, and how the server ends."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from http.client import HTTPResponse
+
+import pytest
+from view_server import OPERATE_TOKEN, VIEW_TOKEN, ViewServer
+
+from hermes_queue.view import app, serving
+from hermes_queue.view.routes import live
+from hermes_queue.view.site import ViewSite
+from hermes_queue.view.tokens import Keys
+
+pytestmark = pytest.mark.xdist_group("view")
+
+
+@contextmanager
+def stream(server: ViewServer) -> Iterator[HTTPResponse]:
+    """An open stream, closed with the block."""
+    with closing(server.connect()) as connection:
+        connection.request("GET", "/api/events", headers={"Authorization": f"Bearer {VIEW_TOKEN}"})
+        with connection.getresponse() as answer:
+            yield answer
+
+
+def lines_of(answer, count: int) -> list[str]:
+    return [answer.readline().decode().rstrip("\n") for _ in range(count)]
+
+
+def test_a_stream_begins_with_the_whole_and_goes_on_with_changes(server):
+    with stream(server) as answer:
+        assert answer.status == 200
+        assert answer.headers["content-type"] == "text/event-stream; charset=utf-8"
+        assert lines_of(answer, 6) == [
+            "retry: 2000", "", "id: 1", "event: overview", 'data: {"leased":1}', "",
+        ]  # fmt: skip
+        for tell in list(server.site.live.listeners):
+            tell("change", {"leased": "two\nlines"})
+        assert lines_of(answer, 3) == ["id: 2", "event: change", 'data: {"leased":"two\\nlines"}']
+    while server.site.streams:  # a reader that left is noticed
+        for tell in list(server.site.live.listeners):
+            tell("change", {})
+        time.sleep(0.01)
+    assert server.site.live.listeners == []
+
+
+def test_a_reader_that_does_not_read_is_left_behind(server):
+    with stream(server) as answer:
+        lines_of(answer, 6)
+        [tell] = server.site.live.listeners
+        for _ in range(5000):
+            tell("change", {"x": "y" * 1000})
+        while server.site.streams:
+            time.sleep(0.01)
+    assert server.site.live.listeners == []
+
+
+def test_head_of_a_stream_ends(server):
+    said = server.get("/api/events", method="HEAD")
+    assert (said.status, said.body) == (200, b"")
+    assert said.headers["content-type"] == "text/event-stream; charset=utf-8"
+    assert server.site.streams == 0
+
+
+def test_readers_beyond_the_most_are_sent_away(server, monkeypatch):
+    monkeypatch.setattr(live, "STREAMS_MAX", 1)
+    with stream(server) as answer:
+        lines_of(answer, 6)
+        assert server.get("/api/events").status == 503
+
+
+@pytest.fixture
+def own(server):
+    """A server of the test's own, which it may end."""
+    site = ViewSite(
+        keys=Keys({"view": VIEW_TOKEN, "operate": OPERATE_TOKEN}),
+        cookie="hq_view",
+        deployment="",
+        version="",
+        assets=server.site.assets,
+        index=server.site.index,
+        live=type(server.site.live)(),
+    )
+    return lambda *routes: ViewServer(site, routes)
+
+
+def test_the_server_ends_by_itself_though_a_stream_is_open(own, monkeypatch, caplog):
+    assert serving.ENDING_S == 2
+    monkeypatch.setattr(serving, "ENDING_S", 60)  # it does not need them
+    served = own()
+    with stream(served) as answer:
+        lines_of(answer, 6)
+        served.close()
+        assert answer.read() == b""
+    assert served.site.live.listeners == []
+    assert "Cancel" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("requests", "begun"), [(0, b""), (0, b"GET / HTTP/1.1\r\nHost: "), (1, b"GET / HTTP")]
+)
+def test_a_sender_that_takes_his_time_is_cut_off(own, monkeypatch, requests, begun):
+    monkeypatch.setattr(serving, "HEADERS_S", 0.2)
+    served = own()
+    try:
+        with socket.create_connection((served.host, served.port), timeout=20) as raw:
+            for _ in range(requests):
+                head = f"HEAD /api/session HTTP/1.1\r\nHost: {served.authority}\r\n\r\n"
+                raw.sendall(head.encode())
+                assert raw.recv(4096).startswith(b"HTTP/1.1 200")
+            raw.sendall(begun)
+            assert raw.recv(4096) == b""
+    finally:
+        served.close()
+
+
+def test_a_body_that_does_not_come_is_not_waited_for(own, monkeypatch):
+    monkeypatch.setattr(app, "BODY_S", 0.05)
+    served = own()
+    try:
+        headers = [("Content-Type", "application/json"), ("X-HQ-Request", "1")]
+        headers.append(("Content-Length", "10"))
+        assert served.ask("/api/login", method="POST", headers=headers).status == 408
+    finally:
+        served.close()
+
+
+def test_connections_beyond_the_most_are_closed(own, monkeypatch):
+    monkeypatch.setattr(serving, "CONNECTIONS_MAX", 1)
+    served = own()
+    try:
+        with socket.create_connection((served.host, served.port), timeout=20):
+            with socket.create_connection((served.host, served.port), timeout=20) as second:
+                with suppress(ConnectionError):
+                    assert second.recv(1) == b""
+        assert served.get("/api/session").status == 200
+    finally:
+        served.close()
+
+
+@pytest.mark.parametrize(("wait_s", "waiting_max"), [(0.05, 64), (20, 0)])
+def test_a_request_too_many_is_told_to_come_again(own, monkeypatch, wait_s, waiting_max):
+    monkeypatch.setattr(app, "WAIT_S", wait_s)
+    monkeypatch.setattr(app, "WAITING_MAX", 64)
+    go, running = threading.Event(), threading.Semaphore(0)
+
+    def waits(call):
+        running.release()
+        go.wait(20)
+        return call.json(True)
+
+    served = own(app.Route("GET", "/api/test/waits", waits))
+    answers: list[int] = []
+    asked = [
+        threading.Thread(target=lambda: answers.append(served.get("/api/test/waits").status))
+        for _ in range(app.AT_ONCE)
+    ]
+    try:
+        for thread in asked:
+            thread.start()
+        for _ in asked:
+            assert running.acquire(timeout=20)
+        monkeypatch.setattr(app, "WAITING_MAX", waiting_max)
+        said = served.get("/api/test/waits")
+        assert (said.status, said.headers["retry-after"]) == (503, "1")
+        assert served.get("/api/session").status == 200  # a login never waits
+    finally:
+        go.set()
+        for thread in asked:
+            thread.join()
+        served.close()
+    assert answers == [200] * app.AT_ONCE
