@@ -148,6 +148,7 @@ function Message({ message, off, id, marked }) {
 
 /** Messages by turn: each begins with an assistant's. @param {any[]} messages */
 export function turnsOf(messages) {
+  /** @type {{n: number, messages: any[]}[]} */
   const turns = [];
   for (const message of messages) {
     if (message.role === "assistant" || !turns.length) turns.push({ n: turns.length, messages: [] });
