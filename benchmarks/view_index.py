@@ -186,7 +186,7 @@ def read(folder: Path, name: str) -> dict[str, float]:
     index.refresh()
     cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
     count = index.count()
-    size = sum(path.stat().st_size for path in (folder / "indexes").glob(f"*{name}*"))
+    size = sum(path.stat().st_size for path in (folder / "indexes").glob(f"{name}-index*"))
     index.close()
     facts = {"rows": count, "cpu_s": cpu, "wall_s": wall, "rows_per_cpu_s": count / cpu}
     return {**facts, "index_mb": size / 1e6, "resident_mb": resident_mb()}

@@ -13,7 +13,7 @@ from hermes_queue.view.index.cursors import PageError
 from hermes_queue.view.index.database import _TABLES
 from hermes_queue.view.index.fields import FIELDS, SORTS
 from hermes_queue.view.index.filters import compiled
-from hermes_queue.view.index.pages import Key, Sort, rows_after
+from hermes_queue.view.index.pages import RowKey, Sort, rows_after
 from hermes_queue.view.index.terms import FilterError
 from hermes_queue.view.index.writing import _INSERT
 from hermes_queue.view.records.rows import IndexRow, joined
@@ -230,7 +230,7 @@ def test_pages_by_any_order_hold_each_row_once_and_those_without_a_value_last(ta
     sort, key, found = Sort.of(name), None, []
     while rows := rows_after(table, compiled(""), sort, key, 99, 1):
         found += rows
-        key = Key.decode(Key(rows[0][_column(sort)], rows[0][0]).encode(sort), sort)
+        key = RowKey.decode(RowKey(rows[0][_column(sort)], rows[0][0]).encode(sort), sort)
     assert sorted(row[0] for row in found) == [1, 2, 3]
     values = [row[_column(sort)] for row in found]
     known = [value for value in values if value is not None]
@@ -247,11 +247,11 @@ def _column(sort: Sort) -> int:
 )
 def test_a_cursor_that_was_not_given_out_is_refused(text):
     with pytest.raises(PageError, match="not a cursor"):
-        Key.decode(text, Sort.of("-created"))
+        RowKey.decode(text, Sort.of("-created"))
 
 
 def test_a_cursor_belongs_to_its_order():
     with pytest.raises(PageError, match="another order"):
-        Key.decode(Key(1.0, 1).encode(Sort.of("score")), Sort.of("-score"))
+        RowKey.decode(RowKey(1.0, 1).encode(Sort.of("score")), Sort.of("-score"))
     with pytest.raises(PageError, match="sorted by"):
         Sort.of("n; DROP TABLE t")

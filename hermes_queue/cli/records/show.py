@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hermes_queue.errors import InputError
 from hermes_queue.models import ScoredTrajectory
 from hermes_queue.view.lookup import LookedUp, find, open_places
 from hermes_queue.view.present.patches import patch_text
@@ -67,6 +68,12 @@ def _range(context: click.Context, parameter: click.Parameter, value: str | None
     callback=_range,
     help="Only these messages, whole: 4, 4:6 (without 6), 4: or :6.",
 )
+@click.option(
+    "--branch",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Only this conversation of an agent program, such as that of a sub-agent.",
+)
 @click.option("--patch", is_flag=True, help="Only the patch, as it is in the report.")
 @click.option("--tokens", is_flag=True, help="Only token ids, masks and logprobs, by turn.")
 @click.option(
@@ -86,6 +93,8 @@ def show(name: str, sources: tuple[Path, ...], **flags: Any) -> None:
         raise click.UsageError("choose one of --messages, --patch, --tokens and --json")
     if flags["tokenizer"] and not flags["tokens"]:
         raise click.UsageError("--tokenizer goes with --tokens")
+    if flags["branch"] is not None and {"patch", "tokens", "as_records"} & {*chosen}:
+        raise click.UsageError("--branch shows messages")
     found = find(name, open_places(sources))
     if flags["as_records"]:
         _print_records(found)
@@ -164,13 +173,27 @@ def _shown(found: LookedUp, flags: Mapping[str, Any]) -> Iterator[RenderableType
         decoder = present.Decoder(flags["tokenizer"]) if flags["tokenizer"] else None
         for raw in found.records:
             yield from tables.tokens(raw, decoder)
-    elif found.is_group and not flags["span"]:
-        yield from tables.group(found.records)
+    elif flags["span"] is None and flags["branch"] is None:
+        if found.is_group:
+            yield from tables.group(found.records)
+        else:
+            for raw in found.records:
+                yield from trajectory.trajectory(raw)
     else:
         first, last = flags["span"] or (0, None)
         whole = flags["span"] is not None
-        for raw in found.records:
-            yield from trajectory.trajectory(raw, first=first, last=last, whole=whole)
+        for chosen in _conversations(found, flags["branch"]):
+            yield from trajectory.transcript(chosen, first, last, whole=whole)
+
+
+def _conversations(found: LookedUp, branch: int | None) -> Iterator[Mapping[Any, Any]]:
+    from hermes_queue.view import present
+
+    for raw in found.records:
+        chosen = raw if branch is None else present.of_branch(raw, branch)
+        if chosen is None:
+            raise InputError(f"there is no conversation {branch} in this record")
+        yield chosen
 
 
 def _page(pieces: Iterable[RenderableType], *, with_pager: bool) -> None:

@@ -8,19 +8,21 @@ from typing import Literal
 
 from hermes_queue.view.records.rows import STAGES
 
-Kind = Literal["text", "number", "seconds", "time", "policy", "names", "reviewed", "state", "grep"]
+FieldKind = Literal[
+    "text", "number", "seconds", "time", "policy", "names", "reviewed", "state", "grep"
+]
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
     """One word of the filter language."""
 
-    kind: Kind
+    kind: FieldKind
     column: str
     help: str
 
 
-def _plain(kind: Kind, **columns: str) -> dict[str, Field]:
+def _plain(kind: FieldKind, **columns: str) -> dict[str, Field]:
     return {name: Field(kind, *given.split(": ", 1)) for name, given in columns.items()}
 
 

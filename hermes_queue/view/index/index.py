@@ -16,7 +16,7 @@ from hermes_queue.view.index.cursors import decode_cursor
 from hermes_queue.view.index.database import Database, QueryTooSlow
 from hermes_queue.view.index.filters import Filter, compiled
 from hermes_queue.view.index.indexer import Indexer
-from hermes_queue.view.index.pages import Key, Page, Sort
+from hermes_queue.view.index.pages import RowKey, RowPage, Sort
 from hermes_queue.view.records.containing import holds_all
 from hermes_queue.view.records.location import Location
 from hermes_queue.view.records.raw import UnreadableRecord
@@ -102,7 +102,7 @@ class Index:
         upto: int | None = None,
         limit: int = 100,
         grep_s: float = scanning.SCAN_S,
-    ) -> Page:
+    ) -> RowPage:
         """A page of the trajectories that `query` meets.
 
         Args:
@@ -115,7 +115,7 @@ class Index:
             grep_s: seconds for looking into records, if the query has `grep:`.
         """
         chosen, order = compiled(query), Sort.of(sort)
-        key = None if after is None else Key.decode(after, order)
+        key = None if after is None else RowKey.decode(after, order)
         limit = max(1, min(limit, LIMIT_MAX))
         with self._database.reader() as connection:
             last = pages.highest(connection) if upto is None else upto
@@ -128,7 +128,7 @@ class Index:
         more = len(rows) > limit
         rows = rows[:limit]
         cursor = pages.key_of(rows[-1], order).encode(order) if more else None
-        return Page([pages.shown(row) for row in rows], cursor, count, last)
+        return RowPage([pages.shown(row) for row in rows], cursor, count, last)
 
     def count(self, query: str = "", *, upto: int | None = None, above: int = 0) -> int:
         """Number of rows that `query` meets, `grep:` aside, with `above` < n <= `upto`."""
@@ -265,13 +265,13 @@ class Index:
         self,
         chosen: Filter,
         order: Sort,
-        key: Key | None,
+        key: RowKey | None,
         upto: int,
         limit: int,
         count: int,
         seconds: float,
-    ) -> Page:
-        def fetch(key: Key | None, most: int) -> list[pages.Columns]:
+    ) -> RowPage:
+        def fetch(key: RowKey | None, most: int) -> list[pages.Columns]:
             with self._database.reader() as connection:
                 return pages.rows_after(connection, chosen, order, key, upto, most)
 
@@ -289,7 +289,7 @@ class Index:
         finally:
             self._scanning.release()
         cursor = found.last.encode(order) if found.last else None
-        return Page([pages.shown(row) for row in found.rows], cursor, count, upto, found.scanned)
+        return RowPage([pages.shown(row) for row in found.rows], cursor, count, upto, found.scanned)
 
     def _read(self, name: str, places: Sequence[Location]) -> Mapping[str, Any]:
         problem: RecordGone | None = None

@@ -52,7 +52,7 @@ class Sort:
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class RowKey:
     """The position of a row in an order: the value of its column, and its number."""
 
     value: Any
@@ -63,13 +63,13 @@ class Key:
         return encode_cursor(sort.text(), self.value, self.n)
 
     @classmethod
-    def decode(cls, text: str, sort: Sort) -> Key:
-        """The inverse of `encode`. Raises PageError: it is none, or belongs to another order."""
+    def decode(cls, text: str, sort: Sort) -> RowKey:
+        """The inverse of `encode`. Raises PageError: it is no cursor, or of another order."""
         return cls(*decode_cursor(text, sort.text(), int))
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class RowPage:
     """One page of a list."""
 
     rows: list[dict[str, Any]]
@@ -88,7 +88,7 @@ def rows_after(
     connection: sqlite3.Connection,
     query: Filter,
     sort: Sort,
-    key: Key | None,
+    key: RowKey | None,
     upto: int,
     limit: int,
     *,
@@ -109,13 +109,13 @@ def rows_after(
     return found
 
 
-def key_of(row: Columns, sort: Sort) -> Key:
+def key_of(row: Columns, sort: Sort) -> RowKey:
     """The position of a row."""
-    return Key(row[_PLACES[sort.column]], row[0])
+    return RowKey(row[_PLACES[sort.column]], row[0])
 
 
 def rows_before(
-    connection: sqlite3.Connection, query: Filter, sort: Sort, key: Key, upto: int
+    connection: sqlite3.Connection, query: Filter, sort: Sort, key: RowKey, upto: int
 ) -> int:
     """Number of rows that stand before `key` in the order."""
     compare = ">" if sort.descending else "<"
@@ -135,7 +135,7 @@ def id_before(
     connection: sqlite3.Connection,
     query: Filter,
     sort: Sort,
-    key: Key,
+    key: RowKey,
     upto: int,
     *,
     few: bool = False,
@@ -145,7 +145,7 @@ def id_before(
     found = []
     if key.value is None:  # those without a value come last, in both directions
         found = _run_unvalued(connection, query, back, key, upto, 1)
-        key = Key(None, 0)
+        key = RowKey(None, 0)
     if not found:
         found = _run(connection, query, back, None if key.value is None else key, upto, 1, few=few)
     return found[0][1] if found else None
@@ -163,7 +163,7 @@ def highest(connection: sqlite3.Connection) -> int:
 
 
 def row_by_id(connection: sqlite3.Connection, name: str) -> Columns | None:
-    """The row of a trajectory; None if there is none."""
+    """The row of a trajectory; None if the index has no such row."""
     found: Columns | None = connection.execute(f"{_SELECT} WHERE id = ?", (name,)).fetchone()
     return found
 
@@ -209,7 +209,7 @@ def _run(
     connection: sqlite3.Connection,
     query: Filter,
     sort: Sort,
-    key: Key | None,
+    key: RowKey | None,
     upto: int,
     limit: int,
     *,
@@ -234,7 +234,7 @@ def _run_unvalued(
     connection: sqlite3.Connection,
     query: Filter,
     sort: Sort,
-    key: Key | None,
+    key: RowKey | None,
     upto: int,
     limit: int,
 ) -> list[Columns]:

@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hermes_queue.view.index.pages import Columns, Key, Sort, key_of
+from hermes_queue.view.index.pages import Columns, RowKey, Sort, key_of
 
 SCAN_S = 10.0
 """A page of `grep:` ends after this time, with what it has found and a cursor to go on."""
 _AT_ONCE = 64
 
-Fetch = Callable[[Key | None, int], list[Columns]]
+FetchRows = Callable[[RowKey | None, int], list[Columns]]
 """(key, limit) -> rows behind the key."""
 
 
@@ -21,16 +21,16 @@ class Scan:
     """What one page of `grep:` found."""
 
     rows: list[Columns]
-    last: Key | None
+    last: RowKey | None
     """Position to go on from; None = all rows were looked into."""
     scanned: int
 
 
 def scan(
-    fetch: Fetch,
+    fetch: FetchRows,
     holds: Callable[[Columns], bool],
     sort: Sort,
-    key: Key | None,
+    key: RowKey | None,
     limit: int,
     *,
     seconds: float = SCAN_S,

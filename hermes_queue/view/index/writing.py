@@ -21,7 +21,7 @@ from hermes_queue.view.records.rows import (
 )
 from hermes_queue.view.records.texts import searchable_text
 from hermes_queue.view.records.values import text
-from hermes_queue.view.sources.base import Batch, Found, Mark
+from hermes_queue.view.sources.base import Batch, FoundRecord, Mark
 
 LONE_SCORE, FEW_TURNS = "lone_score", "few_turns"
 """Flags that come of the group: the only sample with a score above 0, and one that got there in a
@@ -90,7 +90,7 @@ class IndexWriter:
         made = self._run("INSERT INTO files (source, name) VALUES (?, ?)", source, name)
         return int(made.lastrowid or 0)
 
-    def _add(self, fid: int, found: Found, groups: set[str]) -> bool:
+    def _add(self, fid: int, found: FoundRecord, groups: set[str]) -> bool:
         row = _row(found)
         query = "SELECT n, created, problem, partial, extra, stale FROM t WHERE id = ?"
         known = self._run(query, row.id).fetchone()
@@ -105,7 +105,7 @@ class IndexWriter:
         return changed
 
     def _merged(
-        self, known: tuple[Any, ...], row: IndexRow, found: Found
+        self, known: tuple[Any, ...], row: IndexRow, found: FoundRecord
     ) -> tuple[int | None, bool]:
         """(number of the row that holds this record, whether something changed).
 
@@ -133,7 +133,7 @@ class IndexWriter:
             self._run("UPDATE t SET extra = ?, stale = ? WHERE n = ?", *marks)
         return n, False
 
-    def _complete(self, n: int, row: IndexRow, found: Found) -> None:
+    def _complete(self, n: int, row: IndexRow, found: FoundRecord) -> None:
         """Make a row of a summary one of the record; it keeps its number."""
         query = "SELECT flags FROM t WHERE n = ?"
         had = split(self._run(query, n).fetchone()[0])
@@ -141,12 +141,12 @@ class IndexWriter:
         self._run(_UPDATE, *astuple(row), n)
         self._add_words(n, found)
 
-    def _insert(self, row: IndexRow, found: Found) -> int:
+    def _insert(self, row: IndexRow, found: FoundRecord) -> int:
         n = int(self._run(_INSERT, *astuple(row)).lastrowid or 0)
         self._add_words(n, found)
         return n
 
-    def _add_words(self, n: int, found: Found) -> None:
+    def _add_words(self, n: int, found: FoundRecord) -> None:
         words = searchable_text(found.raw or {})
         if words:
             self._run("INSERT INTO words (rowid, text) VALUES (?, ?)", n, words)
@@ -203,7 +203,7 @@ class IndexWriter:
         self._run("COMMIT")
 
 
-def _row(found: Found) -> IndexRow:
+def _row(found: FoundRecord) -> IndexRow:
     if found.raw is not None:
         row = row_of(found.raw, found.location)
     elif found.known is not None:

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def holds_all(raw: Mapping[str, Any], texts: Sequence[str]) -> bool:
-    """Whether each of `texts` is part of some text of the record, upper and lower case told apart.
+    """Whether each of `texts` is part of some text of the record, in the same case.
 
     Keys are no texts. Never raises.
     """

@@ -30,7 +30,7 @@ def storable(value: str) -> str:
 
 
 def number(value: object) -> float | None:
-    """`value` as a finite number; None if it is none, or a truth value."""
+    """`value` as a finite number; None for anything else, truth values included."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
@@ -41,7 +41,7 @@ def number(value: object) -> float | None:
 
 
 def whole(value: object) -> int | None:
-    """`value` as an integer that a column holds; None if it is none."""
+    """`value` as an integer that a column holds; None for anything else."""
     if isinstance(value, bool) or not isinstance(value, int):
         return None
     return value if -_LARGEST < value < _LARGEST else None

@@ -15,7 +15,7 @@ import msgpack
 from hermes_queue.results.archive import MAGIC
 from hermes_queue.view.records.location import Location
 from hermes_queue.view.records.raw import MAX_RECORD_BYTES, UnreadableRecord, decode_raw
-from hermes_queue.view.sources.base import Batch, Found, Mark, RecordGone
+from hermes_queue.view.sources.base import Batch, FoundRecord, Mark, RecordGone
 from hermes_queue.view.sources.entries import decoded_fields, found_members
 from hermes_queue.view.sources.frames import Frame, frames
 from hermes_queue.view.sources.resuming import mark_at, resumed
@@ -112,7 +112,7 @@ class ArchiveSource:
             at = len(MAGIC)
             yield Batch(name, mark=mark_at(fd, at, state), begins=True)
         start = at
-        found: list[Found] = []
+        found: list[FoundRecord] = []
         for frame in frames(fd, at, state.st_size):
             found += self._members(name, frame)
             at = frame.end
@@ -124,16 +124,16 @@ class ArchiveSource:
         if state.st_size > at and mark == mark_at(fd, at, state):
             self.problems.append(f"{self.title}/{name}: its end, from byte {at}, cannot be read")
 
-    def _members(self, name: str, frame: Frame) -> list[Found]:
+    def _members(self, name: str, frame: Frame) -> list[FoundRecord]:
         here = Location(self.name, name, frame.start, frame.end - frame.start)
         if frame.payload is None:
-            return [Found(here, None, f"the group at byte {frame.start} is damaged")]
+            return [FoundRecord(here, None, f"the group at byte {frame.start} is damaged")]
         try:
             fields, bodies = msgpack.unpackb(frame.payload, unicode_errors="replace")
             if not isinstance(fields, dict) or not isinstance(bodies, dict):
                 raise TypeError("not two maps")
         except (ValueError, TypeError, msgpack.UnpackException):
-            return [Found(here, None, f"the group at byte {frame.start} is no group")]
+            return [FoundRecord(here, None, f"the group at byte {frame.start} is no group")]
         known = {k: v for k, v in bodies.items() if isinstance(k, str) and isinstance(v, bytes)}
         places = _places(frame, known)
 

@@ -18,7 +18,7 @@ class RecordGone(HermesQueueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundRecord:
     """One record that a source has found, or the remains of one."""
 
     location: Location
@@ -49,7 +49,7 @@ class Batch:
 
     file: str
     """Name of the file below the source."""
-    found: Sequence[Found] = ()
+    found: Sequence[FoundRecord] = ()
     mark: Mark | None = None
     """Mark of the file from now on; None = it has none."""
     begins: bool = False

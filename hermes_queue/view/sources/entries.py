@@ -10,7 +10,7 @@ from typing import Any
 from hermes_queue.view.records.location import Location
 from hermes_queue.view.records.raw import UnreadableRecord, decode_raw
 from hermes_queue.view.records.values import mapping, number
-from hermes_queue.view.sources.base import Found
+from hermes_queue.view.sources.base import FoundRecord
 
 _MEMBERS = 4096
 """Most names of one entry that are looked at; a group has at most 1,024 and its refills."""
@@ -30,7 +30,7 @@ class MemberFacts:
     summary: Mapping[str, Any] | None
     """Its summary, by the keys of the stream entry; None in entries of older workers."""
 
-    def found(self, location: Location, body: bytes | None, problem: str) -> Found:
+    def found(self, location: Location, body: bytes | None, problem: str) -> FoundRecord:
         """The record in `body`, or if there is none, the reason `problem`."""
         raw: Mapping[str, Any] | None = None
         if body is not None:
@@ -38,7 +38,7 @@ class MemberFacts:
                 raw = decode_raw(body)
             except UnreadableRecord as error:
                 problem = str(error)
-        return Found(
+        return FoundRecord(
             location,
             raw,
             "" if raw is not None else problem,
@@ -49,7 +49,7 @@ class MemberFacts:
             known=self.known,
         )
 
-    def summed_up(self, location: Location) -> Found:
+    def summed_up(self, location: Location) -> FoundRecord:
         """The row that the summary makes, until the body is read."""
         summary = self.summary or {}
         known = {**self.known, **record_of_summary(summary)}
@@ -122,7 +122,7 @@ def found_members(
     bodies: Mapping[str, bytes | None],
     place: Callable[[str], Location],
     problems: Mapping[str, str],
-) -> Sequence[Found]:
+) -> Sequence[FoundRecord]:
     """All members of a group, and those extras that have a body."""
     found = []
     for facts in members_of(fields):

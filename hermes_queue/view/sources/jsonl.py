@@ -13,7 +13,7 @@ from typing import Any
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.view.records.location import Location
 from hermes_queue.view.records.raw import MAX_RECORD_BYTES, UnreadableRecord, decode_json
-from hermes_queue.view.sources.base import Batch, Found, Mark, RecordGone
+from hermes_queue.view.sources.base import Batch, FoundRecord, Mark, RecordGone
 from hermes_queue.view.sources.resuming import mark_at, resumed
 
 _BATCH_BYTES = 4 << 20
@@ -85,7 +85,7 @@ class JsonlSource:
         at = start or 0
         if begins:
             yield Batch(self.title, mark=mark_at(fd, 0, state), begins=True)
-        found: list[Found] = []
+        found: list[FoundRecord] = []
         begun = at
         for offset, line, length in _lines(fd, at, state.st_size):
             at = offset + length
@@ -99,15 +99,15 @@ class JsonlSource:
         if found or at > begun or begins:
             yield Batch(self.title, found, mark_at(fd, at, state), ends=True)
 
-    def _found(self, offset: int, line: bytes) -> Found:
+    def _found(self, offset: int, line: bytes) -> FoundRecord:
         try:
             raw = decode_json(line, numbers=False)
         except UnreadableRecord as error:
             return self._damaged(offset, len(line), str(error))
-        return Found(self._location(offset, len(line)), raw, bytes=len(line))
+        return FoundRecord(self._location(offset, len(line)), raw, bytes=len(line))
 
-    def _damaged(self, offset: int, length: int, problem: str) -> Found:
-        return Found(self._location(offset, length), None, problem, length)
+    def _damaged(self, offset: int, length: int, problem: str) -> FoundRecord:
+        return FoundRecord(self._location(offset, length), None, problem, length)
 
     def _location(self, offset: int, length: int) -> Location:
         return Location(self.name, self.title, offset, length)

@@ -14,7 +14,7 @@ from hermes_queue.sinks.datasets.arrow_rows import arrow
 from hermes_queue.view.records.location import Location
 from hermes_queue.view.records.raw import MAX_RECORD_BYTES, UnreadableRecord
 from hermes_queue.view.records.values import listing, mapping
-from hermes_queue.view.sources.base import Batch, Found, Mark, RecordGone
+from hermes_queue.view.sources.base import Batch, FoundRecord, Mark, RecordGone
 
 _SUFFIX = ".parquet"
 _BATCH_ROWS = 64
@@ -110,7 +110,9 @@ class ParquetSource:
                 number = sum(sizes[:group])
                 if file.metadata.row_group(group).total_byte_size > _ROW_GROUP_BYTES:
                     place = Location(self.name, name, number)
-                    found = [Found(place, None, f"{sizes[group]} rows: too large a row group")]
+                    found = [
+                        FoundRecord(place, None, f"{sizes[group]} rows: too large a row group")
+                    ]
                 else:
                     found = self._group(name, file, group, number, columns)
                 yield Batch(name, found, {**mark, "groups": group + 1})
@@ -118,16 +120,16 @@ class ParquetSource:
 
     def _group(
         self, name: str, file: Any, group: int, number: int, columns: list[str]
-    ) -> list[Found]:
-        found: list[Found] = []
+    ) -> list[FoundRecord]:
+        found: list[FoundRecord] = []
         for batch in file.iter_batches(_BATCH_ROWS, row_groups=[group], columns=columns):
             for row in batch.to_pylist():
                 found.append(self._found(name, number + len(found), row))
         return found
 
-    def _found(self, name: str, number: int, row: Mapping[str, Any]) -> Found:
+    def _found(self, name: str, number: int, row: Mapping[str, Any]) -> FoundRecord:
         place = Location(self.name, name, number)
-        return Found(place, record_of_columns(row), bytes=0)
+        return FoundRecord(place, record_of_columns(row), bytes=0)
 
     def _row(self, file: Any, number: int) -> Mapping[str, Any]:
         begin = 0

@@ -13,7 +13,7 @@ from hermes_queue.results.reader import STREAM
 from hermes_queue.settings import RedisSettings
 from hermes_queue.view.records.location import Location
 from hermes_queue.view.records.raw import MAX_RECORD_BYTES, UnreadableRecord, decode_raw
-from hermes_queue.view.sources.base import Batch, Found, Mark, RecordGone
+from hermes_queue.view.sources.base import Batch, FoundRecord, Mark, RecordGone
 from hermes_queue.view.sources.entries import decoded_fields, found_members, members_of
 
 _PAGE = 16
@@ -25,6 +25,8 @@ _WALK = "walk"
 """Name under which the mark of the whole stream is kept; no entry has it."""
 _PARTIAL: Mark = {"partial": True}
 _READ: Mark = {}
+_TIMEOUT_S = 5.0
+"""Shorter than usual, and without another try: a person waits, and the index asks again anyway."""
 
 
 class StreamSource:
@@ -40,7 +42,8 @@ class StreamSource:
         settings = RedisSettings()
         self._url = redis_url(settings, url)
         self._prefix = settings.prefix
-        self._client: Any = connect(settings, url)
+        quick = {"socket_timeout_s": _TIMEOUT_S, "connect_timeout_s": _TIMEOUT_S}
+        self._client: Any = connect(settings.model_copy(update=quick), url, retry=False)
         with explained(self._url):
             deployment = self._client.get(f"{self._prefix}deployment")
         here = f"{masked(self._url)}\0{self._prefix}".encode()
@@ -143,7 +146,7 @@ class StreamSource:
 
     def _records(
         self, entry: str, fields: Mapping[str, str], names: list[str]
-    ) -> Sequence[Found] | None:
+    ) -> Sequence[FoundRecord] | None:
         """The members of an entry; None if it was deleted while their bodies were read."""
         stored: dict[str, bytes | None] = {}
         for at in range(0, len(names), _BODIES):

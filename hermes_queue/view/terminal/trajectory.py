@@ -57,25 +57,12 @@ def _style(name: str) -> str:
     return _WEIGHTS.get(word, word)
 
 
-def trajectory(
-    raw: Mapping[Any, Any], *, first: int = 0, last: int | None = None, whole: bool = False
-) -> Iterator[RenderableType]:
-    """Head, transcript, verdict and patch, piece by piece.
-
-    Args:
-        raw: the record.
-        first: number of the first message.
-        last: number of the message behind the last one; None = all. With any of the two, the
-            messages are all that is shown.
-        whole: whether texts are shown beyond `CUT_BYTES`.
-    """
-    alone = first > 0 or last is not None
-    if not alone:
-        yield from heading(raw)
-    yield from transcript(raw, first, last, whole=whole)
-    if not alone:
-        yield from verdict(raw)
-        yield from patch(raw)
+def trajectory(raw: Mapping[Any, Any]) -> Iterator[RenderableType]:
+    """Head, transcript, verdict and patch, piece by piece."""
+    yield from heading(raw)
+    yield from transcript(raw)
+    yield from verdict(raw)
+    yield from patch(raw)
 
 
 def heading(raw: Mapping[Any, Any]) -> Iterator[RenderableType]:
@@ -99,6 +86,11 @@ def heading(raw: Mapping[Any, Any]) -> Iterator[RenderableType]:
         yield Text(f"  reward {name}: {value:g}")
     if head["evaluation"]:
         yield Text("  of an evaluation: nothing may be trained on it", style="yellow")
+    others = [
+        f"{each['n']} {each['label']} {each['turns']} turns" for each in present.branches(raw)
+    ]
+    if others:
+        yield Text(f"  conversations (--branch N): {', '.join(others)}", style="dim")
     yield from _failures(raw, head)
 
 
@@ -143,7 +135,14 @@ def mark(raw: Mapping[Any, Any]) -> tuple[str, str]:
 def transcript(
     raw: Mapping[Any, Any], first: int = 0, last: int | None = None, *, whole: bool = False
 ) -> Iterator[RenderableType]:
-    """The messages, with what the agent loop decided between them."""
+    """The messages, with what the agent loop decided between them.
+
+    Args:
+        raw: the record.
+        first: number of the first message.
+        last: number of the message behind the last one; None = all.
+        whole: whether texts are shown beyond `CUT_BYTES`.
+    """
     events: dict[int | None, list[dict[str, Any]]] = {}
     for event in present.events(raw):
         events.setdefault(event["at"], []).append(event)
