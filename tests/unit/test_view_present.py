@@ -248,7 +248,7 @@ def test_turns_of_a_program_are_those_of_its_nodes():
         {"parent": 1, "message": raw["messages"][2], "turn": 1},
         {"parent": 2, "message": raw["messages"][3]},
         {"parent": 3, "message": raw["messages"][4], "turn": 0},
-        {"message": {"role": "assistant", "content": "a title"}, "turn": 0},
+        {"message": {"role": "assistant", "content": "done"}, "turn": 1},  # of a side conversation
     ]
     turns = [each["turn"] and each["turn"]["n"] for each in present.messages(raw)]
     assert turns == [None, None, 1, None, 0]

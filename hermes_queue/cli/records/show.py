@@ -6,7 +6,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -162,38 +162,45 @@ def _print_notes(found: LookedUp) -> None:
 
 
 def _shown(found: LookedUp, flags: Mapping[str, Any]) -> Iterator[RenderableType]:
+    """What is shown, piece by piece. What can be wrong is looked at before the first piece."""
     from rich.text import Text
 
     from hermes_queue.view import present
     from hermes_queue.view.terminal import tables, trajectory
 
-    yield Text(f"in {visible(found.where)}", style="dim")
-    yield from trajectory.notes(found.notes)
-    if flags["tokens"]:
-        decoder = present.Decoder(flags["tokenizer"]) if flags["tokenizer"] else None
-        for raw in found.records:
-            yield from tables.tokens(raw, decoder)
-    elif flags["span"] is None and flags["branch"] is None:
-        if found.is_group:
-            yield from tables.group(found.records)
-        else:
-            for raw in found.records:
+    decoder = present.Decoder(flags["tokenizer"]) if flags["tokenizer"] else None
+    records = _conversations(found, flags["branch"])
+    is_part = flags["span"] is not None or flags["branch"] is not None
+    is_table = found.is_group and not is_part and not flags["tokens"]
+
+    def pieces() -> Iterator[RenderableType]:
+        yield Text(f"in {visible(found.where)}", style="dim")
+        yield from trajectory.notes(found.notes)
+        if is_table:
+            yield from tables.group(records)
+            return
+        for raw in records:
+            if flags["tokens"]:
+                yield from tables.tokens(raw, decoder)
+            elif is_part:
+                first, last = flags["span"] or (0, None)
+                yield from trajectory.transcript(raw, first, last, whole=bool(flags["span"]))
+            else:
                 yield from trajectory.trajectory(raw)
-    else:
-        first, last = flags["span"] or (0, None)
-        whole = flags["span"] is not None
-        for chosen in _conversations(found, flags["branch"]):
-            yield from trajectory.transcript(chosen, first, last, whole=whole)
+
+    return pieces()
 
 
-def _conversations(found: LookedUp, branch: int | None) -> Iterator[Mapping[Any, Any]]:
+def _conversations(found: LookedUp, branch: int | None) -> Sequence[Mapping[Any, Any]]:
     from hermes_queue.view import present
 
-    for raw in found.records:
-        chosen = raw if branch is None else present.of_branch(raw, branch)
-        if chosen is None:
-            raise InputError(f"there is no conversation {branch} in this record")
-        yield chosen
+    if branch is None:
+        return found.records
+    chosen = [present.of_branch(raw, branch) for raw in found.records]
+    known = [raw for raw in chosen if raw is not None]
+    if not known:
+        raise InputError(f"there is no conversation {branch} in this record")
+    return known
 
 
 def _page(pieces: Iterable[RenderableType], *, with_pager: bool) -> None:

@@ -51,9 +51,10 @@ def _places(text: str) -> list[int]:
 def _style(name: str) -> str:
     word = name.removeprefix("ansi-")
     kind, _, colour = word.partition("-")
-    if kind in ("fg", "bg"):
-        reverse = " reverse" if kind == "bg" else ""
-        return f"color({colour}){reverse}" if int(colour) in _READABLE else ""
+    if kind == "fg":
+        return f"color({colour})" if int(colour) in _READABLE else ""
+    if kind == "bg":  # a background of theirs could hide a colour of the terminal's
+        return "underline"
     return _WEIGHTS.get(word, word)
 
 
@@ -210,7 +211,7 @@ def verdict(raw: Mapping[Any, Any]) -> Iterator[RenderableType]:
     shown = present.verifier(raw)
     if not present.report(raw):
         return
-    yield Rule(Text("verifier", style="bold"), align="left")
+    yield Rule(Text("verifier", style="bold"), align="left", style="dim")
     yield Text(f"reason: {shown['reason'] or '-'}")
     for name, counts in shown["counts"].items():
         known = [
@@ -236,7 +237,7 @@ def patch(raw: Mapping[Any, Any]) -> Iterator[RenderableType]:
     shown = present.patch(raw)
     if shown["files"] or shown["text"]:
         title = f"patch, {shown['bytes']} bytes" + (", shown in part" if shown["cut"] else "")
-        yield Rule(Text(title, style="bold"), align="left")
+        yield Rule(Text(title, style="bold"), align="left", style="dim")
     for file in shown["files"]:
         moved = f"{file['old_path']} → " if file["old_path"] else ""
         test = ", a test" if file["test"] else ""
