@@ -58,6 +58,8 @@ class ViewOptions:
     no_redis: bool = False
     actions: bool = False
     tokenizer: Path | None = None
+    reviews: Path | None = None
+    findings: tuple[Path, ...] = ()
 
 
 @click.command(help=_HELP)
@@ -98,6 +100,19 @@ class ViewOptions:
     "--tokenizer",
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
     help="tokenizer.json of the model, to show token ids as text.",
+)
+@click.option(
+    "--reviews",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Let whoever looks label trajectories, and keep the labels in this file.",
+)
+@click.option(
+    "--findings",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    multiple=True,
+    metavar="FILE",
+    help="Findings of judges, as JSON lines, to show at the passages they quote; repeatable.",
 )
 def view(**flags: Any) -> None:
     """Serve pages to a browser."""
@@ -212,13 +227,17 @@ def _keys(settings: ViewSettings, *, actions: bool) -> Keys:
 @contextmanager
 def open_site(options: ViewOptions, keys: Keys, port: int) -> Iterator[ViewSite]:
     """What is shown, opened; closed with the block."""
+    from hermes_queue.bodies.reviews import ReviewFile
     from hermes_queue.view.assets import Assets
+    from hermes_queue.view.findings import FindingFiles
     from hermes_queue.view.index.index import Index
     from hermes_queue.view.present import Decoder
     from hermes_queue.view.site import ViewSite
     from hermes_queue.view.sources.opening import index_path, open_sources
 
     operator = ViewSettings().operator_redis_url
+    reviews = ReviewFile(options.reviews) if options.reviews else None
+    findings = FindingFiles(options.findings) if options.findings else None
     with ExitStack() as stack:
         try:
             paths = options.sources
@@ -243,6 +262,8 @@ def open_site(options: ViewOptions, keys: Keys, port: int) -> Iterator[ViewSite]
             overview=partial(_overview, ledger) if ledger else None,
             tokenizer=Decoder(options.tokenizer) if options.tokenizer else None,
             actions=options.actions,
+            reviews=reviews,
+            findings=findings,
             operator_url=operator.get_secret_value() if options.actions and operator else None,
         )
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic import Field
 
+from hermes_queue.bodies.reviews import ReviewLabel
 from hermes_queue.errors import ConfigurationError, InputError
 from hermes_queue.models import BranchLabel, ScoredTrajectory, StopReason, TrajectoryGroup
 from hermes_queue.sinks.base import SinkOptions
@@ -55,7 +56,10 @@ class Filters(SinkOptions):
         ge=1,
         description="Write at most this many rows of one instance, from all runs together.",
     )
-
+    reviewed: tuple[ReviewLabel, ...] = Field(
+        default=(),
+        description="Write only trajectories with this label in --reviews; may be repeated.",
+    )
     allow_evaluation: bool = Field(
         default=False,
         description="Write also trajectories of an evaluation, on which nothing may be trained.",
@@ -167,6 +171,8 @@ class Selection:
     left_over: Callable[[Sequence[ScoredTrajectory]], Mapping[str, str]] | None = None
     """The format's reasons, by trajectory id, why members of a group that nothing else refuses have
     no row in it: for formats whose rows are made from several members."""
+    label_of: Callable[[str], str | None] | None = None
+    """The label that a person gave to a trajectory; needed for `filters.reviewed`."""
     refused: Counter[str] = field(default_factory=Counter)
     """Trajectories by the filter that refused them, counted since this object was created."""
     _per_instance: Counter[str] = field(init=False)
@@ -224,6 +230,7 @@ class Selection:
             (filters.min_score is not None and not score >= filters.min_score, "score too low"),
             (filters.max_score is not None and not score <= filters.max_score, "score too high"),
             (filters.clean and tampered(member), "tampered"),
+            (bool(filters.reviewed) and not self._has_label(member), "label"),
             (filters.tokens and not _has_tokens(member), "no tokens"),
             (
                 bool(filters.stop_reasons) and member.stop_reason not in filters.stop_reasons,
@@ -237,6 +244,10 @@ class Selection:
         )
         reason = next((reason for refused, reason in checks if refused), "")
         return reason or (self.refusal(member) if self.refusal else "")
+
+    def _has_label(self, member: ScoredTrajectory) -> bool:
+        label = self.label_of(member.trajectory_id) if self.label_of else None
+        return label in self.filters.reviewed
 
 
 def _has_tokens(trajectory: ScoredTrajectory) -> bool:

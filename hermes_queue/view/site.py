@@ -9,8 +9,10 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from hermes_queue.bodies.reviews import ReviewFile, TrajectoryReview
 from hermes_queue.ledger.ledger import Ledger
 from hermes_queue.view.assets import Assets
+from hermes_queue.view.findings import FindingFiles
 from hermes_queue.view.index.index import Index
 from hermes_queue.view.present import Decoder
 from hermes_queue.view.tokens import Keys
@@ -50,6 +52,10 @@ class ViewSite:
     """Whether the role operate may act."""
     operator_url: str | None = None
     """Redis for actions, under a user that may write; None = that of everything else."""
+    reviews: ReviewFile | None = None
+    """Where labels are kept; None = nobody may give any."""
+    findings: FindingFiles | None = None
+    """What judges say of trajectories."""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the server is about to end, so that streams end, too."""
     streams: int = 0
@@ -58,3 +64,22 @@ class ViewSite:
         default_factory=lambda: threading.BoundedSemaphore(DECODED_AT_ONCE)
     )
     """Held while a record is read: each may take a gigabyte."""
+    _shown_reviews: Mapping[str, TrajectoryReview] | None = None
+    """Those that the index has."""
+    _showing_reviews: threading.Lock = field(default_factory=threading.Lock)
+
+    def show_reviews(self) -> Mapping[str, TrajectoryReview]:
+        """The reviews that count, after the index has learnt of those that are new to it.
+
+        Raises:
+            HermesQueueError: the file cannot be read, or the index not written.
+        """
+        if self.reviews is None:
+            return {}
+        with self._showing_reviews:
+            found = self.reviews.read()
+            if found is not self._shown_reviews:
+                labels = {name: each.label for name, each in found.items() if each.label}
+                self.index.set_reviews(labels)
+                self._shown_reviews = found
+            return found

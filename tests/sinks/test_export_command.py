@@ -159,3 +159,20 @@ def test_commands_teach_their_use():
         text = CliRunner().invoke(cli, [name, "--help"]).output
         assert "exit codes:" in text
         assert "hermes-queue " + name in text
+
+
+def test_only_what_people_labelled_is_exported(tmp_path):
+    records = [make_record(make_job("run", "i", n, 2), 1.0) for n in range(2)]
+    source, reviews = tmp_path / "in.jsonl", tmp_path / "reviews.jsonl"
+    source.write_text("".join(record.to_json() + "\n" for record in records))
+    review = {"trajectory_id": records[1].trajectory_id, "label": "fine", "at": 1.0}
+    reviews.write_text(json.dumps(review) + "\n")
+    out, common = tmp_path / "out.jsonl", ("--format", "openai", "--from", source, "--reviewed")
+    done = export(*common, "fine", "--reviews", reviews, "--out", out)
+    assert done.exit_code == 0, done.output
+    assert "refused: 1 label" in done.stderr
+    assert len(lines(out)) == 1
+    assert export(*common, "fine", "--out", out).exit_code == 2
+    assert export(*common, "good", "--reviews", reviews, "--out", out).exit_code == 2
+    missing = export(*common, "fine", "--reviews", tmp_path / "none", "--out", out)
+    assert "no such file" in missing.stderr

@@ -1,6 +1,6 @@
 """The viewer's server over real records and a real Redis, and a deployment moved by hand.
 
-Routes that the server does not have yet (actions, reviews) are answered here.
+Routes that the server does not have yet (actions) are answered here.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from starlette.responses import Response
 from view_records import RUN
 from view_server import OPERATE_TOKEN, VIEW_TOKEN, ViewServer
 
+from hermes_queue.bodies.reviews import ReviewFile
 from hermes_queue.cli.overview import Lane, Overview, RedisState, RunProgress, StreamState
 from hermes_queue.ledger.answers import RunStatus
 from hermes_queue.ledger.fleet.lanes import LaneState
@@ -139,12 +140,10 @@ class Deployment:
 
 
 class Unserved:
-    """What the server does not answer yet: actions and reviews."""
+    """What the server does not answer yet: actions."""
 
-    def __init__(self, index: Index) -> None:
-        self._index = index
+    def __init__(self) -> None:
         self.acted: list[tuple[str, dict[str, Any]]] = []
-        self.reviews: list[dict[str, Any]] = []
 
     def act(self, call: ApiCall) -> Response:
         name, body = call.path["name"], dict(call.body)
@@ -153,14 +152,6 @@ class Unserved:
             self.acted.append((name, body))
         command = f"hermes-queue {name.replace('_', ' ')} {RUN}"
         return call.json({"met": 2, "done": 0 if trial else 2, "command": command})
-
-    def given(self, call: ApiCall) -> Response:
-        return call.json({"reviews": self.reviews})
-
-    def label(self, call: ApiCall) -> Response:
-        self.reviews.append(dict(call.body))
-        self._index.set_reviews({call.body["trajectory_id"]: call.body["label"]})
-        return Response(status_code=204)
 
     def routes(self) -> Iterator[Route]:
         """Those that the server's own table lacks."""
@@ -171,8 +162,6 @@ class Unserved:
 
     def _table(self) -> Iterator[tuple[str, str, Callable[[ApiCall], Response], Any]]:
         yield "POST", "/api/actions/{name}", self.act, "operate"
-        yield "GET", "/api/reviews", self.given, "view"
-        yield "POST", "/api/reviews", self.label, "view"
 
 
 class ViewedPages:
@@ -189,7 +178,8 @@ class ViewedPages:
         self.index = Index(directory / "index", [JsonlSource(records)])
         self.index.refresh()
         self.deployment = Deployment()
-        self.unserved = Unserved(self.index)
+        self.reviews = ReviewFile(directory / "reviews.jsonl")
+        self.unserved = Unserved()
         site = ViewSite(
             keys=Keys({"view": VIEW_TOKEN, "operate": OPERATE_TOKEN}),
             cookie="hq_view",
@@ -202,6 +192,7 @@ class ViewedPages:
             overview=lambda: self.deployment.seen,
             live=self.deployment,
             actions=True,
+            reviews=self.reviews,
         )
         self.server = ViewServer(site, (*self.unserved.routes(), *every_route()))
 

@@ -42,6 +42,15 @@ def test_filters_choose_and_count(filters, expected, refused) -> None:
     assert selection.refused == refused
 
 
+def test_labels_of_people_choose() -> None:
+    labels = {make_job("run", "i", 0, 3).trajectory_id: "fine"}
+    labels[make_job("run", "i", 1, 3).trajectory_id] = "cheating"
+    selection = Selection(Filters(reviewed=("fine", "unsure")), {}, label_of=labels.get)
+    assert [each.sample_index for each in selection.choose(group(1.0, 1.0, 1.0))] == [0]
+    assert selection.refused == {"label": 2}
+    assert Selection(Filters(reviewed=("fine",)), {}).choose(group(1.0)) == []
+
+
 @pytest.mark.parametrize(
     "report",
     [{"reason": "canary"}, {"reason": "cut_short"}, {"dropped_count": 1}, {"flags": ["network"]}],

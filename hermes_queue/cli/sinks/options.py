@@ -12,6 +12,7 @@ import click
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
+from hermes_queue.bodies.reviews import ReviewFile
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.results.filters import stream_id
 from hermes_queue.sinks.base import DatasetSink, Format, RowChoice
@@ -66,7 +67,13 @@ def row_flags() -> list[click.Option]:
         help="Decontamination: omit the instance ids and repositories (owner/name) in this file, "
         "one per line.",
     )
-    return [failed, *flags_of(Filters, but=("failed",)), exclude]
+    reviews = click.Option(
+        ["--reviews"],
+        type=_FILE,
+        metavar="FILE",
+        help="Labels of people, as `hermes-queue view --reviews FILE` writes them; for --reviewed.",
+    )
+    return [failed, *flags_of(Filters, but=("failed",)), reviews, exclude]
 
 
 def format_flags(name: str, kind: Format, taken: Iterable[click.Parameter]) -> list[click.Option]:
@@ -94,7 +101,7 @@ def opened(
     Raises:
         click.BadParameter: an option is invalid.
         ConfigurationError: the dataset cannot be written, or the format opens no sink.
-        InputError: the decontamination list cannot be read or is empty.
+        InputError: the decontamination list or the labels cannot be read, or it is empty.
     """
     if flags["failed"] is None:
         bounded = flags["min_score"] is not None or flags["max_score"] is not None
@@ -102,6 +109,9 @@ def opened(
     if kind.keeps_side and not flags.get("branches"):
         flags = {**flags, "branches": ALL}
     filters = validated(Filters, flags)
+    if bool(filters.reviewed) != bool(flags["reviews"]):
+        raise click.UsageError("--reviewed LABEL and --reviews FILE go together")
+    reviews = ReviewFile(flags["reviews"], must_exist=True) if flags["reviews"] else None
     exclude = Decontamination(flags["exclude"]) if flags["exclude"] else None
     choice = RowChoice(filters.described(), len(exclude) if exclude else None)
     dataset = kind.open(out, validated(kind.options, flags), choice)
@@ -116,6 +126,7 @@ def opened(
         exclude,
         refusal=getattr(dataset, "refusal", None),
         left_over=getattr(dataset, "left_over", None),
+        label_of=reviews.label_of if reviews else None,
     )
     with closing(dataset):
         yield dataset, selection

@@ -92,6 +92,7 @@ class Database:
         self._life = 0
         """Number of files that this one has replaced; connections to them are closed."""
         self._damaged = False
+        self._labels: Mapping[str, str] = {}
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock = try_hold(self._lock_path)
@@ -168,19 +169,18 @@ class Database:
                 connection = None
             self._idle.put(connection)
 
-    def set_reviews(self, labels: Mapping[str, str | None]) -> None:
-        """Replace labels of `reviews` by trajectory id; None removes one.
+    def set_reviews(self, labels: Mapping[str, str]) -> None:
+        """Replace all labels of `reviews`, by trajectory id.
 
         Raises:
             HermesQueueError: the file cannot be written.
         """
-        removed = [(name,) for name, label in labels.items() if label is None]
-        given = [(name, label) for name, label in labels.items() if label is not None]
+        self._labels = labels
         try:
             with closing(self.writer()) as connection:
                 connection.execute("BEGIN IMMEDIATE")
-                connection.executemany("DELETE FROM reviews WHERE id = ?", removed)
-                connection.executemany("INSERT OR REPLACE INTO reviews VALUES (?, ?)", given)
+                connection.execute("DELETE FROM reviews")
+                connection.executemany("INSERT INTO reviews VALUES (?, ?)", labels.items())
                 connection.execute("COMMIT")
         except sqlite3.Error as error:
             raise HermesQueueError(f"{self.path}: cannot be written: {error}") from error
@@ -189,6 +189,8 @@ class Database:
         """Begin with an empty file, after the present one turned out to be damaged."""
         _unlink(self.path)
         self._open()
+        if self._labels:
+            self.set_reviews(self._labels)
         self._life += 1
         self._damaged = False
         for _ in range(self._idle.qsize()):

@@ -252,10 +252,10 @@ class Index:
                 self._recent.popitem(last=False)
         return raw
 
-    def set_reviews(self, labels: Mapping[str, str | None]) -> None:
-        """Labels that `reviewed:` looks at, by trajectory id; None removes one.
+    def set_reviews(self, labels: Mapping[str, str]) -> None:
+        """All labels that `reviewed:` looks at, by trajectory id; others are forgotten.
 
-        They are a copy: `reviews.jsonl` is where labels are kept.
+        They are a copy: `hermes_queue.bodies.reviews` keeps them.
         """
         self._database.set_reviews(labels)
 

@@ -5,6 +5,7 @@
     conversation.py  messages: `messages`, `message`, `outline`
     decoding.py      token ids as text, with a tokenizer file: `Decoder`
     heads.py         ids, outcome, stages, events, earlier attempts
+    passages.py      findings of judges at what they quote
     patches.py       `patch`: unified diff by file
     shapes.py        values of a record as they ought to be, or as JSON
     signs.py         characters that would deceive, as visible signs: `label`
@@ -24,6 +25,12 @@ from hermes_queue.view.present.branches import branches, of_branch
 from hermes_queue.view.present.conversation import message, messages, outline
 from hermes_queue.view.present.decoding import Decoder
 from hermes_queue.view.present.heads import attempts, events, head, stages
+from hermes_queue.view.present.passages import (
+    ShownFinding,
+    flagged_outline,
+    shown_findings,
+    with_passages,
+)
 from hermes_queue.view.present.patches import patch
 from hermes_queue.view.present.signs import label
 from hermes_queue.view.present.texts import text_of
@@ -32,9 +39,11 @@ from hermes_queue.view.present.verdicts import report, verifier
 
 __all__ = [
     "Decoder",
+    "ShownFinding",
     "attempts",
     "branches",
     "events",
+    "flagged_outline",
     "head",
     "label",
     "message",
@@ -45,8 +54,10 @@ __all__ = [
     "report",
     "sequence_turns",
     "sequences",
+    "shown_findings",
     "stages",
     "text_of",
     "tokens",
     "verifier",
+    "with_passages",
 ]

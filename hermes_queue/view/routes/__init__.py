@@ -3,6 +3,7 @@
 comparing.py    the samples of a group side by side
 lists.py        trajectories, histograms, runs and groups
 live.py         the deployment as it is now, and dead letters
+reviews.py      labels of people
 session.py      who asks, login, and the page itself
 trajectory.py   one trajectory
 
@@ -12,9 +13,10 @@ The table of all routes is `every_route`.
 from __future__ import annotations
 
 from hermes_queue.view.app import Route
-from hermes_queue.view.routes import comparing, lists, live, session, trajectory
+from hermes_queue.view.routes import comparing, lists, live, reviews, session, trajectory
 
 
 def every_route() -> tuple[Route, ...]:
     """All routes, in the order in which they are tried."""
-    return (*lists.ROUTES, *comparing.ROUTES, *trajectory.ROUTES, *live.ROUTES, *session.ROUTES)
+    modules = (lists, comparing, trajectory, live, reviews, session)
+    return tuple(route for module in modules for route in module.ROUTES)

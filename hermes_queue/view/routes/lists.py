@@ -40,6 +40,7 @@ def trajectories(call: ApiCall) -> Response:
     """A page of trajectories."""
     index = call.site.index
     index.touch()
+    call.site.show_reviews()
     page = index.page(call.query.get("q", ""), **listed(call))
     return call.json(
         {
@@ -56,6 +57,7 @@ def trajectories(call: ApiCall) -> Response:
 
 def histogram(call: ApiCall) -> Response:
     """How many trajectories have which score, number of turns, ..."""
+    call.site.show_reviews()
     found = call.site.index.histogram(
         call.query.get("q", ""), call.query.get("of", "score"), upto=upto_of(call)
     )
@@ -66,6 +68,7 @@ def groups(call: ApiCall) -> Response:
     """A page of groups."""
     index = call.site.index
     index.touch()
+    call.site.show_reviews()
     page = index.groups(call.query.get("q", ""), **listed(call))
     return call.json(
         {

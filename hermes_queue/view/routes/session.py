@@ -25,6 +25,7 @@ def session(call: ApiCall) -> Response:
             "sources": list(site.sources) if known else [],
             "live": known and site.live is not None,
             "tokenizer": known and site.tokenizer is not None,
+            "reviews": known and site.reviews is not None,
             "actions": site.actions and call.session.may("operate"),
         }
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from starlette.responses import Response, StreamingResponse
@@ -25,6 +25,7 @@ def trajectory(call: ApiCall) -> Response:
     if row is None:
         raise nothing()
     raw = record(call)
+    said = findings(call, raw)
     return call.json(
         {
             "row": row,
@@ -33,25 +34,30 @@ def trajectory(call: ApiCall) -> Response:
             "stages": present.stages(raw),
             "events": present.events(raw),
             "attempts": present.attempts(raw),
-            "outline": present.outline(raw),
+            "outline": present.flagged_outline(present.outline(raw), said),
+            "findings": said,
+            "review": review(call),
             "sequences": present.sequences(raw),
             "neighbours": _neighbours(call, name),
-            **_messages(raw, 0),
+            **_messages(raw, 0, said),
         }
     )
 
 
 def messages(call: ApiCall) -> Response:
     """The messages from one number on."""
-    return call.json(_messages(record(call), call.number("from", 0, most=_NUMBER_MAX)))
+    raw = record(call)
+    start = call.number("from", 0, most=_NUMBER_MAX)
+    return call.json(_messages(raw, start, findings(call, raw)))
 
 
 def message(call: ApiCall) -> Response:
     """One message, whole."""
-    found = present.message(record(call), number(call, "number"))
+    raw = record(call)
+    found = present.message(raw, number(call, "number"))
     if found is None:
         raise nothing()
-    return call.json(found)
+    return call.json(present.with_passages([found], findings(call, raw))[0])
 
 
 def patch(call: ApiCall) -> Response:
@@ -125,8 +131,25 @@ def _neighbours(call: ApiCall, name: str) -> dict[str, Any] | None:
     return call.site.index.neighbours(name, call.query["q"], sort=sort, upto=upto_of(call))
 
 
-def _messages(raw: Mapping[str, Any], start: int) -> dict[str, Any]:
-    found = present.messages(raw, start)
+def findings(call: ApiCall, raw: Mapping[str, Any]) -> list[present.ShownFinding]:
+    """What judges say of the trajectory of a request."""
+    files = call.site.findings
+    return present.shown_findings(raw, files.of(call.path["id"])) if files else []
+
+
+def review(call: ApiCall) -> dict[str, Any] | None:
+    """The label of the trajectory of a request, and by whom."""
+    found = call.site.show_reviews().get(call.path["id"])
+    if found is None or found.label is None:
+        return None
+    note, by = present.text_of(found.note), present.label(found.by)
+    return {"label": found.label, "note": note, "by": by, "at": found.at}
+
+
+def _messages(
+    raw: Mapping[str, Any], start: int, said: Sequence[present.ShownFinding]
+) -> dict[str, Any]:
+    found = present.with_passages(present.messages(raw, start), said)
     behind = found[-1]["n"] + 1 if found else start
     return {"messages": found, "next": behind if behind < len(all_messages(raw)) else None}
 

@@ -266,6 +266,11 @@ function Outline({ outline, at, read }) {
   })}</ol></nav>`;
 }
 
+/** What judges say, with a link to each passage. @param {{of: any[]}} props */
+const Findings = ({ of }) => of.length > 0 && html`<section class="notice" aria-label="findings"><h2>${of.length} finding${of.length === 1 ? "" : "s"}</h2><ul>${of.map((each) => html`<li>
+  <span class="flag">◆ ${safe(each.label)}</span> <span class="quiet">${safe(each.by)}</span> ${each.message !== null ? html`<a href=${link({ m: each.message, tab: null })}>message ${each.message}</a>` : each.place === "patch" ? html`<a href=${link({ tab: "patch", m: null })}>patch</a>` : ""}
+  ${each.broken && html` <b class="fail">✗ the quote is not there</b>`} ${asText(each.quote).text && html`<q><${Marked} of=${each.quote} /></q>`} <${Marked} of=${each.note} /></li>`)}</ul></section>`;
+
 /** @param {{id: string, data: any}} props */
 export function Messages({ id, data }) {
   const { params } = useAddress();
@@ -285,7 +290,7 @@ export function Messages({ id, data }) {
   }, [at, reached]);
   const events = (turn) => (data.events || []).filter((event) => BREAKS.includes(event.event) && turn.messages.some((message) => message.n === event.at));
   const left = (data.outline || []).length - messages.length;
-  return html`<div class="reading"><div class="transcript"><${Chips} off=${off} />
+  return html`<div class="reading"><div class="transcript"><${Findings} of=${data.findings || []} /><${Chips} off=${off} />
       ${turns.map((turn) => made(turn.n, [turn.messages[0], turn.messages.length, off, turn.messages.some((message) => message.n === at)], () => html`<${Turn} key=${turn.n} turn=${turn} events=${events(turn)} off=${off} id=${id} at=${at} />`))}
       ${error && html`<${Problem} error=${error} />`}
       ${next !== null && html`<${Rest} left=${left > 0 ? left : ""} load=${load} busy=${busy} />`}

@@ -8,8 +8,8 @@ import { Messages } from "./messages.js";
 const LABELS = [["fine", "fine", "pass"], ["cheating", "cheating", "fail"], ["broken_task", "broken task", "warn"], ["unsure", "unsure", ""]];
 const QUEUE = "flag:* reviewed:no";
 
-/** @param {{id: string, next: string|null, count: number}} props */
-function Labels({ id, next }) {
+/** @param {{id: string, next: string|null, given: string, kept: boolean, done: () => void}} props */
+function Labels({ id, next, given, kept, done }) {
   const [note, set] = useState("");
   const [error, fail] = useState(null);
   const busy = useRef(false);
@@ -20,14 +20,16 @@ function Labels({ id, next }) {
     try {
       await api("/api/reviews", { body: { trajectory_id: id, label, note } });
       say(`Labelled: ${label.replace("_", " ")}`);
+      done();
       if (next) go(link({ at: next, m: null }));
     } catch (problem) {
       fail(problem);
     }
     busy.current = false;
   };
+  if (!kept) return html`<p class="notice">Labels are not kept: start <code>hermes-queue view --reviews FILE.jsonl</code>.</p>`;
   return html`<form class="labels" aria-label="label" onSubmit=${(event) => event.preventDefault()}>${error && html`<${Problem} error=${error} />`}
-    ${LABELS.map(([label, title, kind], at) => html`<button type="button" class=${kind} aria-keyshortcuts=${String(at + 1)} onClick=${() => give(label)}><kbd>${at + 1}</kbd> ${title}</button>`)}
+    ${LABELS.map(([label, title, kind], at) => html`<button type="button" class=${kind} aria-pressed=${label === given} aria-keyshortcuts=${String(at + 1)} onClick=${() => give(label)}><kbd>${at + 1}</kbd> ${title}</button>`)}
     <input aria-label="note" placeholder="note" maxlength="2000" value=${note} onInput=${(event) => set(event.target.value)} /></form>`;
 }
 
@@ -50,7 +52,7 @@ const given = (data) => new Map((data?.reviews || []).map((each) => [each.trajec
 const Queue = ({ rows, at, reviews }) => html`<nav class="queue" aria-label="queue"><ol>${rows.map((row) => html`<li key=${row.id}><a data-nav href=${link({ at: row.id, m: null })} aria-current=${row.id === at ? "true" : undefined}>
   <${State} row=${row} /> ${safe(row.instance)} <span class="quiet">#${row.sample}</span> ${score(row.score)} <${Flags} flags=${row.flags} />${reviews.has(row.id) && html` <b>✎ ${safe(reviews.get(row.id))}</b>`}</a></li>`)}</ol></nav>`;
 
-export function Page() {
+export function Page({ session }) {
   const { params } = useAddress();
   const q = params.has("q") ? params.get("q") : QUEUE;
   const { data, error } = useData(query("/api/trajectories", { q, limit: 200 }));
@@ -69,5 +71,5 @@ export function Page() {
     ${!data && !error && html`<${Waiting} />`}
     ${data && !rows.length && !id && html`<p class="empty">✓ Nothing is left to review.</p>`}
     ${rows.length > 1 && html`<details class="menu-line" open=${false}><summary>queue</summary><${Queue} rows=${rows} at=${id} reviews=${given(reviews.data)} /></details>`}
-    ${id && html`<${Labels} id=${id} next=${rows[at + 1]?.id || null} /><${Shown} id=${id} />`}</main>`;
+    ${id && html`<${Labels} id=${id} next=${rows[at + 1]?.id || null} given=${given(reviews.data).get(id) || ""} kept=${session.reviews} done=${reviews.again} /><${Shown} id=${id} />`}</main>`;
 }

@@ -1,0 +1,81 @@
+"""Findings of judges in files that a command line names, by trajectory."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from hermes_queue.bodies.findings import TranscriptFinding, read_findings
+from hermes_queue.errors import InputError
+
+logger = logging.getLogger(__name__)
+
+FINDINGS_OF_ONE = 200
+"""Findings about one trajectory that are shown."""
+_Seen = tuple[int, int, int]
+
+
+class FindingFiles:
+    """The findings in some files. Files that change are read again, whole, when somebody asks.
+
+    Args:
+        paths: JSON lines, see `hermes_queue.bodies.findings`.
+
+    Raises:
+        InputError: a file cannot be read.
+    """
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self._paths = list(dict.fromkeys(paths))
+        self._lock = threading.Lock()
+        self._files: dict[Path, tuple[_Seen, Mapping[str, list[TranscriptFinding]]]] = {}
+        self.bad_lines: dict[Path, int] = {}
+        """Lines of each file that are no findings, of files that have any."""
+        for path in self._paths:
+            self._files[path] = _identity(path), self._read(path)
+
+    def of(self, trajectory_id: str) -> list[TranscriptFinding]:
+        """The findings about a trajectory, in the order of the files; at most `FINDINGS_OF_ONE`.
+
+        Those of a file that has gone or cannot be read any more stay as they were.
+        """
+        with self._lock:
+            for path in self._paths:
+                self._renew(path)
+            files = [by_trajectory for _, by_trajectory in self._files.values()]
+            found = [each for one in files for each in one.get(trajectory_id, ())]
+        return found[:FINDINGS_OF_ONE]
+
+    def _renew(self, path: Path) -> None:
+        try:
+            seen = _identity(path)
+            if self._files[path][0] != seen:
+                self._files[path] = seen, self._read(path)
+        except InputError as error:
+            logger.warning("%s", error, extra={"action": "findings_unreadable"})
+
+    def _read(self, path: Path) -> Mapping[str, list[TranscriptFinding]]:
+        found: dict[str, list[TranscriptFinding]] = {}
+        bad: list[str] = []
+        for each in read_findings(path, on_error=lambda message: bad.append(message[:500])):
+            found.setdefault(each.trajectory_id, []).append(each)
+        self.bad_lines.pop(path, None)
+        if bad:
+            self.bad_lines[path] = len(bad)
+            logger.warning(
+                "%d lines left out, the first: %s",
+                len(bad),
+                bad[0],
+                extra={"action": "findings_left_out"},
+            )
+        return found
+
+
+def _identity(path: Path) -> _Seen:
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+    return found.st_ino, found.st_size, found.st_mtime_ns
