@@ -4,6 +4,7 @@
     app.py       the table of routes, and how one is answered
     assets.py    files of the page
     compare/     the samples of a group side by side
+    filed/       trajectories in one HTML file
     findings.py  findings of judges, in files
     guard.py     who may ask: Host, Origin, headers of every answer
     index/       the SQLite cache: pages, filters, histograms, groups

@@ -30,6 +30,7 @@ results: each trajectory is written once.
 hermes-queue export --format parquet --run run1 --out data/run1
 hermes-queue export --format sharegpt --from results/run1.jsonl --out sft.jsonl --min-score 1
 hermes-queue export --format hf --out my-dataset --clean --exclude test-set.txt --licence mit
+hermes-queue export --format html --run run1 --out run1.html   # its options: --format html --help
 
 \b
 exit codes: 0 all written
@@ -39,7 +40,23 @@ exit codes: 0 all written
 
 
 class _Export(click.Command):
-    """Has the options of all bundled formats, and those of the requested one."""
+    """Has the options of all bundled formats, and those of the requested one.
+
+    `html` is no dataset and has options of its own: another command stands in.
+    """
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        if "html" in (_value(args, at) for at, word in enumerate(args) if _names_format(word)):
+            from hermes_queue.cli.sinks.export_page import export_page
+
+            return export_page.make_context(info_name, args, parent, **extra)
+        return super().make_context(info_name, args, parent, **extra)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         requested = [
@@ -63,6 +80,10 @@ class _Export(click.Command):
         return list(found.values())
 
 
+def _names_format(word: str) -> bool:
+    return word.startswith("--format")
+
+
 def _value(args: list[str], at: int) -> str:
     _, equals, value = args[at].partition("=")
     return value if equals else (args[at + 1 : at + 2] or [""])[0]
@@ -74,7 +95,7 @@ def _value(args: list[str], at: int) -> str:
     "kind",
     required=True,
     metavar="NAME",
-    help=f"{', '.join(extensions.own('sink'))}, a plugin's name, or package.module:FORMAT.",
+    help=f"{', '.join(extensions.own('sink'))}, html (a page), a plugin's name, or package.module:FORMAT.",
 )
 @options.out_option
 @click.option("--run", "run_id", metavar="ID", help="Write only this run.")

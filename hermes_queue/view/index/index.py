@@ -68,6 +68,11 @@ class Index:
         return self._indexer.indexing
 
     @property
+    def writes(self) -> bool:
+        """Whether this process fills the index; if not, another one has it open and does."""
+        return self._database.writes
+
+    @property
     def problems(self) -> list[str]:
         """What is wrong with the sources, a sentence each."""
         return self._indexer.problems

@@ -9,7 +9,18 @@ import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "./vendor/
 import htm from "./vendor/htm.js";
 
 export { render, useEffect, useLayoutEffect, useMemo, useRef, useState };
-export const html = htm.bind(h);
+
+/** The answers in an exported file, by path; null where a server answers. @type {Record<string, any>|null} */
+export const filed = JSON.parse(document.getElementById("filed")?.textContent || "null");
+
+/** In an exported file the address is behind `#`, and there are no links to what it does not hold. */
+function filedElement(type, props, ...children) {
+  const to = type === "a" && props?.href;
+  if (!to || !to.startsWith("/")) return h(type, props, ...children);
+  if (to.startsWith("/api/") || to.startsWith("/review")) return null;
+  return h(type, { ...props, href: "#" + (to.startsWith("/t/") || to.startsWith("/group/") ? to : "/") }, ...children);
+}
+export const html = htm.bind(filed ? filedElement : h);
 
 // --- the address ---------------------------------------------------------------------------
 
@@ -21,7 +32,9 @@ let here = read();
 
 /** @returns {Address} */
 function read() {
-  return { path: location.pathname, params: new URLSearchParams(location.search) };
+  if (!filed) return { path: location.pathname, params: new URLSearchParams(location.search) };
+  const [path, ...rest] = location.hash.slice(1).split("?");
+  return { path: path || "/", params: new URLSearchParams(rest.join("?")) };
 }
 
 function moved() {
@@ -29,6 +42,9 @@ function moved() {
   for (const reader of [...readers]) reader(here);
 }
 addEventListener("popstate", moved);
+
+/** The parameters of the present address, as text. */
+export const search = () => here.params.toString();
 
 /** @returns {Address} where we are; the caller renders again when that changes. */
 export function useAddress() {
@@ -47,11 +63,12 @@ export function useAddress() {
  * @param {boolean} [replace] leave no entry in the history
  */
 export function go(href, replace = false) {
-  if (replace) history.replaceState(history.state, "", href);
+  const to = filed ? "#" + href : href;
+  if (replace) history.replaceState(history.state, "", to);
   else {
     const link = document.activeElement?.closest("a[data-nav]")?.getAttribute("href") || "";
     history.replaceState({ top: scrollY, link }, "");
-    history.pushState(null, "", href);
+    history.pushState(null, "", to);
   }
   moved();
 }
@@ -116,6 +133,13 @@ export class ApiError extends Error {
 /** Called when a request says that we are not logged in. */
 export const onLogout = { call: () => {} };
 
+/** What an exported file answers. @param {string} path @param {boolean} [octets] */
+function answerIn(path, octets) {
+  const found = filed[path] ?? (path.startsWith("/api/t/") ? filed[path.split("?")[0]] : undefined);
+  if (found === undefined) throw new ApiError(410, { error: "This is not in the exported file.", hint: "`hermes-queue view` shows it." });
+  return octets ? Uint8Array.from(atob(found), (char) => char.charCodeAt(0)).buffer : found;
+}
+
 /**
  * Ask the API.
  * @param {string} path
@@ -124,6 +148,7 @@ export const onLogout = { call: () => {} };
  */
 export async function api(path, { signal, body, octets } = {}) {
   /** @type {RequestInit} */
+  if (filed) return answerIn(path, octets);
   const init = { signal, credentials: "same-origin", headers: { Accept: "application/json" } };
   if (body !== undefined) {
     init.method = "POST";

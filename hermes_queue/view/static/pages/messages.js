@@ -1,5 +1,5 @@
 /** Messages of a trajectory by turns: folded, filtered by kind, all of it in the document. */
-import { api, go, html, link, query, useAddress, useEffect, useMemo, useRef, useState } from "../core.js";
+import { api, go, html, link, query, search, useAddress, useEffect, useMemo, useRef, useState } from "../core.js";
 import { Marked, Problem, asText, bytes, count, part, safe, seconds } from "../show.js";
 
 const HEAD_LINES = 20;
@@ -262,7 +262,7 @@ function Outline({ outline, at, read }) {
     const here = at !== null && turn.messages.some((message) => message.n === at);
     const calls = (read.get(turn.messages[0].n)?.calls || []).map((call) => call.name).join(", ");
     const share = took[place] / most;
-    return made(turn.n, [turn, calls, here, share, location.search], () => html`<${Glance} key=${turn.n} turn=${turn} calls=${calls} here=${here} share=${share} />`);
+    return made(turn.n, [turn, calls, here, share, search()], () => html`<${Glance} key=${turn.n} turn=${turn} calls=${calls} here=${here} share=${share} />`);
   })}</ol></nav>`;
 }
 

@@ -1,5 +1,5 @@
 /** One trajectory: its head, stages, and six views of it. */
-import { html, link, pathOf, query, useAddress, useData } from "../core.js";
+import { html, link, pathOf, query, search, useAddress, useData } from "../core.js";
 import { Apart, Facts, Flags, Problem, State, Waiting, ago, count, ended, money, safe, score, seconds, when, worked } from "../show.js";
 import { Tabs } from "./tabs.js";
 import { policies } from "./list.js";
@@ -27,7 +27,7 @@ export function Stages({ stages }) {
 function Neighbours({ of }) {
   if (!of) return null;
   const to = (id) => link({ q: here("q"), sort: here("sort"), upto: here("upto"), tab: here("tab"), hide: here("hide") }, pathOf("t", id));
-  const params = new URLSearchParams(location.search);
+  const params = new URLSearchParams(search());
   const here = (name) => params.get(name);
   return html`<span class="neighbours">${of.before ? html`<a class="button" rel="prev" href=${to(of.before)} aria-keyshortcuts="[" title="previous in the list ([)">‹</a>` : html`<span class="button off" aria-hidden="true">‹</span>`}
     <span>${of.position} of ${count(of.count)}</span>

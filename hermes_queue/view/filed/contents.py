@@ -1,0 +1,259 @@
+"""What an exported file holds: the answers that its page will ask for."""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote, quote_plus
+
+from hermes_queue.bodies.findings import TranscriptFinding
+from hermes_queue.errors import InputError
+from hermes_queue.telemetry.scrubbing import scrub
+from hermes_queue.view import present
+from hermes_queue.view.answers import to_json
+from hermes_queue.view.compare import compare, patch_against
+from hermes_queue.view.index.index import Index
+from hermes_queue.view.present.conversation import ShownMessage
+from hermes_queue.view.records.raw import UnreadableRecord
+from hermes_queue.view.sources.base import RecordGone
+
+TRAJECTORIES_MOST = 2000
+TEXT_BYTES = 256 << 10
+"""Of each text of a message."""
+FILE_BYTES_MAX = 256 << 20
+"""More is refused: no browser would open it in a reasonable time."""
+REFERENCES_MOST = 8
+"""Samples of a group up to which each of them can be the reference."""
+COMPARED_BYTES = 64 << 20
+_PAGE = 500
+_DEPTH_MAX = 100
+
+Row = Mapping[str, Any]
+
+
+@dataclass
+class FiledContents:
+    """Collects the answers about some trajectories.
+
+    Args:
+        index: where they are.
+        findings: what judges say of a trajectory, by its id.
+        labels: a person's review of one, as `/api/t/ID` has it.
+        tokens: whether to hold token ids, masks and log-probabilities.
+    """
+
+    index: Index
+    findings: Callable[[str], Sequence[TranscriptFinding]] = lambda _: ()
+    labels: Callable[[str], Mapping[str, Any] | None] = lambda _: None
+    tokens: bool = False
+    unreadable: list[str] = field(default_factory=list)
+    """Why some could not be read."""
+    _bytes: int = 0
+
+    def answers(self, rows: Sequence[Row], title: str, version: str) -> dict[str, Any]:
+        """The answers about these rows, by path.
+
+        Raises:
+            InputError: they would be too much for one file.
+            HermesQueueError: a source does not answer.
+        """
+        shown = [scrubbed(row) for row in rows]
+        found: dict[str, Any] = {}
+        for place, row in enumerate(rows):
+            self._add(found, self._trajectory(row, shown, place))
+        groups = _groups(shown)
+        for name, members in groups.items():
+            self._add(found, self._group(name, members))
+        many = {name: members for name, members in groups.items() if len(members) > 1}
+        listed = [
+            {"group": name, "instance": members[0]["instance"], "count": len(members)}
+            for name, members in many.items()
+        ]
+        about = {
+            "title": scrub(title),
+            "version": version,
+            "made": time.time(),
+            "rows": shown,
+            "groups": listed,
+            "left_out": len(self.unreadable),
+            "begin": _begin(shown, many),
+        }
+        self._add(found, {"/api/filed": about})
+        return found
+
+    def _add(self, found: dict[str, Any], more: Mapping[str, Any]) -> None:
+        self._bytes += sum(len(to_json(value)) for value in more.values())
+        if self._bytes > FILE_BYTES_MAX:
+            raise InputError(
+                f"more than {FILE_BYTES_MAX >> 20} MiB for one file: choose fewer trajectories, "
+                "or leave --tokens out"
+            )
+        found.update(more)
+
+    def _trajectory(self, row: Row, shown: Sequence[Row], place: int) -> dict[str, Any]:
+        name = row["id"]
+        raw = self._read(name)
+        if raw is None:
+            return {}
+        path = f"/api/t/{_segment(name)}"
+        said = present.shown_findings(raw, self.findings(name))
+        messages = present.with_passages(list(_messages(raw)), said)
+        label = self.labels(name)
+        return {
+            path: {
+                "row": shown[place],
+                "head": present.head(raw),
+                "report": present.report(raw),
+                "stages": present.stages(raw),
+                "events": present.events(raw),
+                "attempts": present.attempts(raw),
+                "outline": present.flagged_outline(present.outline(raw), said),
+                "findings": said,
+                "review": None if label is None else scrubbed(label),
+                "sequences": present.sequences(raw),
+                "neighbours": _neighbours(shown, place),
+                "messages": messages,
+                "next": None,
+            },
+            f"{path}/patch": present.patch(raw),
+            f"{path}/verifier": present.verifier(raw),
+            **(_sequences(raw, path) if self.tokens else {}),
+        }
+
+    def _group(self, name: str, members: Sequence[Row]) -> dict[str, Any]:
+        path = f"/api/groups/{_segment(name)}"
+        found: dict[str, Any] = {path: {"group": name, "rows": members}}
+        if len(members) < 2 or sum(row["bytes"] or 0 for row in members) > COMPARED_BYTES:
+            return found
+        read = [(row["id"], self._read(row["id"])) for row in members]
+        known = [(name, raw) for name, raw in read if raw is not None]
+        ids, raws = [name for name, _ in known], [raw for _, raw in known]
+        if len(raws) < 2:
+            return found
+        usual = compare(raws, None)
+        found[f"{path}/compare"] = usual
+        some = range(len(raws)) if len(raws) <= REFERENCES_MOST else ()
+        for n in some:
+            found[f"{path}/compare?reference={_value(ids[n])}"] = compare(raws, n)
+        for a in some:
+            for b in (b for b in some if b != a):
+                pair = f"reference={_value(ids[a])}&other={_value(ids[b])}"
+                found[f"{path}/patches?{pair}"] = patch_against(raws[a], raws[b])
+        return found
+
+    def _read(self, name: str) -> Mapping[str, Any] | None:
+        try:
+            raw = self.index.read(name)
+        except (RecordGone, UnreadableRecord) as error:
+            self.unreadable.append(f"{name}: {error}")
+            return None
+        return None if raw is None else scrubbed(raw)
+
+
+def chosen_rows(index: Index, query: str, ids: Sequence[str] = ()) -> list[Row]:
+    """The rows that a filter meets, newest first, or those of trajectories and groups by id.
+
+    Raises:
+        InputError: there is none, an id is unknown, or there are too many.
+        FilterError: the filter is not understood.
+    """
+    found: dict[str, Row] = {}
+    for name in ids:
+        row = index.row(name)
+        group = None if row else index.group(name)
+        if not row and not group:
+            raise InputError(f"there is no trajectory and no group {present.label(name)!r}")
+        found.update({each["id"]: each for each in ([row] if row else (group or {})["rows"])})
+    if not ids:
+        found = {row["id"]: row for row in _met(index, query)}
+    if not found:
+        raise InputError("no trajectory meets this")
+    return list(found.values())
+
+
+def _met(index: Index, query: str) -> Iterator[Row]:
+    after: str | None = None
+    while True:
+        page = index.page(query, after=after, limit=_PAGE)
+        if page.count > TRAJECTORIES_MOST:
+            raise InputError(
+                f"{page.count} trajectories, of which one file holds {TRAJECTORIES_MOST}: "
+                "choose fewer by --filter"
+            )
+        yield from page.rows
+        after = page.next
+        if after is None:
+            return
+
+
+def scrubbed(value: Any, depth: int = 0) -> Any:
+    """The value without secrets in its texts; what nests deeper than 100 levels is left out."""
+    if isinstance(value, str):
+        return scrub(value)
+    if isinstance(value, Mapping):
+        if depth > _DEPTH_MAX:
+            return "…"
+        return {scrubbed(key): scrubbed(each, depth + 1) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return "…" if depth > _DEPTH_MAX else [scrubbed(each, depth + 1) for each in value]
+    return value
+
+
+def _messages(raw: Mapping[str, Any]) -> Iterator[ShownMessage]:
+    start = 0
+    while page := present.messages(raw, start, TEXT_BYTES):
+        yield from page
+        start = page[-1]["n"] + 1
+
+
+def _sequences(raw: Mapping[str, Any], path: str) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for k in range(len(present.sequences(raw))):
+        octets = present.tokens(raw, k)
+        if octets is not None:
+            found[f"{path}/tokens/{k}"] = base64.b64encode(octets).decode()
+            found[f"{path}/tokens/{k}/turns"] = {"turns": present.sequence_turns(raw, k)}
+    return found
+
+
+def _groups(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        if row["group"] is not None:
+            found.setdefault(row["group"], []).append(row)
+    for members in found.values():
+        members.sort(key=lambda row: (row["extra"], row["sample"] or 0))
+    return found
+
+
+def _begin(rows: Sequence[Row], groups: Mapping[str, Sequence[Row]]) -> str:
+    """The address with which the file opens; "" = the list."""
+    if len(rows) == 1:
+        return f"/t/{_segment(rows[0]['id'])}"
+    if len(groups) == 1 and len(rows) == len(next(iter(groups.values()))):
+        return f"/group/{_segment(next(iter(groups)))}"
+    return ""
+
+
+def _neighbours(rows: Sequence[Row], place: int) -> dict[str, Any] | None:
+    if len(rows) < 2:
+        return None
+    return {
+        "before": rows[place - 1]["id"] if place else None,
+        "after": rows[place + 1]["id"] if place + 1 < len(rows) else None,
+        "position": place + 1,
+        "count": len(rows),
+    }
+
+
+def _segment(name: str) -> str:
+    """As `encodeURIComponent` has it."""
+    return quote(name, safe="-_.!~*'()", errors="replace")
+
+
+def _value(name: str) -> str:
+    """As `URLSearchParams` has it."""
+    return quote_plus(name, safe="*-._", errors="replace").replace("~", "%7E")
