@@ -39,7 +39,10 @@ class Viewed:
 
     def __init__(self, pages: ViewedPages, profile: Path) -> None:
         self.pages = pages
-        self.driver: webdriver.Chrome = chromium(profile)
+        self._watch(chromium(profile))
+
+    def _watch(self, driver: webdriver.Chrome) -> None:
+        self.driver = driver
         self.driver.execute_cdp_cmd("Network.enable", {})
         self.driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": WATCH})
         self.size(1280, 900)

@@ -95,7 +95,8 @@ def _value(args: list[str], at: int) -> str:
     "kind",
     required=True,
     metavar="NAME",
-    help=f"{', '.join(extensions.own('sink'))}, html (a page), a plugin's name, or package.module:FORMAT.",
+    help=f"{', '.join(extensions.own('sink'))}, html (a page), a plugin's name, or "
+    "package.module:FORMAT.",
 )
 @options.out_option
 @click.option("--run", "run_id", metavar="ID", help="Write only this run.")

@@ -99,6 +99,7 @@ def _write(
     from hermes_queue.view.filed.contents import FiledContents, chosen_rows
     from hermes_queue.view.filed.document import document
     from hermes_queue.view.findings import FindingFiles
+    from hermes_queue.view.index.terms import FilterError
 
     reviews = ReviewFile(flags["reviews"], must_exist=True) if flags["reviews"] else None
     if reviews:
@@ -107,8 +108,11 @@ def _write(
     if flags["findings"]:
         contents.findings = FindingFiles(flags["findings"]).of
     if reviews:
-        contents.labels = reviews.read().get
-    rows = chosen_rows(index, query, ids)
+        contents.reviews = reviews.read()
+    try:
+        rows = chosen_rows(index, query, ids)
+    except FilterError as error:
+        raise click.BadParameter(f"{error}; {error.hint}", param_hint="--filter") from error
     title = ", ".join(ids) or query or ", ".join(path.name for path in flags["sources"])
     text = document(contents.answers(rows, title[:200], version("hermes-queue")), title[:200])
     with replacing(out) as draft:

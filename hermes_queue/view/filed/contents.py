@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import quote, quote_plus
 
 from hermes_queue.bodies.findings import TranscriptFinding
+from hermes_queue.bodies.reviews import TrajectoryReview
 from hermes_queue.errors import InputError
 from hermes_queue.telemetry.scrubbing import scrub
 from hermes_queue.view import present
@@ -41,13 +42,13 @@ class FiledContents:
     Args:
         index: where they are.
         findings: what judges say of a trajectory, by its id.
-        labels: a person's review of one, as `/api/t/ID` has it.
+        reviews: labels of people, by trajectory id.
         tokens: whether to hold token ids, masks and log-probabilities.
     """
 
     index: Index
     findings: Callable[[str], Sequence[TranscriptFinding]] = lambda _: ()
-    labels: Callable[[str], Mapping[str, Any] | None] = lambda _: None
+    reviews: Mapping[str, TrajectoryReview] = field(default_factory=dict)
     tokens: bool = False
     unreadable: list[str] = field(default_factory=list)
     """Why some could not be read."""
@@ -101,7 +102,6 @@ class FiledContents:
         path = f"/api/t/{_segment(name)}"
         said = present.shown_findings(raw, self.findings(name))
         messages = present.with_passages(list(_messages(raw)), said)
-        label = self.labels(name)
         return {
             path: {
                 "row": shown[place],
@@ -112,7 +112,7 @@ class FiledContents:
                 "attempts": present.attempts(raw),
                 "outline": present.flagged_outline(present.outline(raw), said),
                 "findings": said,
-                "review": None if label is None else scrubbed(label),
+                "review": _label(self.reviews.get(name)),
                 "sequences": present.sequences(raw),
                 "neighbours": _neighbours(shown, place),
                 "messages": messages,
@@ -200,6 +200,13 @@ def scrubbed(value: Any, depth: int = 0) -> Any:
     if isinstance(value, list | tuple):
         return "…" if depth > _DEPTH_MAX else [scrubbed(each, depth + 1) for each in value]
     return value
+
+
+def _label(review: TrajectoryReview | None) -> dict[str, Any] | None:
+    if review is None or review.label is None:
+        return None
+    note, by = present.text_of(scrub(review.note)), present.label(scrub(review.by))
+    return {"label": review.label, "note": note, "by": by, "at": review.at}
 
 
 def _messages(raw: Mapping[str, Any]) -> Iterator[ShownMessage]:
