@@ -184,7 +184,8 @@ class ViewedPages:
         self._redis.start()
         self._client = self._redis.client(decode_responses=False)
         for cause in ("poison", "env_bug"):
-            self._client.xadd("hq:dead", {**LETTER, "cause": cause})
+            letter: Any = {**LETTER, "cause": cause}
+            self._client.xadd("hq:dead", letter)
         self.index = Index(directory / "index", [JsonlSource(records)])
         self.index.refresh()
         self.deployment = Deployment()

@@ -284,11 +284,12 @@ def _many() -> list[ScoredTrajectory]:
 
 
 def write_records(path: Path) -> list[ScoredTrajectory]:
-    """All of them as JSON lines, newest last."""
+    """All of them as JSON lines, newest last, behind a line that is damaged."""
     coding = [_coding(group, sample) for group in range(GROUPS) for sample in range(SAMPLES)]
     found = [*coding, _hostile(), _long_strip(), *_many()]
     found.sort(key=lambda record: record.created)
     with path.open("w", encoding="utf-8") as file:
+        file.write('{"trajectory_id": "torn.x.0", "messages": [\n')
         for record in found:
             file.write(record.to_json() + "\n")
     return found

@@ -7,11 +7,12 @@ import re
 import urllib.parse
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from browser import chromium, keep
 from selenium import webdriver
 from selenium.common.exceptions import JavascriptException, WebDriverException
+from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
@@ -113,7 +114,8 @@ class Viewed:
             except (JavascriptException, WebDriverException, IndexError):
                 return None
 
-        return wait_until(what, met, timeout_s=timeout_s)
+        found: Any = wait_until(what, met, timeout_s=timeout_s)
+        return cast(T, found)
 
     def says(self, text: str) -> None:
         """Wait until the page has a text."""
@@ -136,7 +138,7 @@ class Viewed:
     def press(self, *keys: str) -> None:
         """Press keys, one after the other."""
         for key in keys:
-            self.driver.switch_to.active_element.send_keys(key)
+            ActionChains(self.driver).send_keys(key).perform()
 
     def focused(self) -> str:
         """Text of what has the focus."""

@@ -100,6 +100,10 @@ def everything(raw: dict[Any, Any]) -> list[Any]:
     parts += [present.messages, present.patch, present.verifier, present.report, present.sequences]
     shown: list[Any] = [part(raw) for part in parts]
     shown += [present.message(raw, n) for n in range(3)]
+    shown += [
+        present.branches(raw),
+        *(present.messages(b) for b in [present.of_branch(raw, 0)] if b),
+    ]
     shown += [present.sequence_turns(raw, n) for n in range(2)]
     octets = present.tokens(raw, 0)
     assert octets is None or len(octets) % 9 == 0
@@ -244,7 +248,7 @@ def test_turns_of_a_program_are_those_of_its_nodes():
         {"parent": 1, "message": raw["messages"][2], "turn": 1},
         {"parent": 2, "message": raw["messages"][3]},
         {"parent": 3, "message": raw["messages"][4], "turn": 0},
-        {"message": {"role": "assistant", "content": "a title"}, "turn": 0},
+        {"message": {"role": "assistant", "content": "done"}, "turn": 1},  # of a side conversation
     ]
     turns = [each["turn"] and each["turn"]["n"] for each in present.messages(raw)]
     assert turns == [None, None, 1, None, 0]
@@ -369,6 +373,45 @@ def test_each_turn_has_its_place_in_the_sequence():
         (None, 2, 1),
         (None, 4, 2),
     ]
+
+
+def test_a_turn_with_another_prompt_is_in_another_sequence():
+    raw = sound()
+    raw["turns"][0]["prompt_ids"] = [9, 9]
+    assert [turn["turn"] for turn in present.sequence_turns(raw, 0)] == [1]
+
+
+def test_other_conversations_of_a_program_are_shown_like_its_main_one():
+    def said(role: str, text: str) -> dict[str, Any]:
+        return {"role": role, "content": text}
+
+    raw = {
+        "messages": [said("user", "task"), said("assistant", "done")],
+        "turns": [{"branch": 0}, {"branch": 1}, {"branch": 1, "latency_s": 2.0}],
+        "branches": [
+            {"label": "main", "root": 0, "leaf": 0},
+            {"label": "sub_agent", "root": 1, "leaf": 2},
+        ],
+        "nodes": [
+            {"message": said("user", "task")},
+            {"message": said("assistant", "done"), "parent": 0, "turn": 0},
+            {"message": said("user", "look")},
+            {"message": said("assistant", "same"), "parent": 2, "turn": 1},
+            {"message": said("user", "more"), "parent": 3},
+            {"message": said("assistant", "same"), "parent": 4, "turn": 2},
+            {"message": said("tool", "end"), "parent": 5},
+        ],
+    }
+    shown = present.branches(raw)
+    assert [(each["label"], each["turns"], each["messages"]) for each in shown] == [
+        ("main", 1, 2),
+        ("sub_agent", 2, 5),
+    ]
+    own = present.of_branch(raw, 1)
+    told = present.messages(own)
+    assert [each["content"]["text"] for each in told] == ["look", "same", "more", "same", "end"]
+    assert [each["turn"] and each["turn"]["n"] for each in told] == [None, 1, None, 2, None]
+    assert present.of_branch(raw, 2) is None
 
 
 def test_a_logprob_that_is_no_number_spoils_neither_mean_nor_least():

@@ -205,6 +205,14 @@ def test_the_words_of_the_filter_can_be_looked_up(viewed):
     viewed.wait("all of them", lambda: viewed.texts(".menu th code") == names)
 
 
+def test_a_damaged_record_is_a_row_that_says_why(viewed):
+    viewed.open("/all", q="status:damaged")
+    [row] = viewed.api("/api/trajectories", q="status:damaged")["rows"]
+    assert viewed.texts("td.grow") == [row["problem"]]
+    viewed.press("j", Keys.ENTER)
+    viewed.wait("what is wrong", lambda: row["problem"] in " ".join(viewed.texts("[role=alert]")))
+
+
 def test_columns_are_chosen_and_kept(viewed):
     viewed.open(f"/run/{RUN}")
     assert "model" not in viewed.texts("table.rows thead th")

@@ -93,6 +93,20 @@ def test_single_messages_are_shown_alone(file):
     assert "tests_fail" not in shown
 
 
+def test_the_conversation_of_a_sub_agent_is_shown_alone(file):
+    raw = json.loads(a_record(0).to_json())
+    said = {"role": "assistant", "content": "from below"}
+    raw |= {"schema_version": 2, "nodes": [{"message": said, "turn": 0}]}
+    raw["branches"] = [{"label": "sub_agent", "root": 0, "leaf": 0}]
+    file.write_text(json.dumps(raw))
+    name = f"{group_id('a')}.0"
+    assert "0 sub_agent" in show(name, file)
+    shown = show(name, file, "--branch", 0)
+    assert "from below" in shown
+    assert "repair it" not in shown
+    assert "no conversation 1" in show(name, file, "--branch", 1, expect=2)
+
+
 def test_json_is_the_record_as_the_sink_writes_it_and_hides_nothing(file):
     hidden = Message(role="user", content="\u202eé\x9b😀\U000e0041")
     line = a_record(0, messages=(hidden,)).to_json()

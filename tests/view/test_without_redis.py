@@ -8,6 +8,8 @@ from dataclasses import replace
 import pytest
 import redis
 from ports import free_port
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 from view_server import ViewServer
 
 from hermes_queue.errors import RedisUnavailable
@@ -21,7 +23,7 @@ def away() -> None:
 
 
 def test_what_the_index_knows_is_shown_and_the_rest_says_why_not(server):
-    client = redis.Redis(port=free_port())
+    client = redis.Redis(port=free_port(), retry=Retry(NoBackoff(), 0))
     site = replace(server.site, ledger=Ledger(client, prefix="hq:"), overview=away)
     with closing(ViewServer(site)) as served:
         found = served.get("/api/runs").json

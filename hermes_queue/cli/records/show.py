@@ -6,13 +6,14 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from hermes_queue.errors import InputError
 from hermes_queue.models import ScoredTrajectory
 from hermes_queue.view.lookup import LookedUp, find, open_places
 from hermes_queue.view.present.patches import patch_text
@@ -67,6 +68,12 @@ def _range(context: click.Context, parameter: click.Parameter, value: str | None
     callback=_range,
     help="Only these messages, whole: 4, 4:6 (without 6), 4: or :6.",
 )
+@click.option(
+    "--branch",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Only this conversation of an agent program, such as that of a sub-agent.",
+)
 @click.option("--patch", is_flag=True, help="Only the patch, as it is in the report.")
 @click.option("--tokens", is_flag=True, help="Only token ids, masks and logprobs, by turn.")
 @click.option(
@@ -86,6 +93,8 @@ def show(name: str, sources: tuple[Path, ...], **flags: Any) -> None:
         raise click.UsageError("choose one of --messages, --patch, --tokens and --json")
     if flags["tokenizer"] and not flags["tokens"]:
         raise click.UsageError("--tokenizer goes with --tokens")
+    if flags["branch"] is not None and {"patch", "tokens", "as_records"} & {*chosen}:
+        raise click.UsageError("--branch shows messages")
     found = find(name, open_places(sources))
     if flags["as_records"]:
         _print_records(found)
@@ -153,24 +162,45 @@ def _print_notes(found: LookedUp) -> None:
 
 
 def _shown(found: LookedUp, flags: Mapping[str, Any]) -> Iterator[RenderableType]:
+    """What is shown, piece by piece. What can be wrong is looked at before the first piece."""
     from rich.text import Text
 
     from hermes_queue.view import present
     from hermes_queue.view.terminal import tables, trajectory
 
-    yield Text(f"in {visible(found.where)}", style="dim")
-    yield from trajectory.notes(found.notes)
-    if flags["tokens"]:
-        decoder = present.Decoder(flags["tokenizer"]) if flags["tokenizer"] else None
-        for raw in found.records:
-            yield from tables.tokens(raw, decoder)
-    elif found.is_group and not flags["span"]:
-        yield from tables.group(found.records)
-    else:
-        first, last = flags["span"] or (0, None)
-        whole = flags["span"] is not None
-        for raw in found.records:
-            yield from trajectory.trajectory(raw, first=first, last=last, whole=whole)
+    decoder = present.Decoder(flags["tokenizer"]) if flags["tokenizer"] else None
+    records = _conversations(found, flags["branch"])
+    is_part = flags["span"] is not None or flags["branch"] is not None
+    is_table = found.is_group and not is_part and not flags["tokens"]
+
+    def pieces() -> Iterator[RenderableType]:
+        yield Text(f"in {visible(found.where)}", style="dim")
+        yield from trajectory.notes(found.notes)
+        if is_table:
+            yield from tables.group(records)
+            return
+        for raw in records:
+            if flags["tokens"]:
+                yield from tables.tokens(raw, decoder)
+            elif is_part:
+                first, last = flags["span"] or (0, None)
+                yield from trajectory.transcript(raw, first, last, whole=bool(flags["span"]))
+            else:
+                yield from trajectory.trajectory(raw)
+
+    return pieces()
+
+
+def _conversations(found: LookedUp, branch: int | None) -> Sequence[Mapping[Any, Any]]:
+    from hermes_queue.view import present
+
+    if branch is None:
+        return found.records
+    chosen = [present.of_branch(raw, branch) for raw in found.records]
+    known = [raw for raw in chosen if raw is not None]
+    if not known:
+        raise InputError(f"there is no conversation {branch} in this record")
+    return known
 
 
 def _page(pieces: Iterable[RenderableType], *, with_pager: bool) -> None:

@@ -121,8 +121,8 @@ def _figures(
     values = (*names, upto, *query.parameters)
     columns = ", ".join(f"{sql} AS {name}" for name, sql in _FIGURES.items())
     sql = f"SELECT grp, {columns} FROM t WHERE {condition} GROUP BY grp"
-    keys = ("grp", *_FIGURES)
-    found = {row[0]: dict(zip(keys, row, strict=True)) for row in connection.execute(sql, values)}
+    fields = ("grp", *_FIGURES)
+    found = {row[0]: dict(zip(fields, row, strict=True)) for row in connection.execute(sql, values)}
     scores: dict[str, list[float]] = defaultdict(list)
     sql = f"SELECT grp, score FROM t WHERE {condition} AND extra = 0 AND score IS NOT NULL"
     for group, score in connection.execute(sql, values):

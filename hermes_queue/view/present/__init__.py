@@ -1,6 +1,7 @@
 """From a raw record to what is shown of it, in a page or a terminal.
 
     ansi.py          colours of terminals as names of classes
+    branches.py      other conversations of a program: `branches`, `of_branch`
     conversation.py  messages: `messages`, `message`, `outline`
     decoding.py      token ids as text, with a tokenizer file: `Decoder`
     heads.py         ids, outcome, stages, events, earlier attempts
@@ -19,6 +20,7 @@ returns, in time by the size of the record. What they return can be dumped as JS
 octets of `tokens`.
 """
 
+from hermes_queue.view.present.branches import branches, of_branch
 from hermes_queue.view.present.conversation import message, messages, outline
 from hermes_queue.view.present.decoding import Decoder
 from hermes_queue.view.present.heads import attempts, events, head, stages
@@ -31,11 +33,13 @@ from hermes_queue.view.present.verdicts import report, verifier
 __all__ = [
     "Decoder",
     "attempts",
+    "branches",
     "events",
     "head",
     "label",
     "message",
     "messages",
+    "of_branch",
     "outline",
     "patch",
     "report",

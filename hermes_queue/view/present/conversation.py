@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any, TypedDict
 
 from hermes_queue.view.present.shapes import items, mapping, number, whole
@@ -18,6 +19,8 @@ CALLS_MOST = 64
 MESSAGES_MOST = 500
 """In one page."""
 OUTLINE_MOST = 20_000
+_PATHS_MOST = 20
+"""Paths of a program's messages that are compared with its transcript."""
 _ARGUMENTS_MOST = 256 << 10
 """Characters of a call's arguments that are parsed."""
 _MAIN = ("command", "path", "query", "pattern", "expression", "url", "code", "input")
@@ -169,12 +172,14 @@ class _Turns:
     """Which turn sampled which message.
 
     Turns are in the order of the replies. Replies that were part of the prompt have no turn, so
-    both are counted from the end; a program's nodes say it themselves.
+    both are counted from the end; a program's nodes say it themselves, and without them nobody.
     """
 
     def __init__(self, raw: Mapping[Any, Any], given: Sequence[Any]) -> None:
         self._turns = items(raw.get("turns"))
-        self.of_message = _of_nodes(raw, given) or self._from_the_end(given)
+        nodes = items(raw.get("nodes"))
+        is_tree = bool(nodes) or bool(items(raw.get("branches")))
+        self.of_message = _of_nodes(nodes, given) if is_tree else self._from_the_end(given)
 
     def _from_the_end(self, given: Sequence[Any]) -> dict[int, int]:
         replies = [n for n, each in enumerate(given) if mapping(each).get("role") == "assistant"]
@@ -198,31 +203,55 @@ class _Turns:
         }
 
 
-def _of_nodes(raw: Mapping[Any, Any], given: Sequence[Any]) -> dict[int, int]:
-    """From the path of nodes that ends as the transcript does; {} if there is none such."""
-    nodes = items(raw.get("nodes"))
-    last = _said(given[-1]) if given else None
-    at: object = next(
-        (n for n in reversed(range(len(nodes))) if _said(mapping(nodes[n]).get("message")) == last),
-        None,
+def _of_nodes(nodes: Sequence[Any], given: Sequence[Any]) -> dict[int, int]:
+    """From the path of nodes that says what the transcript says; {} if it cannot be found.
+
+    Of several, the last one: a program may have had the same conversation twice.
+    """
+    said = [_said(each) for each in given]
+    ends = (
+        place
+        for place in range(len(nodes) - 1, -1, -1)
+        if said and _said(mapping(nodes[place]).get("message")) == said[-1]
     )
+    for place in islice(ends, _PATHS_MOST):
+        found = _turns_on_path(nodes, place, said)
+        if found is not None:
+            return found
+    return {}
+
+
+def _turns_on_path(
+    nodes: Sequence[Any], place: int | None, said: Sequence[tuple[str, ...]]
+) -> dict[int, int] | None:
+    """The turns of the messages on the path that ends at a node; None if they say other things.
+
+    Replies that the program wrote itself may be in the tree alone.
+    """
     found: dict[int, int] = {}
-    for n in range(len(given) - 1, -1, -1):
-        if not isinstance(at, int) or isinstance(at, bool) or not 0 <= at < len(nodes):
-            break
-        node = mapping(nodes[at])
-        turn, above = node.get("turn"), node.get("parent")
-        if isinstance(turn, int) and not isinstance(turn, bool):
-            found[n] = turn
-        at = above if isinstance(above, int) and above < at else None
-    return found
+    left = len(said)
+    while place is not None:
+        node = mapping(nodes[place])
+        turn, above = whole(node.get("turn")), whole(node.get("parent"))
+        own = _said(node.get("message"))
+        if left and own == said[left - 1]:
+            left -= 1
+            if turn is not None:
+                found[left] = turn
+        elif turn is not None or own[0] != "assistant":
+            return None
+        place = above if above is not None and 0 <= above < place else None
+    return found if not left else None
 
 
-def _said(each: object) -> tuple[str, str]:
-    """Role and content, as far as they are texts: equal in a message and its node."""
+def _said(each: object) -> tuple[str, ...]:
+    """What a message says, as far as it is text: equal in a transcript and in its node."""
     known = mapping(each)
-    role, content = known.get("role"), known.get("content")
-    return (role if isinstance(role, str) else "", content if isinstance(content, str) else "")
+    parts = [known.get("role"), known.get("content"), known.get("reasoning")]
+    for call in items(known.get("tool_calls")):
+        function = mapping(mapping(call).get("function"))
+        parts += [function.get("name"), function.get("arguments")]
+    return tuple(part if isinstance(part, str) else "" for part in parts)
 
 
 def _message(

@@ -25,6 +25,8 @@ _WALK = "walk"
 """Name under which the mark of the whole stream is kept; no entry has it."""
 _PARTIAL: Mark = {"partial": True}
 _READ: Mark = {}
+_TIMEOUT_S = 5.0
+"""Shorter than usual, and without another try: a person waits, and the index asks again anyway."""
 
 
 class StreamSource:
@@ -40,7 +42,8 @@ class StreamSource:
         settings = RedisSettings()
         self._url = redis_url(settings, url)
         self._prefix = settings.prefix
-        self._client: Any = connect(settings, url)
+        quick = {"socket_timeout_s": _TIMEOUT_S, "connect_timeout_s": _TIMEOUT_S}
+        self._client: Any = connect(settings.model_copy(update=quick), url, retry=False)
         with explained(self._url):
             deployment = self._client.get(f"{self._prefix}deployment")
         here = f"{masked(self._url)}\0{self._prefix}".encode()

@@ -12,6 +12,9 @@ import { Command, Problem, Waiting } from "./show.js";
  * @property {boolean} [danger]
  */
 
+/** What the action does and to what, in words. @param {Action} action */
+const named = ({ title, args }) => [title.replace("…", ""), args.run || args.lane || args.worker].filter(Boolean).join(" ");
+
 /** A button for each. @param {{of: Action[], done?: () => void}} props */
 export function Actions({ of, done }) {
   const [open, set] = useState(null);
@@ -51,7 +54,7 @@ function Dialog({ action, close, done }) {
     const body = { ...args, reason, confirm: action.confirm ? typed : undefined };
     try {
       const found = await api(`/api/actions/${encodeURIComponent(action.name)}`, { body });
-      say(`${action.title}: ${found?.done ?? "done"}`);
+      say(`${named(action)}: ${found?.done ?? ""} done`);
       dialog.current.close();
       done?.();
     } catch (problem) {
@@ -59,14 +62,14 @@ function Dialog({ action, close, done }) {
     }
   };
   return html`<dialog ref=${dialog} onClose=${close} aria-labelledby="act"><form onSubmit=${act}>
-    <h2 id="act">${action.title}</h2>
+    <h2 id="act">${named(action)}?</h2>
     ${(error || trial.error) && html`<${Problem} error=${error || trial.error} />`}
     ${trial.met === null && !trial.error ? html`<${Waiting} />` : html`<p>Meets <b>${trial.met}</b>.</p>`}
     ${trial.command && html`<p><${Command} line=${trial.command} /></p>`}
     ${action.field && html`<label>${action.field} <input value=${value} onInput=${(event) => setValue(event.target.value)} /></label>`}
     <label>Reason <input value=${reason} maxlength="200" onInput=${(event) => setReason(event.target.value)} /></label>
     ${action.confirm && html`<label>Type <b>${action.confirm}</b> to confirm <input value=${typed} autocomplete="off" onInput=${(event) => type(event.target.value)} /></label>`}
-    <p class="end"><button type="button" onClick=${() => dialog.current.close()}>Cancel</button>
-      <button class=${action.danger ? "danger" : "main"} disabled=${!ready}>${action.title}</button></p>
+    <p class="end"><button type="button" onClick=${() => dialog.current.close()}>Back</button>
+      <button class=${action.danger ? "danger" : "main"} disabled=${!ready}>${named(action)}</button></p>
   </form></dialog>`;
 }

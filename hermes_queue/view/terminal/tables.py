@@ -52,10 +52,10 @@ def group(records: Sequence[Mapping[Any, Any]]) -> Iterator[RenderableType]:
     if found["left_out"]:
         yield Text(f"{found['left_out']} more samples are not compared", style="dim")
     if found["rows"]:
-        yield Rule(Text("what they did", style="bold"), align="left")
+        yield Rule(Text("what they did", style="bold"), align="left", style="dim")
         yield from _steps(found)
     if found["tests"]["rows"]:
-        yield Rule(Text("tests that a sample failed", style="bold"), align="left")
+        yield Rule(Text("tests that a sample failed", style="bold"), align="left", style="dim")
         yield from _tests(found)
 
 
@@ -138,7 +138,7 @@ def tokens(
         if each["mean_logprob"] is not None:
             title += f", logprob mean {each['mean_logprob']:.3f} min {each['min_logprob']:.3f}"
         branch = f", branch {each['branch']}" if each["branch"] else ""
-        yield Rule(Text(title + branch, style="bold"), align="left")
+        yield Rule(Text(title + branch, style="bold"), align="left", style="dim")
         octets = present.tokens(raw, each["n"]) or b""
         count = len(octets) // 9
         logprobs = struct.unpack(f"<{count}f", octets[5 * count :])

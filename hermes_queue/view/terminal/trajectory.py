@@ -51,31 +51,19 @@ def _places(text: str) -> list[int]:
 def _style(name: str) -> str:
     word = name.removeprefix("ansi-")
     kind, _, colour = word.partition("-")
-    if kind in ("fg", "bg"):
-        reverse = " reverse" if kind == "bg" else ""
-        return f"color({colour}){reverse}" if int(colour) in _READABLE else ""
+    if kind == "fg":
+        return f"color({colour})" if int(colour) in _READABLE else ""
+    if kind == "bg":  # a background of theirs could hide a colour of the terminal's
+        return "underline"
     return _WEIGHTS.get(word, word)
 
 
-def trajectory(
-    raw: Mapping[Any, Any], *, first: int = 0, last: int | None = None, whole: bool = False
-) -> Iterator[RenderableType]:
-    """Head, transcript, verdict and patch, piece by piece.
-
-    Args:
-        raw: the record.
-        first: number of the first message.
-        last: number of the message behind the last one; None = all. With any of the two, the
-            messages are all that is shown.
-        whole: whether texts are shown beyond `CUT_BYTES`.
-    """
-    alone = first > 0 or last is not None
-    if not alone:
-        yield from heading(raw)
-    yield from transcript(raw, first, last, whole=whole)
-    if not alone:
-        yield from verdict(raw)
-        yield from patch(raw)
+def trajectory(raw: Mapping[Any, Any]) -> Iterator[RenderableType]:
+    """Head, transcript, verdict and patch, piece by piece."""
+    yield from heading(raw)
+    yield from transcript(raw)
+    yield from verdict(raw)
+    yield from patch(raw)
 
 
 def heading(raw: Mapping[Any, Any]) -> Iterator[RenderableType]:
@@ -99,6 +87,11 @@ def heading(raw: Mapping[Any, Any]) -> Iterator[RenderableType]:
         yield Text(f"  reward {name}: {value:g}")
     if head["evaluation"]:
         yield Text("  of an evaluation: nothing may be trained on it", style="yellow")
+    others = [
+        f"{each['n']} {each['label']} {each['turns']} turns" for each in present.branches(raw)
+    ]
+    if others:
+        yield Text(f"  conversations (--branch N): {', '.join(others)}", style="dim")
     yield from _failures(raw, head)
 
 
@@ -143,7 +136,14 @@ def mark(raw: Mapping[Any, Any]) -> tuple[str, str]:
 def transcript(
     raw: Mapping[Any, Any], first: int = 0, last: int | None = None, *, whole: bool = False
 ) -> Iterator[RenderableType]:
-    """The messages, with what the agent loop decided between them."""
+    """The messages, with what the agent loop decided between them.
+
+    Args:
+        raw: the record.
+        first: number of the first message.
+        last: number of the message behind the last one; None = all.
+        whole: whether texts are shown beyond `CUT_BYTES`.
+    """
     events: dict[int | None, list[dict[str, Any]]] = {}
     for event in present.events(raw):
         events.setdefault(event["at"], []).append(event)
@@ -211,7 +211,7 @@ def verdict(raw: Mapping[Any, Any]) -> Iterator[RenderableType]:
     shown = present.verifier(raw)
     if not present.report(raw):
         return
-    yield Rule(Text("verifier", style="bold"), align="left")
+    yield Rule(Text("verifier", style="bold"), align="left", style="dim")
     yield Text(f"reason: {shown['reason'] or '-'}")
     for name, counts in shown["counts"].items():
         known = [
@@ -237,7 +237,7 @@ def patch(raw: Mapping[Any, Any]) -> Iterator[RenderableType]:
     shown = present.patch(raw)
     if shown["files"] or shown["text"]:
         title = f"patch, {shown['bytes']} bytes" + (", shown in part" if shown["cut"] else "")
-        yield Rule(Text(title, style="bold"), align="left")
+        yield Rule(Text(title, style="bold"), align="left", style="dim")
     for file in shown["files"]:
         moved = f"{file['old_path']} → " if file["old_path"] else ""
         test = ", a test" if file["test"] else ""

@@ -43,7 +43,8 @@ function Runs({ session }) {
   if (!data) return html`<${Waiting} />`;
   const runs = joined(overview, data.runs);
   const live = session.live;
-  return html`<section aria-labelledby="runs"><h2 id="runs">Runs <span class="quiet">${runs.length}</span></h2>
+  const problems = (data.problems || []).map((problem) => html`<p class="warn">! ${safe(problem)}</p>`);
+  return html`<section aria-labelledby="runs"><h2 id="runs">Runs <span class="quiet">${runs.length}</span></h2>${problems}
     ${!runs.length && html`<p class="empty">Nothing has been published yet. A producer begins a run, for instance <code>python -m producers.gsm8k --items 8</code>.</p>`}
     ${runs.length > 0 && html`<div class="scroll" role="region" aria-label="runs" tabindex="0"><table class="rows"><caption class="unseen">runs</caption>
     <thead><tr><th scope="col">run</th><th scope="col">state</th><th scope="col">${live ? "done" : "trajectories"}</th><th scope="col" class="n">score</th><th scope="col" class="n">failed</th>

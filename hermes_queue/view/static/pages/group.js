@@ -28,13 +28,14 @@ export function Page({ ids }) {
   if (!data) return html`<main id="main"><h1 tabindex="-1" class="quiet">${safe(group)}</h1><${Waiting} /></main>`;
   const rows = data.rows;
   const [first] = rows;
-  const scores = rows.map((row) => row.score).filter((value) => value !== null);
+  const own = rows.filter((row) => !row.extra);
+  const scores = own.map((row) => row.score).filter((value) => value !== null);
   const { mean, std } = spread(scores);
   document.title = `${first?.instance || group} – hermes-queue`;
   const instance = first?.instance || group;
   return html`<main id="main"><p class="crumbs"><a href="/">runs</a> › ${first && html`<a href=${pathOf("run", first.run)} aria-keyshortcuts="u" title="up (u)">${safe(first.run)}</a> ›`}</p>
     <div class="title"><h1 tabindex="-1">${safe(instance)}</h1><${Signs} rows=${rows} /></div>
-    <${Facts} of=${[["samples", rows.length], ["mean", html`<b>${score(mean)}</b>`], ["spread", score(std)], ["failed", rows.length - scores.length || ""], ["env", safe(first?.env)],
+    <${Facts} of=${[["samples", own.length], ["extras", rows.length - own.length || ""], ["mean", html`<b>${score(mean)}</b>`], ["spread", score(std)], ["failed", own.length - scores.length || ""], ["env", safe(first?.env)],
       ["tokens", count(rows.reduce((sum, row) => sum + (row.completion_tokens || 0), 0))], ["made", first && ago(first.finished)]]} />
     <${Table} rows=${rows} caption="samples of the group" open=${{ q: condition("group", group), sort: "sample" }} plain=${true} />
     ${compared.data && html`<${Compared} data=${compared.data} path=${`${path}/patches`} />`}

@@ -1,7 +1,7 @@
 /** The table of trajectories: filter, sort, pages by keyset, columns, and a pill for new rows. */
 import { go, html, kept, link, pathOf, query, useAddress, useData, useEffect, useRef, useState } from "../core.js";
 import { useLive } from "../live.js";
-import { Flags, Problem, State, Waiting, ago, count, ended, money, safe, score, seconds, when, worked } from "../show.js";
+import { Apart, Flags, Problem, State, Waiting, ago, count, ended, money, safe, score, seconds, when, worked } from "../show.js";
 
 /**
  * @typedef {object} Column
@@ -26,7 +26,7 @@ export const COLUMNS = [
   { id: "time", title: "time", sort: "seconds", kind: "n", says: "all stages but the queue", cell: (row) => seconds(worked(row.seconds)) },
   { id: "try", title: "try", kind: "n wide", says: "attempts", cell: (row) => (row.attempts > 1 ? html`<b class="warn">${row.attempts}</b>` : row.attempts) },
   { id: "policy", title: "policy", kind: "n wide", cell: (row) => policies(row) },
-  { id: "reason", title: "why", kind: "grow", says: "reason of the verifier, and flags", cell: (row) => html`<${Flags} flags=${row.flags} />${safe(row.reason)}` },
+  { id: "reason", title: "why", kind: "grow", says: "reason of the verifier, and flags", cell: (row) => html`<${Apart} row=${row} /><${Flags} flags=${row.flags} />${safe(row.problem || row.reason)}` },
   { id: "model", title: "model", kind: "wide off", cell: (row) => safe(row.model) },
   { id: "patch", title: "patch", kind: "n wide off", cell: (row) => count(row.patch_bytes) },
   { id: "created", title: "age", sort: "created", kind: "n wide", cell: (row) => html`<time title=${when(row.finished)}>${ago(row.finished)}</time>` },
@@ -119,7 +119,7 @@ export function Heading({ column, sort }) {
 /** @param {{row: any, columns: Column[], open: Record<string, any>, run: boolean}} props */
 function Row({ row, columns, open, run }) {
   return html`<tr class=${row.flags?.length ? "flagged" : ""}><td class="sign"><${State} row=${row} /></td>
-    <th scope="row"><a data-nav href=${link(open, pathOf("t", row.id))}>${run && html`<span class="quiet">${safe(row.run)} </span>`}${safe(row.instance)} <span class="quiet">#${row.sample}</span></a></th>
+    <th scope="row"><a data-nav href=${link(open, pathOf("t", row.id))}>${run && html`<span class="quiet">${safe(row.run)} </span>`}${row.instance === null ? safe(row.id) : html`${safe(row.instance)} <span class="quiet">#${row.sample}</span>`}</a></th>
     ${columns.map((column) => html`<td class=${column.kind || ""}>${column.cell(row)}</td>`)}</tr>`;
 }
 
@@ -129,6 +129,9 @@ const PLAIN = USUAL.map(({ sort: _, ...column }) => column);
 /**
  * @param {object} props
  * @param {any[]} props.rows
+ * @param {string} props.caption
+ * @param {string} [props.sort]
+ * @param {Column[]} [props.columns]
  * @param {Record<string, any>} [props.open] parameters of the pages that rows lead to
  * @param {boolean} [props.run] name the run of each row
  * @param {boolean} [props.plain] no column sorts

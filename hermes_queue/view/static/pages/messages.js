@@ -117,7 +117,7 @@ function Body({ message, off, id }) {
   useEffect(() => think(!off.has("reasoning")), [off.has("reasoning")]);
   const path = `/api/t/${encodeURIComponent(id)}/messages/${message.n}`;
   const seen = whole || message;
-  const cut = !whole && [message.content, message.reasoning, ...(message.calls || []).map((call) => call.arguments)].some((text) => text?.cut);
+  const cut = [seen.content, seen.reasoning, ...(seen.calls || []).map((call) => call.arguments)].some((text) => text?.cut);
   const flat = message.role === "assistant" || message.role === "user";
   return html`${seen.reasoning && html`<div class="reasoning"><button class="fold" aria-expanded=${thought} onClick=${() => think(!thought)}>reasoning <span class="quiet">${bytes(asText(seen.reasoning).bytes)}</span></button>
       <${Hidden} open=${thought} found=${() => think(true)}><pre class="prose"><${Marked} of=${seen.reasoning} /></pre></${Hidden}></div>`}
@@ -126,7 +126,8 @@ function Body({ message, off, id }) {
     ${seen.more_calls > 0 && html`<p class="quiet">and ${seen.more_calls} more calls</p>`}
     ${seen.odd && html`<p class="quiet">Other fields of this message:</p><${Lines} of=${seen.odd} />`}
     ${error && html`<${Problem} error=${error} />`}
-    ${cut && html`<p class="tools"><button class="small" onClick=${() => api(path).then(set, fail)}>show the whole ${bytes(message.bytes)}</button> <a class="small" href=${path} target="_blank" rel="noreferrer">raw</a></p>`}`;
+    ${cut && whole && html`<p class="warn">! More than a page can show; <a href=${link({ tab: "record", m: null })}>the record</a> has all of it.</p>`}
+    ${cut && !whole && html`<p class="tools"><button class="small" onClick=${() => api(path).then(set, fail)}>show the whole ${bytes(message.bytes)}</button> <a class="small" href=${path} target="_blank" rel="noreferrer">raw</a></p>`}`;
 }
 
 /** @param {{message: any, off: Set<string>, id: string, marked: boolean}} props */
@@ -148,6 +149,7 @@ function Message({ message, off, id, marked }) {
 
 /** Messages by turn: each begins with an assistant's. @param {any[]} messages */
 export function turnsOf(messages) {
+  /** @type {{n: number, messages: any[]}[]} */
   const turns = [];
   for (const message of messages) {
     if (message.role === "assistant" || !turns.length) turns.push({ n: turns.length, messages: [] });
@@ -203,11 +205,11 @@ function useMessages(id, first, until) {
         const found = await api(query(`/api/t/${encodeURIComponent(id)}/messages`, { from: next }));
         messages = [...messages, ...found.messages];
         next = found.next > next ? found.next : null;
-        set({ id, messages, next });
       } while (next !== null && (all || (until !== null && until >= next)));
     } catch (problem) {
       fail(problem);
     }
+    set({ id, messages, next });
     setBusy(false);
   };
   useEffect(() => {
@@ -227,20 +229,40 @@ function Rest({ left, load, busy }) {
   return html`<p class="tools" ref=${place}>${busy ? "…" : html`<button onClick=${() => load(true)}>Load the other ${left} messages</button>`}</p>`;
 }
 
-/** Turns at a glance; each leads to its messages. @param {{outline: any[], at: number|null, read: Map<number, any>}} props */
+/** Elements made once, until what they are made of changes: the page then leaves them alone. */
+function useMade() {
+  const made = useRef(new Map());
+  return (key, parts, make) => {
+    const known = made.current.get(key);
+    if (known && known.parts.every((part, at) => part === parts[at])) return known.element;
+    const element = make();
+    made.current.set(key, { parts, element });
+    return element;
+  };
+}
+
+/** One turn at a glance. @param {{turn: any, calls: string, here: boolean, share: number}} props */
+function Glance({ turn, calls, here, share }) {
+  const [first] = turn.messages;
+  const bad = turn.messages.some(failed);
+  const flagged = turn.messages.some((message) => findings(message).length);
+  return html`<li><a href=${link({ m: first.n, tab: null })} aria-current=${here ? "true" : undefined}>
+    <span class="number">${turn.n < 0 ? "–" : turn.n + 1}</span><span aria-hidden="true">${turn.messages.length > 1 ? "●" : "·"}</span> <span class="what">${turn.n < 0 ? "task" : safe(calls || first.kind)}</span>
+    ${bad && html`<span class="fail">✗<span class="unseen"> error</span></span>`}${flagged && html`<span class="flag">◆<span class="unseen"> finding</span></span>`}
+    ${share > 0 && html`<span class="spent" style=${{ width: `${share * 40}px` }}></span>`}</a></li>`;
+}
+
+/** All turns; each leads to its messages. @param {{outline: any[], at: number|null, read: Map<number, any>}} props */
 function Outline({ outline, at, read }) {
-  const turns = turnsOf(outline);
-  const took = turns.map((turn) => factsOf({ messages: turn.messages.map((message) => read.get(message.n) || message) })?.seconds || 0);
+  const made = useMade();
+  const turns = useMemo(() => turnsOf(outline), [outline]);
+  const took = turns.map((turn) => read.get(turn.messages[0].n)?.turn?.seconds || 0);
   const most = took.reduce((a, b) => Math.max(a, b), 0.001);
   return html`<nav class="outline" aria-label="outline"><h2>Outline</h2><ol>${turns.map((turn, place) => {
-    const [first] = turn.messages;
-    const bad = turn.messages.filter(failed).length;
-    const flagged = turn.messages.some((message) => findings(message).length);
-    const calls = (read.get(first.n)?.calls || []).map((call) => call.name);
-    return html`<li><a href=${link({ m: first.n, tab: null })} aria-current=${at !== null && turn.messages.some((message) => message.n === at) ? "true" : undefined}>
-      <span class="number">${turn.n < 0 ? "–" : turn.n + 1}</span><span aria-hidden="true">${turn.messages.length > 1 ? "●" : "·"}</span> <span class="what">${turn.n < 0 ? "task" : safe(calls.join(", ") || first.kind)}</span>
-      ${bad > 0 && html`<span class="fail">✗<span class="unseen"> error</span></span>`}${flagged && html`<span class="flag">◆<span class="unseen"> finding</span></span>`}
-      <span class="spent" style=${{ width: `${(took[place] / most) * 40}px` }}></span></a></li>`;
+    const here = at !== null && turn.messages.some((message) => message.n === at);
+    const calls = (read.get(turn.messages[0].n)?.calls || []).map((call) => call.name).join(", ");
+    const share = took[place] / most;
+    return made(turn.n, [turn, calls, here, share, location.search], () => html`<${Glance} key=${turn.n} turn=${turn} calls=${calls} here=${here} share=${share} />`);
   })}</ol></nav>`;
 }
 
@@ -253,6 +275,7 @@ export function Messages({ id, data }) {
   const { messages, next, load, busy, error } = useMessages(id, data, at);
   const read = useMemo(() => new Map(messages.map((message) => [message.n, message])), [messages]);
   const turns = turnsOf(messages);
+  const made = useMade();
   const reached = at !== null && messages.some((message) => message.n === at);
   useEffect(() => {
     const place = reached && document.getElementById(`m${at}`);
@@ -263,7 +286,7 @@ export function Messages({ id, data }) {
   const events = (turn) => (data.events || []).filter((event) => BREAKS.includes(event.event) && turn.messages.some((message) => message.n === event.at));
   const left = (data.outline || []).length - messages.length;
   return html`<div class="reading"><div class="transcript"><${Chips} off=${off} />
-      ${turns.map((turn) => html`<${Turn} key=${turn.n} turn=${turn} events=${events(turn)} off=${off} id=${id} at=${at} />`)}
+      ${turns.map((turn) => made(turn.n, [turn.messages[0], turn.messages.length, off, turn.messages.some((message) => message.n === at)], () => html`<${Turn} key=${turn.n} turn=${turn} events=${events(turn)} off=${off} id=${id} at=${at} />`))}
       ${error && html`<${Problem} error=${error} />`}
       ${next !== null && html`<${Rest} left=${left > 0 ? left : ""} load=${load} busy=${busy} />`}
       ${!messages.length && html`<p class="empty">No messages were recorded.</p>`}</div>

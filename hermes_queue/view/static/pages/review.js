@@ -50,7 +50,6 @@ const given = (data) => new Map((data?.reviews || []).map((each) => [each.trajec
 const Queue = ({ rows, at, reviews }) => html`<nav class="queue" aria-label="queue"><ol>${rows.map((row) => html`<li key=${row.id}><a data-nav href=${link({ at: row.id, m: null })} aria-current=${row.id === at ? "true" : undefined}>
   <${State} row=${row} /> ${safe(row.instance)} <span class="quiet">#${row.sample}</span> ${score(row.score)} <${Flags} flags=${row.flags} />${reviews.has(row.id) && html` <b>✎ ${safe(reviews.get(row.id))}</b>`}</a></li>`)}</ol></nav>`;
 
-/** @param {{session: any}} props */
 export function Page() {
   const { params } = useAddress();
   const q = params.has("q") ? params.get("q") : QUEUE;
@@ -67,6 +66,7 @@ export function Page() {
       ${to(at - 1) && html`<a class="button" rel="prev" href=${to(at - 1)} aria-keyshortcuts="[" title="previous ([)">‹</a>`} ${to(at + 1) && html`<a class="button" rel="next" href=${to(at + 1)} aria-keyshortcuts="]" title="next (])">›</a>`}</div>
     <${Filter} scope="" example=${QUEUE} error=${error?.status === 400 ? error : null} />
     ${error && error.status !== 400 && html`<${Problem} error=${error} />`}
+    ${!data && !error && html`<${Waiting} />`}
     ${data && !rows.length && !id && html`<p class="empty">✓ Nothing is left to review.</p>`}
     ${rows.length > 1 && html`<details class="menu-line" open=${false}><summary>queue</summary><${Queue} rows=${rows} at=${id} reviews=${given(reviews.data)} /></details>`}
     ${id && html`<${Labels} id=${id} next=${rows[at + 1]?.id || null} /><${Shown} id=${id} />`}</main>`;

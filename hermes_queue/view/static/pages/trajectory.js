@@ -1,6 +1,6 @@
 /** One trajectory: its head, stages, and six views of it. */
 import { html, link, pathOf, query, useAddress, useData } from "../core.js";
-import { Facts, Flags, Problem, State, Waiting, ago, count, ended, money, safe, score, seconds, when, worked } from "../show.js";
+import { Apart, Facts, Flags, Problem, State, Waiting, ago, count, ended, money, safe, score, seconds, when, worked } from "../show.js";
 import { Tabs } from "./tabs.js";
 import { policies } from "./list.js";
 import { Messages } from "./messages.js";
@@ -49,7 +49,7 @@ export function Head({ data, params }) {
   return html`<p class="crumbs"><a href="/">runs</a> › <a href=${up(row, params)} aria-keyshortcuts="u" title="up (u)">${safe(row.run)}</a> › <a href=${pathOf("group", row.group)} aria-keyshortcuts="g" title="group (g)">group</a> ›</p>
     <div class="title"><h1 tabindex="-1"><${State} row=${row} /> ${safe(row.instance)} <span class="quiet">#${row.sample}</span></h1>
       <span class=${"score " + (row.score >= 1 ? "pass" : row.score > 0 ? "part" : row.score === null ? "none" : "fail")}>${score(row.score)}</span>
-      <span class=${row.cause ? "fail" : ""}>${ended(row)}</span> <${Flags} flags=${row.flags} />
+      <span class=${row.cause ? "fail" : ""}>${ended(row)}</span> <${Apart} row=${row} /><${Flags} flags=${row.flags} />
       <span class="grow"></span><a class="button" href=${link({ q: `id:${row.id}`, at: row.id }, "/review")} aria-keyshortcuts="r" title="review (r)">review</a> <${Neighbours} of=${data.neighbours} /></div>
     <${Facts} of=${[["turns", row.turns], ["tokens", `${count(row.prompt_tokens)} in, ${count(row.completion_tokens)} out`], ["cost", money(row.cost)], ["time", seconds(worked(row.seconds))],
       ["calls", row.calls && `${row.calls.attempted}${row.calls.error ? `, ${row.calls.error} failed` : ""}`], ["try", row.attempts], ["policy", policies(row)], ["agent", safe(row.agent)], ["model", safe(row.model)], ["env", safe(row.env)],
