@@ -128,7 +128,7 @@ class Database:
 
     def writer(self) -> sqlite3.Connection:
         """A connection for the one thread that writes."""
-        return self._connect("PRAGMA synchronous = NORMAL", "PRAGMA cache_size = -16000")
+        return self._connect("PRAGMA synchronous = NORMAL", "PRAGMA cache_size = -8000")
 
     @contextmanager
     def reader(self, *, seconds: float = QUERY_S) -> Iterator[sqlite3.Connection]:
@@ -149,7 +149,7 @@ class Database:
 
         try:
             if connection is None:
-                connection = self._connect("PRAGMA query_only = 1", "PRAGMA cache_size = -4000")
+                connection = self._connect("PRAGMA query_only = 1", "PRAGMA cache_size = -2000")
             connection.set_progress_handler(check, _CHECK_OPERATIONS)
             yield connection
         except sqlite3.Error as error:
