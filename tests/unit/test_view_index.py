@@ -550,6 +550,18 @@ def test_another_viewer_writes_when_the_first_one_has_ended(tmp_path, file):
     second.close()
 
 
+def test_a_request_that_comes_after_the_end_gets_an_error(opened, file):
+    file.write_text(lines(group("a")))
+    index = opened(JsonlSource(file))
+    with index._database.reader() as late:
+        index.close()
+        assert late.execute("SELECT count(*) FROM t").fetchone() == (4,)
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        late.execute("SELECT 1")
+    with pytest.raises(HermesQueueError, match="is closed"):
+        index.count()
+
+
 def test_sources_have_one_index_whatever_their_order(tmp_path, file, monkeypatch):
     monkeypatch.setenv("HERMES_QUEUE_PATHS_CACHE", str(tmp_path))
     file.write_text(lines(group("a")))
