@@ -103,9 +103,9 @@ def test_the_newest_groups_come_first_and_a_broken_walk_goes_on(ledger, stream, 
     first = [batch for batch in marks if batch != "walk"]
     publish(ledger, "g", scores=(1.0,))
     rest = [batch for batch in stream.scan(marks) if batch.found]
-    newest = [found.raw["instance_id"] for batch in rest for found in batch.found]
+    newest = [found.known["instance_id"] for batch in rest for found in batch.found]
     assert len(first) == 2
-    assert newest == ["g", "d", "c", "b", "a"]
+    assert newest[:5] == ["g", "d", "c", "b", "a"]
 
 
 def test_an_entry_of_another_program_and_a_damaged_body_are_no_end(ledger, index):
