@@ -207,7 +207,7 @@ def made_review(given: Mapping[str, Any], by: str, at: float) -> TrajectoryRevie
     """The review in a request.
 
     Raises:
-        InputError: it is none; the message names the field.
+        InputError: it is no review; the message names the field.
     """
     names = ("trajectory_id", "label", "note")
     fields = {name: given[name] for name in names if name in given}

@@ -82,8 +82,8 @@ def _add(
         exports.append(("__default", "default"))
     if left := _LEFT.search(code):
         raise BundleError(f"{name}: {left[0]!r} is of a form that cannot be bundled")
-    told = ", ".join(f"{shown}: {own}" for own, shown in exports)
-    parts[name] = f'__modules["{name}"] = (() => {{\n{code}\nreturn {{ {told} }};\n}})();'
+    given = ", ".join(f"{shown}: {own}" for own, shown in exports)
+    parts[name] = f'__modules["{name}"] = (() => {{\n{code}\nreturn {{ {given} }};\n}})();'
 
 
 def _pairs(names: str) -> list[tuple[str, str]]:

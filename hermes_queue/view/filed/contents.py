@@ -32,7 +32,7 @@ COMPARED_BYTES = 64 << 20
 _PAGE = 500
 _DEPTH_MAX = 100
 
-Row = Mapping[str, Any]
+ListedRow = Mapping[str, Any]
 
 
 @dataclass
@@ -54,7 +54,7 @@ class FiledContents:
     """Why some could not be read."""
     _bytes: int = 0
 
-    def answers(self, rows: Sequence[Row], title: str, version: str) -> dict[str, Any]:
+    def answers(self, rows: Sequence[ListedRow], title: str, version: str) -> dict[str, Any]:
         """The answers about these rows, by path.
 
         Raises:
@@ -94,7 +94,7 @@ class FiledContents:
             )
         found.update(more)
 
-    def _trajectory(self, row: Row, shown: Sequence[Row], place: int) -> dict[str, Any]:
+    def _trajectory(self, row: ListedRow, shown: Sequence[ListedRow], place: int) -> dict[str, Any]:
         name = row["id"]
         raw = self._read(name)
         if raw is None:
@@ -123,7 +123,7 @@ class FiledContents:
             **(_sequences(raw, path) if self.tokens else {}),
         }
 
-    def _group(self, name: str, members: Sequence[Row]) -> dict[str, Any]:
+    def _group(self, name: str, members: Sequence[ListedRow]) -> dict[str, Any]:
         path = f"/api/groups/{_segment(name)}"
         found: dict[str, Any] = {path: {"group": name, "rows": members}}
         if len(members) < 2 or sum(row["bytes"] or 0 for row in members) > COMPARED_BYTES:
@@ -153,14 +153,14 @@ class FiledContents:
         return None if raw is None else scrubbed(raw)
 
 
-def chosen_rows(index: Index, query: str, ids: Sequence[str] = ()) -> list[Row]:
+def chosen_rows(index: Index, query: str, ids: Sequence[str] = ()) -> list[ListedRow]:
     """The rows that a filter meets, newest first, or those of trajectories and groups by id.
 
     Raises:
         InputError: there is none, an id is unknown, or there are too many.
         FilterError: the filter is not understood.
     """
-    found: dict[str, Row] = {}
+    found: dict[str, ListedRow] = {}
     for name in ids:
         row = index.row(name)
         group = None if row else index.group(name)
@@ -174,7 +174,7 @@ def chosen_rows(index: Index, query: str, ids: Sequence[str] = ()) -> list[Row]:
     return list(found.values())
 
 
-def _met(index: Index, query: str) -> Iterator[Row]:
+def _met(index: Index, query: str) -> Iterator[ListedRow]:
     after: str | None = None
     while True:
         page = index.page(query, after=after, limit=_PAGE)
@@ -226,8 +226,8 @@ def _sequences(raw: Mapping[str, Any], path: str) -> dict[str, Any]:
     return found
 
 
-def _groups(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    found: dict[str, list[Row]] = {}
+def _groups(rows: Sequence[ListedRow]) -> dict[str, list[ListedRow]]:
+    found: dict[str, list[ListedRow]] = {}
     for row in rows:
         if row["group"] is not None:
             found.setdefault(row["group"], []).append(row)
@@ -236,7 +236,7 @@ def _groups(rows: Sequence[Row]) -> dict[str, list[Row]]:
     return found
 
 
-def _begin(rows: Sequence[Row], groups: Mapping[str, Sequence[Row]]) -> str:
+def _begin(rows: Sequence[ListedRow], groups: Mapping[str, Sequence[ListedRow]]) -> str:
     """The address with which the file opens; "" = the list."""
     if len(rows) == 1:
         return f"/t/{_segment(rows[0]['id'])}"
@@ -245,7 +245,7 @@ def _begin(rows: Sequence[Row], groups: Mapping[str, Sequence[Row]]) -> str:
     return ""
 
 
-def _neighbours(rows: Sequence[Row], place: int) -> dict[str, Any] | None:
+def _neighbours(rows: Sequence[ListedRow], place: int) -> dict[str, Any] | None:
     if len(rows) < 2:
         return None
     return {
