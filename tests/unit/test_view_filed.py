@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import re
+from contextlib import closing
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from hermes_queue.models import Message
 from hermes_queue.view.assets import DIRECTORY
 from hermes_queue.view.filed.bundle import BundleError, bundled
 from hermes_queue.view.filed.document import MARK, as_data
+from hermes_queue.view.index.index import Index
+from hermes_queue.view.sources.opening import index_path, open_sources
 
 OUR_MODULES = {
     path.relative_to(DIRECTORY).as_posix(): path.read_text() for path in DIRECTORY.rglob("*.js")
@@ -244,3 +247,12 @@ def test_the_help_of_the_format_is_its_own():
     said = export("--help").output
     assert "--group" in said
     assert "--min-score" not in said
+
+
+def test_an_index_that_a_viewer_has_open_is_left_to_it(source, tmp_path):
+    sources = open_sources([source])
+    out = tmp_path / "out.html"
+    with closing(Index(index_path(sources), sources)) as index:  # and nobody looks
+        done = export("--from", source, "--out", out)
+        assert index.count() == 0
+    assert (done.exit_code, "3 trajectories" in done.stderr) == (0, True)
