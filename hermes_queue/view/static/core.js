@@ -147,8 +147,8 @@ function answerIn(path, octets) {
  * @returns {Promise<any>} JSON, octets, or null for an empty answer
  */
 export async function api(path, { signal, body, octets } = {}) {
-  /** @type {RequestInit} */
   if (filed) return answerIn(path, octets);
+  /** @type {RequestInit} */
   const init = { signal, credentials: "same-origin", headers: { Accept: "application/json" } };
   if (body !== undefined) {
     init.method = "POST";

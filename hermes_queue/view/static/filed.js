@@ -1,5 +1,5 @@
 /** The frame of an exported file: a list of what it holds, groups and trajectories, and no server. */
-import { ApiError, filed, go, html, link, pathOf, render, useAddress, useEffect, useRef, useState } from "./core.js";
+import { ApiError, elements, filed, go, html, link, pathOf, render, useAddress, useEffect, useRef, useState } from "./core.js";
 import { useErrorBoundary } from "./vendor/hooks.js";
 import { HELP, Theme } from "./frame.js";
 import { Facts, Problem, count, safe, when } from "./show.js";
@@ -49,7 +49,7 @@ function App() {
   const [fault, clear] = useErrorBoundary((problem) => console.error(problem));
   useEffect(() => clear(), [path]);
   useEffect(() => {
-    document.querySelector("main h1")?.focus({ preventScroll: true });
+    elements("main h1")[0]?.focus({ preventScroll: true });
   }, [path]);
   const Page = { t: Trajectory, group: Group }[path.split("/")[1]] || Home;
   return html`<header class="top"><a class="brand" href="/">hermes-queue</a><span class="grow"></span><span class="role">exported</span>
