@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from urllib.parse import quote
 
@@ -14,6 +15,7 @@ from viewed import Viewed
 from hermes_queue.cli import cli
 
 MARKUP = [text for text in HOSTILE_TEXTS if text.isascii() and "\x1b" not in text]
+TOOLS = Path(os.environ.get("VIEW_TOOLS", ".venv/view-tools/node_modules")).resolve()
 TABS = ("", "patch", "verifier", "tokens", "attempts", "record")
 
 
@@ -109,3 +111,13 @@ def test_no_link_leads_out_of_the_file(filed, records):
         links = filed.run("return [...document.links].map((a) => a.getAttribute('href'));")
         assert links
         assert [each for each in links if not each.startswith("#/")] == []
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_axe_finds_nothing_in_the_file(filed, records, theme):
+    filed.theme(theme)
+    script = (TOOLS / "axe-core/axe.min.js").read_text()
+    record = of_run(records, RUN)[0]
+    for path in ("/", f"/group/{record.group_id}", f"/t/{record.trajectory_id}"):
+        filed.open(path)
+        assert filed.axe(script) == [], path
