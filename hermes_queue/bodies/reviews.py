@@ -28,7 +28,8 @@ from hermes_queue.errors import ConfigurationError, HermesQueueError, InputError
 ReviewLabel = Literal["fine", "cheating", "broken_task", "unsure"]
 LABELS: tuple[str, ...] = get_args(ReviewLabel)
 LINE_BYTES_MAX = 32 << 10
-FILE_BYTES_MAX = 1 << 30
+FILE_BYTES_MAX = 64 << 20
+"""All that counts is held in memory, and whoever may look may add to it."""
 NOTE_CHARACTERS = 2000
 _LOCK_S = 5.0
 _PAUSE_S = 0.02

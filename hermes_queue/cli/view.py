@@ -118,14 +118,15 @@ def view(**flags: Any) -> None:
     """Serve pages to a browser."""
     options = ViewOptions(**flags)
     check_environment()
-    _check_libraries()
+    check_libraries()
     from hermes_queue.telemetry import logs
 
     logs.configure()
     _serve(options)
 
 
-def _check_libraries() -> None:
+def check_libraries() -> None:
+    """Raises ConfigurationError: the extra `view` is not installed."""
     try:
         import starlette  # noqa: F401
         import uvicorn  # noqa: F401

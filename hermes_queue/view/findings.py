@@ -31,7 +31,8 @@ class FindingFiles:
         self._paths = list(dict.fromkeys(paths))
         self._lock = threading.Lock()
         self._files: dict[Path, tuple[_Seen, Mapping[str, list[TranscriptFinding]]]] = {}
-        self.bad_lines: dict[Path, int] = {}
+        self._unreadable: dict[Path, str] = {}
+        self.bad_lines: Mapping[Path, int] = {}
         """Lines of each file that are no findings, of files that have any."""
         for path in self._paths:
             self._files[path] = _identity(path), self._read(path)
@@ -53,23 +54,27 @@ class FindingFiles:
             seen = _identity(path)
             if self._files[path][0] != seen:
                 self._files[path] = seen, self._read(path)
+            self._unreadable.pop(path, None)
         except InputError as error:
-            logger.warning("%s", error, extra={"action": "findings_unreadable"})
+            if self._unreadable.get(path) != str(error):
+                logger.warning("%s", error, extra={"action": "findings_unreadable"})
+            self._unreadable[path] = str(error)
 
     def _read(self, path: Path) -> Mapping[str, list[TranscriptFinding]]:
         found: dict[str, list[TranscriptFinding]] = {}
-        bad: list[str] = []
-        for each in read_findings(path, on_error=lambda message: bad.append(message[:500])):
+        count, first = 0, ""
+
+        def left_out(message: str) -> None:
+            nonlocal count, first
+            count, first = count + 1, first or message[:500]
+
+        for each in read_findings(path, on_error=left_out):
             found.setdefault(each.trajectory_id, []).append(each)
-        self.bad_lines.pop(path, None)
-        if bad:
-            self.bad_lines[path] = len(bad)
-            logger.warning(
-                "%d lines left out, the first: %s",
-                len(bad),
-                bad[0],
-                extra={"action": "findings_left_out"},
-            )
+        others = {other: bad for other, bad in self.bad_lines.items() if other != path}
+        self.bad_lines = {**others, path: count} if count else others
+        if count:
+            extra = {"action": "findings_left_out"}
+            logger.warning("%d lines left out, the first: %s", count, first, extra=extra)
         return found
 
 

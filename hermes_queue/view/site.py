@@ -68,6 +68,16 @@ class ViewSite:
     """Those that the index has."""
     _showing_reviews: threading.Lock = field(default_factory=threading.Lock)
 
+    def problems(self) -> list[str]:
+        """What is wrong with sources, labels and findings: for people, a sentence each."""
+        found = list(self.index.problems)
+        if self.reviews and self.reviews.damaged_lines:
+            lines = self.reviews.damaged_lines
+            found.append(f"{self.reviews.path.name}: lines that are no reviews: {lines}")
+        bad = self.findings.bad_lines if self.findings else {}
+        found += [f"{path.name}: lines that are no findings: {n}" for path, n in bad.items()]
+        return found
+
     def show_reviews(self) -> Mapping[str, TrajectoryReview]:
         """The reviews that count, after the index has learnt of those that are new to it.
 

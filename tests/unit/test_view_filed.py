@@ -206,7 +206,8 @@ def test_labels_and_findings_are_shown_in_it(source, tmp_path):
     name = make_job("run", "one", 0, 2).trajectory_id
     reviews, findings = tmp_path / "reviews.jsonl", tmp_path / "findings.jsonl"
     reviews.write_text(json.dumps({"trajectory_id": name, "label": "fine", "at": 1.0}) + "\n")
-    findings.write_text(json.dumps({"trajectory_id": name, "label": "odd", "by": "judge"}) + "\n")
+    finding = {"trajectory_id": name, "label": "odd", "by": "judge", "note": "ghp_" + "a1B2" * 9}
+    findings.write_text(json.dumps(finding) + "\n")
     out = tmp_path / "out.html"
     more = ("--reviews", reviews, "--findings", findings, "--filter", "reviewed:fine")
     done = export("--from", source, *more, "--out", out)
@@ -214,6 +215,7 @@ def test_labels_and_findings_are_shown_in_it(source, tmp_path):
     _, answers = parsed(out)
     found = answers[f"/api/t/{name}"]
     assert (found["review"]["label"], found["findings"][0]["label"]) == ("fine", "odd")
+    assert "ghp_a1B2" not in out.read_text()
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,12 @@ def test_what_is_no_review_of_ours_is_refused(server, kept, review, status):
     assert give(server, **review).status == status
 
 
+def test_lines_that_are_no_reviews_are_a_problem_that_lists_name(server, kept):
+    kept.path.write_text("no review\n")
+    said = server.get("/api/trajectories").json["problems"]
+    assert "reviews.jsonl: lines that are no reviews: 1" in said
+
+
 def test_without_a_file_nobody_gives_labels(server):
     assert server.get("/api/session").json["reviews"] is False
     said = give(server, trajectory_id=FIRST, label="fine")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hermes_queue.bodies.reviews import ReviewFile
+from hermes_queue.cli.view import check_libraries
 from hermes_queue.disk.locked import replacing
 from hermes_queue.errors import EXIT_FAILED, ConfigurationError
 
@@ -71,6 +72,7 @@ exit codes: 0 all written
 def export_page(out: Path, ids: Sequence[str], **flags: Any) -> None:
     """Implements the command; its help is `_HELP`."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
+    check_libraries()
     query = _query(flags)
     if ids and query:
         raise click.UsageError("give ids, or --run, --group and --filter")

@@ -100,7 +100,7 @@ class FiledContents:
         if raw is None:
             return {}
         path = f"/api/t/{_segment(name)}"
-        said = present.shown_findings(raw, self.findings(name))
+        said = present.shown_findings(raw, [_without_secrets(f) for f in self.findings(name)])
         messages = present.with_passages(list(_messages(raw)), said)
         return {
             path: {
@@ -200,6 +200,12 @@ def scrubbed(value: Any, depth: int = 0) -> Any:
     if isinstance(value, list | tuple):
         return "…" if depth > _DEPTH_MAX else [scrubbed(each, depth + 1) for each in value]
     return value
+
+
+def _without_secrets(finding: TranscriptFinding) -> TranscriptFinding:
+    """The quote, too, as it stands in the record without secrets."""
+    texts = {name: scrub(getattr(finding, name)) for name in ("quote", "label", "by", "note")}
+    return finding.model_copy(update=texts)
 
 
 def _label(review: TrajectoryReview | None) -> dict[str, Any] | None:

@@ -50,7 +50,7 @@ def trajectories(call: ApiCall) -> Response:
             "upto": page.upto,
             "scanned": page.scanned,
             "indexing": index.indexing,
-            "problems": list(index.problems),
+            "problems": call.site.problems(),
         }
     )
 
