@@ -202,6 +202,15 @@ def test_a_group_or_a_trajectory_is_what_the_file_opens_with(source, tmp_path):
     assert answers["/api/filed"]["begin"] == f"/t/{first.trajectory_id}"
 
 
+def test_a_part_of_a_group_is_not_shown_as_the_group(source, tmp_path):
+    out = tmp_path / "out.html"
+    assert export("--from", source, "--filter", "run:run score:1", "--out", out).exit_code == 0
+    _, answers = parsed(out)
+    assert len(answers["/api/filed"]["rows"]) == 1
+    assert answers["/api/filed"]["groups"] == []
+    assert [path for path in answers if path.startswith("/api/groups/")] == []
+
+
 def test_labels_and_findings_are_shown_in_it(source, tmp_path):
     name = make_job("run", "one", 0, 2).trajectory_id
     reviews, findings = tmp_path / "reviews.jsonl", tmp_path / "findings.jsonl"

@@ -65,7 +65,9 @@ class FiledContents:
         found: dict[str, Any] = {}
         for place, row in enumerate(rows):
             self._add(found, self._trajectory(row, shown, place))
-        groups = _groups(shown)
+        groups = {
+            name: members for name, members in _groups(shown).items() if self._has_all(name, members)
+        }
         for name, members in groups.items():
             self._add(found, self._group(name, members))
         many = {name: members for name, members in groups.items() if len(members) > 1}
@@ -79,7 +81,7 @@ class FiledContents:
             "made": time.time(),
             "rows": shown,
             "groups": listed,
-            "left_out": len(self.unreadable),
+            "left_out": len(set(self.unreadable)),
             "begin": _begin(shown, many),
         }
         self._add(found, {"/api/filed": about})
@@ -122,6 +124,11 @@ class FiledContents:
             f"{path}/verifier": present.verifier(raw),
             **(_sequences(raw, path) if self.tokens else {}),
         }
+
+    def _has_all(self, name: str, members: Sequence[ListedRow]) -> bool:
+        """Whether these are the whole group; a part of one would have another mean."""
+        whole = self.index.group(name)
+        return whole is not None and len(whole["rows"]) == len(members)
 
     def _group(self, name: str, members: Sequence[ListedRow]) -> dict[str, Any]:
         path = f"/api/groups/{_segment(name)}"
