@@ -165,12 +165,12 @@ test-flower: redis $(VENV)/.dev ## What Flower shows, in a headless Chromium (ne
 	@command -v chromedriver >/dev/null || { echo "make test-flower needs Chromium: apt-get install chromium chromium-driver" >&2; exit 1; }
 	$(BIN)/python -m pytest -q -W default tests/deploy/prove_flower.py
 
-test-view: $(VENV)/.dev ## The viewer's pages in a headless Chromium, and axe-core on them (needs chromium-driver, npm)
+test-view: redis $(VENV)/.dev ## The viewer's pages in a headless Chromium, and axe-core on them (needs chromium-driver, npm)
 	@command -v chromedriver >/dev/null && command -v npm >/dev/null || { echo "make test-view needs: apt-get install chromium chromium-driver npm" >&2; exit 1; }
-	@mkdir -p $(VENV)/axe
-	@cp tests/view/axe/package.json tests/view/axe/package-lock.json $(VENV)/axe/
-	npm --prefix $(VENV)/axe ci --no-fund --no-audit --loglevel=error
-	AXE=$(VENV)/axe/node_modules/axe-core/axe.min.js $(BIN)/python -m pytest -q -s -W default tests/view/prove_*.py
+	@mkdir -p $(VENV)/view-tools
+	@cp tests/view/npm/package.json tests/view/npm/package-lock.json $(VENV)/view-tools/
+	npm --prefix $(VENV)/view-tools ci --no-fund --no-audit --loglevel=error
+	VIEW_TOOLS=$(VENV)/view-tools/node_modules $(BIN)/python -m pytest -q -s -W default tests/view/prove_*.py
 
 test-pages: redis $(VENV)/.dev ## A run of 200 with top, Flower and Prometheus open (needs chromium-driver, prometheus)
 	@command -v chromedriver >/dev/null && command -v prometheus >/dev/null || { echo "make test-pages needs: apt-get install chromium chromium-driver prometheus" >&2; exit 1; }

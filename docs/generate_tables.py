@@ -1,5 +1,4 @@
-"""Render the tables of pages that are made from code: keys of Redis, causes of failure,
-words of filters.
+"""Render the tables of pages that are made from code: keys of Redis, causes of failure, filters.
 
 `make docs` writes them between their marks; a test fails when a page has another table.
 """

@@ -11,7 +11,7 @@ import pytest
 from view_records import HOSTILE_RUN, RUN
 from viewed import Keys, Viewed
 
-AXE = Path(os.environ.get("AXE", ".venv/axe/node_modules/axe-core/axe.min.js"))
+TOOLS = Path(os.environ.get("VIEW_TOOLS", ".venv/view-tools/node_modules"))
 MOST_CODE_BYTES, MOST_REQUESTS = 120_000, 14
 TABS = ("", "patch", "verifier", "tokens", "attempts", "record")
 
@@ -26,8 +26,9 @@ def nothing_breaks_the_policy(viewed: Viewed) -> Iterator[None]:
 @pytest.fixture(scope="module")
 def axe() -> str:
     """The script of axe-core, which `make test-view` fetches."""
-    assert AXE.is_file(), "npm --prefix .venv/axe ci, with the files of tests/view/axe"
-    return AXE.read_text(encoding="utf-8")
+    script = TOOLS / "axe-core/axe.min.js"
+    assert script.is_file(), "run `make test-view`, or npm ci with the files of tests/view/npm"
+    return script.read_text(encoding="utf-8")
 
 
 def pages(records) -> dict[str, str]:

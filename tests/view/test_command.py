@@ -20,6 +20,7 @@ from hermes_queue.errors import ConfigurationError
 from hermes_queue.settings import ViewSettings
 from hermes_queue.view.guard import allowed_host
 from hermes_queue.view.serving import listen, listen_unix
+from hermes_queue.view.tokens import Keys
 
 pytestmark = pytest.mark.xdist_group("view")
 TOKEN = "chosen-token-0123456789"
@@ -125,6 +126,26 @@ def test_a_token_file_that_others_read_is_refused(file):
     kept.unlink()
     kept.symlink_to(file)
     assert "view.token" in refused(str(file), "--port", "0")
+
+
+def test_the_operators_redis_is_known_to_nobody_without_actions(file, monkeypatch):
+    url = "redis://operator:secret@127.0.0.1:1/0"
+    monkeypatch.setenv("HERMES_QUEUE_VIEW_OPERATOR_REDIS_URL", url)
+    keys = Keys({"view": TOKEN})
+    for actions, known in ((False, None), (True, url)):
+        options = command.ViewOptions(sources=(file,), actions=actions)
+        with command.open_site(options, keys, 0) as site:
+            assert (site.operator_url, site.actions) == (known, actions)
+    monkeypatch.setenv("HERMES_QUEUE_VIEW_OPERATOR_REDIS_URL", "http://operator:secret@x")
+    said = refused(str(file))
+    assert "HERMES_QUEUE_VIEW_OPERATOR_REDIS_URL" in said
+    assert "secret" not in said
+
+
+def test_each_role_has_a_token_of_its_own(file, monkeypatch):
+    monkeypatch.setenv("HERMES_QUEUE_VIEW_TOKEN", TOKEN)
+    monkeypatch.setenv("HERMES_QUEUE_VIEW_OPERATOR_TOKEN", TOKEN)
+    assert "choose another one" in refused(str(file), "--actions", "--port", "0")
 
 
 def test_a_unix_socket_is_its_owners_and_a_dead_one_is_replaced(tmp_path):

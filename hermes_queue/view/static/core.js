@@ -56,15 +56,18 @@ export function go(href, replace = false) {
   moved();
 }
 
+/** @param {string} selector @returns {HTMLElement[]} */
+export const elements = (selector) => [.../** @type {NodeListOf<HTMLElement>} */ (document.querySelectorAll(selector))];
+
 /** Go on where one was when one left this address; false if one comes here for the first time. */
 export function resume() {
   const { top, link } = history.state || {};
   if (top === undefined) return false;
   let tries = 60; // one second: what is shown may have to be asked for
   const seek = () => {
-    const row = link && [...document.querySelectorAll("a[data-nav]")].find((each) => each.getAttribute("href") === link);
+    const row = link && elements("a[data-nav]").find((each) => each.getAttribute("href") === link);
     if (row || (!link && document.documentElement.scrollHeight >= top + innerHeight) || !--tries) {
-      row?.focus({ preventScroll: true });
+      if (row) row.focus({ preventScroll: true });
       scrollTo(0, top);
     } else requestAnimationFrame(seek);
   };
@@ -120,6 +123,7 @@ export const onLogout = { call: () => {} };
  * @returns {Promise<any>} JSON, octets, or null for an empty answer
  */
 export async function api(path, { signal, body, octets } = {}) {
+  /** @type {RequestInit} */
   const init = { signal, credentials: "same-origin", headers: { Accept: "application/json" } };
   if (body !== undefined) {
     init.method = "POST";

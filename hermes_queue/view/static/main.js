@@ -1,5 +1,5 @@
 /** The frame around all pages: login, header, keys, and which page an address shows. */
-import { ApiError, api, copy, go, html, kept, onLogout, render, resume, say, useAddress, useEffect, useRef, useState } from "./core.js";
+import { ApiError, api, copy, elements, go, html, kept, onLogout, render, resume, say, useAddress, useEffect, useRef, useState } from "./core.js";
 import { useErrorBoundary } from "./vendor/hooks.js";
 import { follow, hold, useLive } from "./live.js";
 import { Problem, Waiting, bytes, count } from "./show.js";
@@ -35,7 +35,7 @@ const seen = (element) => element.getClientRects().length > 0;
 
 /** Move the focus among the elements that `selector` finds. @param {string} selector @param {number} by */
 function step(selector, by) {
-  const all = [...document.querySelectorAll(selector)].filter(seen);
+  const all = elements(selector).filter(seen);
   if (!all.length) return;
   const active = document.activeElement;
   let at = all.findIndex((each) => each === active || each.contains(active));
@@ -57,7 +57,7 @@ function pressed(event) {
     return;
   }
   if (document.querySelector("dialog[open]")) return;
-  const press = [...document.querySelectorAll("[aria-keyshortcuts]")].find(
+  const press = elements("[aria-keyshortcuts]").find(
     (each) => seen(each) && each.getAttribute("aria-keyshortcuts") === event.key,
   );
   if (!press && !MOVES[event.key]) return;
@@ -70,6 +70,7 @@ document.addEventListener("keydown", pressed);
 
 /** Links to pages of ours change the page without loading it anew. @param {MouseEvent} event */
 function clicked(event) {
+  /** @type {HTMLAnchorElement|null} */
   const anchor = /** @type {HTMLElement} */ (event.target).closest?.("a[href]");
   if (!anchor || event.defaultPrevented || event.button || event.ctrlKey || event.metaKey || event.shiftKey) return;
   if (anchor.origin !== location.origin || anchor.hasAttribute("download") || anchor.target) return;
@@ -188,6 +189,9 @@ function Login({ done, error }) {
     </form></main>`;
 }
 
+/** @returns {HTMLElement|null} */
+const heading = () => document.querySelector("main h1");
+
 // --- pages -------------------------------------------------------------------------------
 
 /** The page of an address. @param {{path: string, session: any}} props */
@@ -204,7 +208,7 @@ function Shown({ path, session }) {
   // A new page begins at its heading, also for those who hear it.
   useEffect(() => {
     if (page.name !== name || resume()) return;
-    document.querySelector("main h1")?.focus({ preventScroll: true });
+    heading()?.focus({ preventScroll: true });
     scrollTo(0, 0);
   }, [path, page.name]);
   if (page.name !== name) return html`<main id="main"><${Waiting} /></main>`;
@@ -259,7 +263,7 @@ function App() {
 /** @param {Event} event */
 function skip(event) {
   event.preventDefault();
-  document.querySelector("main h1")?.focus();
+  heading()?.focus();
 }
 
 render(html`<${App} />`, document.getElementById("app"));

@@ -5,15 +5,19 @@ import { copy, html } from "./core.js";
 
 const known = (value) => value !== null && value !== undefined && Number.isFinite(Number(value));
 
+/** @type {[number, string][]} */
+const THOUSANDS = [[1e9, "G"], [1e6, "M"], [1e3, "k"]];
+/** @type {[number, string][]} */
+const POWERS = [[2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]];
+
 /** 18211 as "18.2k". @param {number|null} value */
 export function count(value) {
   if (!known(value)) return "–";
   const n = Number(value);
   if (Math.abs(n) < 10000) return Number.isInteger(n) ? String(n) : n.toFixed(1);
-  for (const [size, unit] of [[1e9, "G"], [1e6, "M"], [1e3, "k"]]) {
-    if (Math.abs(n) >= size) return (n / size).toFixed(n / size < 100 ? 1 : 0) + unit;
-  }
-  return String(n);
+  const at = THOUSANDS.findIndex(([size]) => Math.abs(n) >= size);
+  const [size, unit] = THOUSANDS[at];
+  return (n / size).toFixed(n / size < 100 ? 1 : 0) + unit;
 }
 
 /** @param {number|null} value */
@@ -21,10 +25,8 @@ export function bytes(value) {
   if (!known(value)) return "–";
   const n = Number(value);
   if (n < 1024) return `${n} B`;
-  for (const [size, unit] of [[2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]]) {
-    if (n >= size) return `${(n / size).toFixed(1)} ${unit}`;
-  }
-  return "";
+  const [size, unit] = POWERS[POWERS.findIndex(([least]) => n >= least)];
+  return `${(n / size).toFixed(1)} ${unit}`;
 }
 
 /** Seconds as "92 s", "4.1 min", "2.0 h". @param {number|null} value */
@@ -111,6 +113,7 @@ export function part(whole, from, to) {
 
 /** Where marks begin and end, in order. @param {[number, number, string][]} marks */
 function edges(marks) {
+  /** @type {[number, number, string][]} */
   const found = [];
   for (const [start, end, name] of marks.slice(0, MOST_MARKS)) {
     if (start < end && CLASS.test(name)) found.push([start, 1, name], [end, -1, name]);

@@ -129,6 +129,9 @@ const PLAIN = USUAL.map(({ sort: _, ...column }) => column);
 /**
  * @param {object} props
  * @param {any[]} props.rows
+ * @param {string} props.caption
+ * @param {string} [props.sort]
+ * @param {Column[]} [props.columns]
  * @param {Record<string, any>} [props.open] parameters of the pages that rows lead to
  * @param {boolean} [props.run] name the run of each row
  * @param {boolean} [props.plain] no column sorts

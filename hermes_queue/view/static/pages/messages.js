@@ -117,7 +117,7 @@ function Body({ message, off, id }) {
   useEffect(() => think(!off.has("reasoning")), [off.has("reasoning")]);
   const path = `/api/t/${encodeURIComponent(id)}/messages/${message.n}`;
   const seen = whole || message;
-  const cut = !whole && [message.content, message.reasoning, ...(message.calls || []).map((call) => call.arguments)].some((text) => text?.cut);
+  const cut = [seen.content, seen.reasoning, ...(seen.calls || []).map((call) => call.arguments)].some((text) => text?.cut);
   const flat = message.role === "assistant" || message.role === "user";
   return html`${seen.reasoning && html`<div class="reasoning"><button class="fold" aria-expanded=${thought} onClick=${() => think(!thought)}>reasoning <span class="quiet">${bytes(asText(seen.reasoning).bytes)}</span></button>
       <${Hidden} open=${thought} found=${() => think(true)}><pre class="prose"><${Marked} of=${seen.reasoning} /></pre></${Hidden}></div>`}
@@ -126,7 +126,8 @@ function Body({ message, off, id }) {
     ${seen.more_calls > 0 && html`<p class="quiet">and ${seen.more_calls} more calls</p>`}
     ${seen.odd && html`<p class="quiet">Other fields of this message:</p><${Lines} of=${seen.odd} />`}
     ${error && html`<${Problem} error=${error} />`}
-    ${cut && html`<p class="tools"><button class="small" onClick=${() => api(path).then(set, fail)}>show the whole ${bytes(message.bytes)}</button> <a class="small" href=${path} target="_blank" rel="noreferrer">raw</a></p>`}`;
+    ${cut && whole && html`<p class="warn">! More than a page can show; <a href=${link({ tab: "record", m: null })}>the record</a> has all of it.</p>`}
+    ${cut && !whole && html`<p class="tools"><button class="small" onClick=${() => api(path).then(set, fail)}>show the whole ${bytes(message.bytes)}</button> <a class="small" href=${path} target="_blank" rel="noreferrer">raw</a></p>`}`;
 }
 
 /** @param {{message: any, off: Set<string>, id: string, marked: boolean}} props */
@@ -148,6 +149,7 @@ function Message({ message, off, id, marked }) {
 
 /** Messages by turn: each begins with an assistant's. @param {any[]} messages */
 export function turnsOf(messages) {
+  /** @type {{n: number, messages: any[]}[]} */
   const turns = [];
   for (const message of messages) {
     if (message.role === "assistant" || !turns.length) turns.push({ n: turns.length, messages: [] });

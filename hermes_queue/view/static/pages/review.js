@@ -50,7 +50,6 @@ const given = (data) => new Map((data?.reviews || []).map((each) => [each.trajec
 const Queue = ({ rows, at, reviews }) => html`<nav class="queue" aria-label="queue"><ol>${rows.map((row) => html`<li key=${row.id}><a data-nav href=${link({ at: row.id, m: null })} aria-current=${row.id === at ? "true" : undefined}>
   <${State} row=${row} /> ${safe(row.instance)} <span class="quiet">#${row.sample}</span> ${score(row.score)} <${Flags} flags=${row.flags} />${reviews.has(row.id) && html` <b>✎ ${safe(reviews.get(row.id))}</b>`}</a></li>`)}</ol></nav>`;
 
-/** @param {{session: any}} props */
 export function Page() {
   const { params } = useAddress();
   const q = params.has("q") ? params.get("q") : QUEUE;

@@ -162,6 +162,7 @@ function About({ sequence, blocks, texts, at, spoken }) {
 /** The token under a point of the screen, or null. */
 function pointed(event, blocks, texts) {
   const place = placeAt(event.clientX, event.clientY);
+  /** @type {HTMLElement|null|undefined} */
   const holder = place?.node.parentElement?.closest("[data-block]");
   if (!holder) return null;
   const block = Number(holder.dataset.block);
