@@ -214,6 +214,7 @@ def open_site(options: ViewOptions, keys: Keys, port: int) -> Iterator[ViewSite]
     """What is shown, opened; closed with the block."""
     from hermes_queue.view.assets import Assets
     from hermes_queue.view.index.index import Index
+    from hermes_queue.view.live import LivePoller
     from hermes_queue.view.present import Decoder
     from hermes_queue.view.site import ViewSite
     from hermes_queue.view.sources.opening import index_path, open_sources
@@ -231,6 +232,8 @@ def open_site(options: ViewOptions, keys: Keys, port: int) -> Iterator[ViewSite]
         ledger = stack.enter_context(_ledger()) if in_redis else None
         index = stack.enter_context(closing(Index(index_path(sources), sources)))
         index.start()
+        seen = partial(_overview, ledger) if ledger else None
+        live = stack.enter_context(closing(LivePoller(seen, index))) if seen else None
         yield ViewSite(
             keys=keys,
             cookie=f"hq_view_{port}",
@@ -240,7 +243,8 @@ def open_site(options: ViewOptions, keys: Keys, port: int) -> Iterator[ViewSite]
             index=index,
             sources=[{"kind": each.kind, "name": each.title} for each in sources],
             ledger=ledger,
-            overview=partial(_overview, ledger) if ledger else None,
+            overview=seen,
+            live=live,
             tokenizer=Decoder(options.tokenizer) if options.tokenizer else None,
             actions=options.actions,
             operator_url=operator.get_secret_value() if options.actions and operator else None,

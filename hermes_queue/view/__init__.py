@@ -6,6 +6,7 @@
     compare/     the samples of a group side by side
     guard.py     who may ask: Host, Origin, headers of every answer
     index/       the SQLite cache: pages, filters, histograms, groups
+    live.py      tells those who look what changes in the deployment
     lookup/      one trajectory or group by its id, without an index
     present/     from a raw record to what is shown of it
     records/     one record without validation, and its row in lists

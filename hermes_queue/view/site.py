@@ -17,7 +17,7 @@ from hermes_queue.view.tokens import Keys
 
 DECODED_AT_ONCE = 2
 Tell = Callable[[str, Any], None]
-"""Takes the name of an event and its data; may be called from any thread."""
+"""Takes the name of an event and its data, or the data as JSON already; any thread may call it."""
 
 
 class Live(Protocol):

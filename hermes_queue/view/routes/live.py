@@ -130,7 +130,8 @@ async def _next(
 
 
 def _event(number: int, kind: str, data: Any) -> bytes:
-    return b"id: %d\nevent: %b\ndata: %b\n\n" % (number, kind.encode(), to_json(data))
+    encoded = data if isinstance(data, bytes) else to_json(data)
+    return b"id: %d\nevent: %b\ndata: %b\n\n" % (number, kind.encode(), encoded)
 
 
 ROUTES = (
