@@ -170,7 +170,13 @@ class _Attempt:
         job = draft.job
         label, turns = f"{job.env}:{job.instance_id}#{job.sample_index}", len(draft.agent.turns)
         return AttemptProgress(
-            draft.clock.current, self._since, job.lane, label, turns, draft.attempt
+            draft.clock.current,
+            self._since,
+            job.lane,
+            label,
+            turns,
+            draft.attempt,
+            draft.agent.messages,
         )
 
     async def run(self) -> str:

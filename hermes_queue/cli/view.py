@@ -218,8 +218,10 @@ def open_site(options: ViewOptions, keys: Keys, port: int) -> Iterator[ViewSite]
     from hermes_queue.view.present import Decoder
     from hermes_queue.view.site import ViewSite
     from hermes_queue.view.sources.opening import index_path, open_sources
+    from hermes_queue.view.transcripts import Transcripts
 
-    operator = ViewSettings().operator_redis_url
+    operator = ViewSettings().operator_redis_url if options.actions else None
+    operator_url = operator.get_secret_value() if operator else None
     with ExitStack() as stack:
         try:
             paths = options.sources
@@ -245,9 +247,10 @@ def open_site(options: ViewOptions, keys: Keys, port: int) -> Iterator[ViewSite]
             ledger=ledger,
             overview=seen,
             live=live,
+            transcripts=Transcripts(ledger, operator_url) if ledger else None,
             tokenizer=Decoder(options.tokenizer) if options.tokenizer else None,
             actions=options.actions,
-            operator_url=operator.get_secret_value() if options.actions and operator else None,
+            operator_url=operator_url,
         )
 
 

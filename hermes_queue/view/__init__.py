@@ -16,6 +16,7 @@
     sources/     where records are: the stream, an archive, files
     terminal/    trajectories and groups in a terminal
     tokens.py    tokens, roles and sessions
+    transcripts.py  what runs, asked of its worker
 
 Records are hostile: a model and the programs that it ran have written them. Nothing here validates
 them, and no shape of a record may raise an error where it is listed or shown.

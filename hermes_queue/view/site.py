@@ -14,6 +14,7 @@ from hermes_queue.view.assets import Assets
 from hermes_queue.view.index.index import Index
 from hermes_queue.view.present import Decoder
 from hermes_queue.view.tokens import Keys
+from hermes_queue.view.transcripts import Transcripts
 
 DECODED_AT_ONCE = 2
 Tell = Callable[[str, Any], None]
@@ -45,6 +46,7 @@ class ViewSite:
     overview: Callable[[], Mapping[str, Any]] | None = None
     """Reads what `hermes-queue status --json` prints; may raise RedisUnavailable."""
     live: Live | None = None
+    transcripts: Transcripts | None = None
     tokenizer: Decoder | None = None
     actions: bool = False
     """Whether the role operate may act."""

@@ -16,6 +16,8 @@ from hermes_queue.broker.enqueue import enqueue
 from hermes_queue.broker.messages import publish_messages
 from hermes_queue.cli.overview import overview
 from hermes_queue.ledger import Breakers, DueJob, Ledger, Runs
+from hermes_queue.view.answers import Refusal
+from hermes_queue.view.transcripts import Transcripts
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -126,8 +128,17 @@ def test_a_worker_is_resized_while_it_runs_and_its_slots_follow(
     assert "does not serve" in broadcast("pause", lanes=["nosuchlane"])["error"]
 
 
+def follow(transcripts, trajectory_id, start):
+    """What the worker says of a trajectory, once it has messages from number `start` on."""
+    try:
+        said = transcripts.after(trajectory_id, start)
+    except Refusal:  # asked too often
+        return None
+    return said if said["messages"] else None
+
+
 def test_a_drained_worker_finishes_what_runs_leaves_the_rest_and_ends(
-    factory, start_worker, command, worker_facts, ledger
+    factory, start_worker, command, worker_facts, ledger, broadcast, redis_server
 ):
     worker = start_worker(concurrency=1)
     agent = {"kind": "slow", "params": {"seconds": 0.5, "turns": 20}}
@@ -135,6 +146,13 @@ def test_a_drained_worker_finishes_what_runs_leaves_the_rest_and_ends(
     factory.wait_running(1)
     Runs(ledger).pause("run")  # so that it runs as long as this test wants
     name = worker_facts()["name"]
+    [running] = broadcast("slots")["trajectories"]
+    followed = Transcripts(ledger, redis_server.url)
+    said = wait_until("a turn", lambda: follow(followed, running["trajectory_id"], 3))
+    assert (said["source"], said["worker"], said["stage"]) == ("worker", name, "agent")
+    assert said["next"] == said["total"] == 3 + len(said["messages"])
+    assert [each["n"] for each in said["messages"]] == list(range(3, said["next"]))
+    assert broadcast("transcript", trajectory_id="run.none.0")["error"] == "it does not run here"
     assert "draining" in command("hermes_queue.cli", "workers", "drain", name)
     output = command("hermes_queue.cli", "workers", "resume", name, code=1)
     assert "ends with its last trajectory" in output

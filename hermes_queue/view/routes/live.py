@@ -24,6 +24,8 @@ RETRY_MS = 2000
 _EVENTS_MAX = 100
 """Events that wait for one slow reader; with more, he is disconnected and begins anew."""
 LETTERS_MAX = 500
+NUMBER_MAX = 100_000
+"""Of a message of a running trajectory."""
 _LETTERS_READ = 20_000
 _LONG = ("job", "log", "died", "reason")
 _TERM = re.compile(r"(run|env|cause):(\S+)")
@@ -43,6 +45,14 @@ def events(call: ApiCall) -> Response:
     if call.site.streams >= STREAMS_MAX:
         raise Refusal(503, "too many open pages", "close some", Retry_After="10")
     return StreamingResponse(_told(call.site, call.site.live), media_type="text/event-stream")
+
+
+def running(call: ApiCall) -> Response:
+    """What a running trajectory has done so far, from one message on."""
+    if call.site.transcripts is None:
+        raise _no_redis()
+    start = call.number("from", 0, most=NUMBER_MAX)
+    return call.json(call.site.transcripts.after(call.path["id"], start))
 
 
 def dead(call: ApiCall) -> Response:
@@ -137,6 +147,7 @@ def _event(number: int, kind: str, data: Any) -> bytes:
 ROUTES = (
     Route("GET", "/api/overview", overview),
     Route("GET", "/api/events", events, needs_slot=False),
+    Route("GET", "/api/t/{id}/live", running, parameters=("from",)),
     Route("GET", "/api/dead", dead, parameters=("q",)),
     Route("GET", "/api/dead/{id}", letter),
 )
