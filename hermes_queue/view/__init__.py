@@ -1,5 +1,6 @@
 """The viewer of trajectories: what `hermes-queue view` and `hermes-queue show` are made of.
 
+    actions/     what may be done from the pages
     answers.py   values as JSON, and refusals
     app.py       the table of routes, and how one is answered
     assets.py    files of the page

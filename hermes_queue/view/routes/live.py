@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import re
 from collections.abc import AsyncIterator
 from typing import Any
 
 from starlette.responses import Response, StreamingResponse
 
 from hermes_queue.errors import ConfigurationError
-from hermes_queue.ledger.dead import DeadLetters, Letter, LetterFilter
+from hermes_queue.ledger.dead import DeadLetters, Letter
 from hermes_queue.ledger.ledger import Ledger
 from hermes_queue.view import present
+from hermes_queue.view.actions.letters import READ_MAX, letter_filter
 from hermes_queue.view.answers import Refusal, to_json
 from hermes_queue.view.app import ApiCall, Route, nothing
 from hermes_queue.view.site import Live, ViewSite
@@ -26,9 +26,7 @@ _EVENTS_MAX = 100
 LETTERS_MAX = 500
 NUMBER_MAX = 100_000
 """Of a message of a running trajectory."""
-_LETTERS_READ = 20_000
 _LONG = ("job", "log", "died", "reason")
-_TERM = re.compile(r"(run|env|cause):(\S+)")
 
 
 def overview(call: ApiCall) -> Response:
@@ -57,8 +55,8 @@ def running(call: ApiCall) -> Response:
 
 def dead(call: ApiCall) -> Response:
     """Dead letters that match, newest first."""
-    selection = _selection(call.query.get("q", ""))
-    found = list(itertools.islice(DeadLetters(_ledger(call)).find(selection), _LETTERS_READ))
+    selection = letter_filter(call.query.get("q", ""))
+    found = list(itertools.islice(DeadLetters(_ledger(call)).find(selection), READ_MAX))
     newest = [_summary(each) for each in reversed(found[-LETTERS_MAX:])]
     return call.json({"letters": newest, "count": len(found)})
 
@@ -81,19 +79,6 @@ def _ledger(call: ApiCall) -> Ledger:
     if call.site.ledger is None:
         raise _no_redis()
     return call.site.ledger
-
-
-def _selection(q: str) -> LetterFilter:
-    """Of `run:`, `env:` and `cause:`. Raises Refusal: there is something else."""
-    wanted: dict[str, str] = {}
-    for found in re.finditer(r"\S+", q):
-        term = _TERM.fullmatch(found[0])
-        if term is None:
-            hint = "known: run:NAME, env:NAME, cause:NAME"
-            raise Refusal(400, f"{found[0][:40]!r} is no condition here", hint, at=found.start())
-        wanted[term[1]] = term[2]
-    run_id, env, cause = (wanted.get(name, "") for name in ("run", "env", "cause"))
-    return LetterFilter(run_id=run_id, env=env, cause=cause)
 
 
 def _summary(found: Letter) -> dict[str, Any]:
