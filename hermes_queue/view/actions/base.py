@@ -52,7 +52,7 @@ class Action(Generic[A]):
     help: str
     arguments: type[A]
     meets: Callable[[Ledger, A], int]
-    """How many jobs or letters it would act on. Only reads. Raises ConfigurationError: none such."""
+    """How many jobs or letters it would act on. Only reads; ConfigurationError: none such."""
     act: Callable[[Acting, A], int]
     """Do it; returns how many it has acted on."""
     command: Callable[[A], list[str]]

@@ -102,7 +102,7 @@ ACTIONS: tuple[Action[Any], ...] = (
         OfLetters,
         lambda ledger, given: sum(1 for _ in _chosen(ledger, given)),
         _purge,
-        lambda given: [*_words("purge", given), "--yes"],
+        lambda given: _words("purge", given),
         confirm=lambda given: "purge",
     ),
 )

@@ -181,7 +181,7 @@ ACTIONS: tuple[Action[Any], ...] = (
         OfRun,
         _open,
         _cancel,
-        lambda given: ["run", "cancel", given.run, "--yes"],
+        lambda given: ["run", "cancel", given.run],
         confirm=_named,
     ),
     Action(

@@ -43,6 +43,6 @@ ACTIONS: tuple[Action[Any], ...] = (
         OfTrajectory,
         _is_open,
         _stop,
-        lambda given: ["run", "cancel", "--trajectory", given.trajectory, "--yes"],
+        lambda given: ["run", "cancel", "--trajectory", given.trajectory],
     ),
 )

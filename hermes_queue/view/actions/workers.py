@@ -89,7 +89,7 @@ ACTIONS: tuple[Action[Any], ...] = (
         OfWorker,
         _running,
         lambda acting, given: _tell(acting, given, "drain", {}),
-        lambda given: ["workers", "drain", given.worker, "--yes"],
+        lambda given: ["workers", "drain", given.worker],
     ),
     Action(
         "worker_size",
