@@ -169,6 +169,7 @@ def test_help_names_every_key_and_closes(viewed):
     viewed.press("?")
     viewed.wait("the help", lambda: viewed.all("dialog[open]"))
     assert {"?", "/", "u", "g", "o", "e", "y", "c", "p", "r"} <= set(viewed.texts("dialog kbd"))
+    assert viewed.focused() == "Close"
     viewed.press(Keys.ESCAPE)
     viewed.wait("closed", lambda: not viewed.all("dialog"))
 

@@ -129,6 +129,7 @@ def test_the_list_one_came_from_is_walked_with_the_tab(viewed, records):
     viewed.says(f"2 of {len(ids)}")
     viewed.press("[")
     viewed.wait("the one before", lambda: ids[0] in viewed.address)
+    viewed.says(f"1 of {len(ids)}")
     viewed.press("u")
     viewed.wait(
         "the list",

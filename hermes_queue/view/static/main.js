@@ -152,7 +152,7 @@ function Help({ close, session }) {
     <h2 id="keys">Keys</h2>
     <table><tbody>${HELP.map(([key, what]) => html`<tr><th scope="row"><kbd>${key}</kbd></th><td>${what}</td></tr>`)}</tbody></table>
     <p class="quiet">${session.name ? `${session.name}, ` : ""}${session.role === "operate" ? "may operate" : "may only look"} · hermes-queue ${session.version}</p>
-    <p class="end"><button onClick=${leave}>Log out</button> <button onClick=${() => dialog.current.close()}>Close</button></p>
+    <p class="end"><button autofocus onClick=${() => dialog.current.close()}>Close</button> <button onClick=${leave}>Log out</button></p>
   </dialog>`;
 }
 

@@ -80,7 +80,7 @@ const HIDDEN = new RegExp(
 function sign(char) {
   const code = char.codePointAt(0) || 0;
   if (code < 32) return String.fromCodePoint(0x2400 + code);
-  return code === 127 ? "␡" : `‹U+${code.toString(16).toUpperCase().padStart(4, "0")}›`;
+  return code === 127 ? "␡" : `⟨U+${code.toString(16).toUpperCase().padStart(4, "0")}⟩`;
 }
 
 /** A plain value out of a record as text that deceives nobody. @param {unknown} value */

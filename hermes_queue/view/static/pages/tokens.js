@@ -188,24 +188,26 @@ function useColours(strip, blocks, texts, colours) {
   }, [blocks, texts, colours]);
 }
 
-/** Arrow keys move from token to token. */
-function useArrows(size, at, move) {
+/** Arrow keys move from token to token. `now` holds the token: keys come faster than pictures. */
+function useArrows(size, now, move) {
   useEffect(() => {
     const pressed = (event) => {
       const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
       if (!by || event.target.matches("input, textarea, select") || event.ctrlKey || event.altKey || event.metaKey) return;
       event.preventDefault();
-      move(at === null ? 0 : Math.max(0, Math.min(size - 1, at + by)));
+      move(now.current === null ? 0 : Math.max(0, Math.min(size - 1, now.current + by)));
     };
     addEventListener("keydown", pressed);
     return () => removeEventListener("keydown", pressed);
-  }, [size, at]);
+  }, [size, move]);
 }
 
 /** @param {{sequence: Sequence, turns: any[]|null, pieces: any[]|null, by: string}} props */
 function Strip({ sequence, turns, pieces, by }) {
   const strip = useRef(null);
-  const [at, set] = useState(null);
+  const [at, show] = useState(null);
+  const now = useRef(null);
+  const set = (next) => show((now.current = next));
   const [spoken, speak] = useState(false);
   const blocks = useMemo(() => blocksOf(sequence, turns), [sequence, turns]);
   const texts = useMemo(() => textsOf(sequence, blocks, pieces), [sequence, blocks, pieces]);
@@ -221,10 +223,10 @@ function Strip({ sequence, turns, pieces, by }) {
     if (far) holder?.scrollIntoView({ block: "center" });
     put(holder, texts[place], next - blocks[place].from);
   };
-  useArrows(sequence.ids.length, at, (next) => choose(next, false));
+  useArrows(sequence.ids.length, now, (next) => choose(next, false));
   const hover = (event) => {
     const next = pointed(event, blocks, texts);
-    if (next !== null && next !== at) { set(next); speak(false); }
+    if (next !== null && next !== now.current) { set(next); speak(false); }
   };
   return html`<p class="tools"><button onClick=${() => choose(lowest(sequence), true)}>to the least likely ↓</button>
       <button onClick=${() => copy(JSON.stringify([...sequence.ids]))}>copy ids</button></p>
