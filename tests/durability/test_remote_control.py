@@ -15,7 +15,11 @@ from zygote import run_forked
 from hermes_queue.broker.enqueue import enqueue
 from hermes_queue.broker.messages import publish_messages
 from hermes_queue.cli.overview import overview
+from hermes_queue.errors import ConfigurationError
 from hermes_queue.ledger import Breakers, DueJob, Ledger, Runs
+from hermes_queue.view.actions import ACTIONS
+from hermes_queue.view.actions.base import Acting
+from hermes_queue.view.actions.workers import OfWorker, WorkerSize
 from hermes_queue.view.answers import Refusal
 from hermes_queue.view.transcripts import Transcripts
 
@@ -144,15 +148,24 @@ def test_a_drained_worker_finishes_what_runs_leaves_the_rest_and_ends(
     agent = {"kind": "slow", "params": {"seconds": 0.5, "turns": 20}}
     enqueue([make_job("run", f"i{n}", item=ROW, agent=agent) for n in range(3)], ledger=ledger)
     factory.wait_running(1)
-    Runs(ledger).pause("run")  # so that it runs as long as this test wants
     name = worker_facts()["name"]
     [running] = broadcast("slots")["trajectories"]
     followed = Transcripts(ledger, redis_server.url)
-    said = wait_until("a turn", lambda: follow(followed, running["trajectory_id"], 3))
+    said = wait_until("a turn", lambda: follow(followed, running["trajectory_id"], 1))
+    Runs(ledger).pause("run")  # so that it runs as long as this test wants
     assert (said["source"], said["worker"], said["stage"]) == ("worker", name, "agent")
-    assert said["next"] == said["total"] == 3 + len(said["messages"])
-    assert [each["n"] for each in said["messages"]] == list(range(3, said["next"]))
+    assert said["next"] == said["total"] == 1 + len(said["messages"])
+    assert [each["n"] for each in said["messages"]] == list(range(1, said["next"]))
     assert broadcast("transcript", trajectory_id="run.none.0")["error"] == "it does not run here"
+    acting = Acting(ledger, redis_server.url, "by ada")
+    for action, intake in (("worker_pause", "paused"), ("worker_resume", "open")):
+        assert ACTIONS[action].act(acting, OfWorker(worker=name)) == 1
+        assert broadcast("slots")["intake"] == intake
+    ACTIONS["worker_size"].act(acting, WorkerSize(worker=name, concurrency=2, slots=1))
+    assert broadcast("slots")["concurrency"] == 2
+    with pytest.raises(ConfigurationError, match="no live worker"):
+        ACTIONS["worker_drain"].act(acting, OfWorker(worker="celery@nowhere"))
+    ACTIONS["worker_size"].act(acting, WorkerSize(worker=name, concurrency=1))
     assert "draining" in command("hermes_queue.cli", "workers", "drain", name)
     output = command("hermes_queue.cli", "workers", "resume", name, code=1)
     assert "ends with its last trajectory" in output

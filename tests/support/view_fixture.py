@@ -1,6 +1,7 @@
 """The viewer's server over real records and a real Redis, and a deployment moved by hand.
 
-Routes that the server does not have yet (actions, reviews) are answered here.
+Actions are answered here, since the Redis holds none of the runs that are shown, and so are routes
+that the server does not have yet (reviews).
 """
 
 from __future__ import annotations
@@ -139,7 +140,7 @@ class Deployment:
 
 
 class Unserved:
-    """What the server does not answer yet: actions and reviews."""
+    """What the server cannot answer here, or not yet: actions and reviews."""
 
     def __init__(self, index: Index) -> None:
         self._index = index
@@ -163,8 +164,9 @@ class Unserved:
         return Response(status_code=204)
 
     def routes(self) -> Iterator[Route]:
-        """Those that the server's own table lacks."""
+        """Actions, and those that the server's own table lacks; they come before that table."""
         known = {(route.method, route.path) for route in every_route()}
+        known.discard(("POST", "/api/actions/{name}"))
         for method, path, answer, role in self._table():
             if (method, path) not in known:
                 yield Route(method, path, answer, role=role, parameters=("q",))
