@@ -37,7 +37,7 @@ class LivePoller:
 
     Args:
         overview: reads the deployment; it may raise HermesQueueError.
-        index: told that somebody looks; its size is an event, too.
+        index: kept up to date while somebody looks; its size is an event, too.
         every_s: seconds between two readings.
     """
 
@@ -52,7 +52,7 @@ class LivePoller:
         self._index = index
         self._every_s = every_s
         self._lock = threading.Lock()
-        """Held while something is told, never while something is read."""
+        """Held while events are passed on, never while something is read."""
         self._readers: list[_Reader] = []
         self._thread: threading.Thread | None = None
         self._wake = threading.Event()
@@ -69,7 +69,7 @@ class LivePoller:
     def subscribe(self, tell: Tell) -> Iterator[None]:
         """Tell of changes until the block ends: first of the whole overview, then what changes.
 
-        While Redis does not answer, `gone` is told once, and the whole overview afterwards.
+        While Redis does not answer, `gone` comes once, and the whole overview afterwards.
         """
         reader = _Reader(tell)
         with self._lock:

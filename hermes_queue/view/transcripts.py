@@ -32,7 +32,7 @@ REFUSED_S = 60.0
 _KEPT = 32
 _FIELDS = ("state", "owner", "stage", "attempt")
 
-Answer = Mapping[str, Any]
+LiveAnswer = Mapping[str, Any]
 
 
 class Unanswered(Exception):
@@ -52,11 +52,11 @@ class Transcripts:
         self._url = url
         self._lock = threading.Lock()
         """One question at a time."""
-        self._kept: OrderedDict[tuple[str, int], tuple[float, Answer]] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, int], tuple[float, LiveAnswer]] = OrderedDict()
         self._asked: list[float] = []
         self._refused_until = 0.0
 
-    def after(self, name: str, start: int) -> Answer:
+    def after(self, name: str, start: int) -> LiveAnswer:
         """The messages of a trajectory from number `start` on, and where it is.
 
         Returns:
@@ -87,12 +87,13 @@ class Transcripts:
             raise _too_many()
         self._asked.append(now)
 
-    def _read(self, name: str, start: int) -> Answer:
+    def _read(self, name: str, start: int) -> LiveAnswer:
         facts = self._ledger.hash_fields(f"traj:{name}", *_FIELDS)
         state, owner, stage, attempt = facts
         if not state:
             raise Refusal(404, "Redis does not know this trajectory", "it may have ended long ago")
-        where = {"state": state, "stage": stage, "attempt": attempt, "worker": "", "note": ""}
+        number = int(attempt) if attempt.isdigit() else None
+        where = {"state": state, "stage": stage, "attempt": number, "worker": "", "note": ""}
         if state != "running":
             return {**where, "source": "", "messages": [], "next": start, "total": None}
         worker = self._worker(owner)

@@ -1,6 +1,6 @@
 """What the role `operate` may do from the pages: the same functions as behind the commands.
 
-base.py          `Action`: arguments, the count of what it meets, the equal command line
+base.py          `OperatorAction`: arguments, the count of what it meets, the equal command line
 lanes.py         hold and free a lane
 letters.py       requeue and purge dead letters
 runs.py          pause, resume, cancel, purge, budget and retry of a run
@@ -17,14 +17,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from hermes_queue.view.actions import lanes, letters, runs, trajectories, workers
-from hermes_queue.view.actions.base import Action
+from hermes_queue.view.actions.base import OperatorAction
 
-ALL: tuple[Action[Any], ...] = (
+ALL: tuple[OperatorAction[Any], ...] = (
     *runs.ACTIONS,
     *lanes.ACTIONS,
     *workers.ACTIONS,
     *trajectories.ACTIONS,
     *letters.ACTIONS,
 )
-ACTIONS: Mapping[str, Action[Any]] = {action.name: action for action in ALL}
+ACTIONS: Mapping[str, OperatorAction[Any]] = {action.name: action for action in ALL}
 """By the name in `POST /api/actions/NAME`."""

@@ -23,13 +23,13 @@ Given = Annotated[
 """A name or an id."""
 
 
-class Arguments(BaseModel):
+class ActionArguments(BaseModel):
     """Of every action."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
 
-A = TypeVar("A", bound=Arguments)
+A = TypeVar("A", bound=ActionArguments)
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Acting:
 
 
 @dataclass(frozen=True)
-class Action(Generic[A]):
+class OperatorAction(Generic[A]):
     """One row of the table."""
 
     name: str
@@ -71,7 +71,7 @@ def options(**given: str) -> list[str]:
 
 
 def bounded(doing: Iterable[object]) -> int:
-    """Do one after the other, so many as fit into a request; returns their number."""
+    """Do one after the other, as many as one request has time for; returns their number."""
     until = time.monotonic() + ONE_CALL_S
     done = 0
     for _ in doing:

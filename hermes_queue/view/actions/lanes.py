@@ -9,11 +9,11 @@ from hermes_queue.keyspace.connection import explained
 from hermes_queue.ledger.fleet.lanes import Breakers, known_lanes, pause_lane
 from hermes_queue.ledger.ledger import Ledger
 from hermes_queue.queues import queue_keys
-from hermes_queue.view.actions.base import Acting, Action, Arguments, Given
+from hermes_queue.view.actions.base import Acting, ActionArguments, Given, OperatorAction
 from hermes_queue.wire.names import check_served_lane
 
 
-class OfLane(Arguments):
+class OfLane(ActionArguments):
     """A lane."""
 
     lane: Given
@@ -52,8 +52,8 @@ def _free(acting: Acting, given: OfLane) -> int:
     return met
 
 
-ACTIONS: tuple[Action[Any], ...] = (
-    Action(
+ACTIONS: tuple[OperatorAction[Any], ...] = (
+    OperatorAction(
         "lane_pause",
         "Begin no more jobs of a lane, on any worker.",
         OfLane,
@@ -61,7 +61,7 @@ ACTIONS: tuple[Action[Any], ...] = (
         _hold,
         lambda given: ["lanes", "pause", given.lane],
     ),
-    Action(
+    OperatorAction(
         "lane_resume",
         "Close the breaker of a lane, or end its pause.",
         OfLane,

@@ -15,9 +15,9 @@ from hermes_queue.ledger.ledger import Ledger
 from hermes_queue.view.actions.base import (
     ONE_CALL_MAX,
     Acting,
-    Action,
-    Arguments,
+    ActionArguments,
     Given,
+    OperatorAction,
     bounded,
     options,
 )
@@ -29,7 +29,7 @@ READ_MAX = 20_000
 _TERM = re.compile(r"(run|env|cause):(\S+)")
 
 
-class OfLetters(Arguments):
+class OfLetters(ActionArguments):
     """Dead letters: those named, or all of a filter."""
 
     q: Annotated[str, Field(max_length=2048)] = ""
@@ -87,8 +87,8 @@ def _words(verb: str, given: OfLetters) -> list[str]:
     return ["dead", verb, *options(run=chosen.run_id, env=chosen.env, cause=chosen.cause)]
 
 
-ACTIONS: tuple[Action[Any], ...] = (
-    Action(
+ACTIONS: tuple[OperatorAction[Any], ...] = (
+    OperatorAction(
         "dead_requeue",
         "Run the jobs of dead letters again, each as a group of its own.",
         OfLetters,
@@ -96,7 +96,7 @@ ACTIONS: tuple[Action[Any], ...] = (
         _requeue,
         lambda given: _words("requeue", given),
     ),
-    Action(
+    OperatorAction(
         "dead_purge",
         "Delete dead letters, with the evidence in them.",
         OfLetters,

@@ -15,14 +15,21 @@ from hermes_queue.ledger.dead import DeadLetters, LetterFilter
 from hermes_queue.ledger.ledger import Ledger
 from hermes_queue.ledger.runs import RunInfo, Runs
 from hermes_queue.settings import ProducerSettings
-from hermes_queue.view.actions.base import Acting, Action, Arguments, Given, bounded, options
+from hermes_queue.view.actions.base import (
+    Acting,
+    ActionArguments,
+    Given,
+    OperatorAction,
+    bounded,
+    options,
+)
 
-Limit = float | Literal["none"] | None
+NewLimit = float | Literal["none"] | None
 _FLAGS = {"budget_usd": "cost", "budget_tokens": "tokens", "budget_wall_s": "wall"}
 _ACCOUNTS = {"budget_usd": "cost_usd", "budget_tokens": "tokens", "budget_wall_s": "wall_s"}
 
 
-class OfRun(Arguments):
+class OfRun(ActionArguments):
     """A run."""
 
     run: Given
@@ -31,14 +38,14 @@ class OfRun(Arguments):
 class RunBudget(OfRun):
     """New limits; those that are missing stay."""
 
-    budget_usd: Limit = None
+    budget_usd: NewLimit = None
     """US dollars; "none" removes the limit, here and below."""
-    budget_tokens: Limit = None
-    budget_wall_s: Limit = None
+    budget_tokens: NewLimit = None
+    budget_wall_s: NewLimit = None
 
     @field_validator("budget_usd", "budget_tokens", "budget_wall_s")
     @classmethod
-    def _positive(cls, value: Limit) -> Limit:
+    def _positive(cls, value: NewLimit) -> NewLimit:
         if isinstance(value, float) and not 0 < value < math.inf:
             raise ValueError("neither a positive number nor none")
         return value
@@ -158,8 +165,8 @@ def _named(given: OfRun) -> str:
     return given.run
 
 
-ACTIONS: tuple[Action[Any], ...] = (
-    Action(
+ACTIONS: tuple[OperatorAction[Any], ...] = (
+    OperatorAction(
         "run_pause",
         "Begin no more jobs; running trajectories wait before their next turn.",
         OfRun,
@@ -167,7 +174,7 @@ ACTIONS: tuple[Action[Any], ...] = (
         _pause,
         lambda given: ["run", "pause", given.run],
     ),
-    Action(
+    OperatorAction(
         "run_resume",
         "Go on with a paused run.",
         OfRun,
@@ -175,7 +182,7 @@ ACTIONS: tuple[Action[Any], ...] = (
         _resume,
         lambda given: ["run", "resume", given.run],
     ),
-    Action(
+    OperatorAction(
         "run_cancel",
         "End a run for good; nothing that is open is published.",
         OfRun,
@@ -184,7 +191,7 @@ ACTIONS: tuple[Action[Any], ...] = (
         lambda given: ["run", "cancel", given.run],
         confirm=_named,
     ),
-    Action(
+    OperatorAction(
         "run_purge",
         "Forget a run that is done or cancelled; its results stay.",
         OfRun,
@@ -193,7 +200,7 @@ ACTIONS: tuple[Action[Any], ...] = (
         lambda given: ["run", "purge", given.run],
         confirm=_named,
     ),
-    Action(
+    OperatorAction(
         "run_budget",
         "Set budgets; a run that its budget paused goes on.",
         RunBudget,
@@ -201,7 +208,7 @@ ACTIONS: tuple[Action[Any], ...] = (
         _budget,
         _budget_command,
     ),
-    Action(
+    OperatorAction(
         "run_retry",
         "Run failed trajectories again, each as a group of its own.",
         RunRetry,

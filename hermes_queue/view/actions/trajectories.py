@@ -7,10 +7,10 @@ from typing import Any
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.ledger.cancelling import cancel
 from hermes_queue.ledger.ledger import Ledger
-from hermes_queue.view.actions.base import Acting, Action, Arguments, Given
+from hermes_queue.view.actions.base import Acting, ActionArguments, Given, OperatorAction
 
 
-class OfTrajectory(Arguments):
+class OfTrajectory(ActionArguments):
     """A trajectory that waits or runs."""
 
     trajectory: Given
@@ -34,8 +34,8 @@ def _stop(acting: Acting, given: OfTrajectory) -> int:
     return 1
 
 
-ACTIONS: tuple[Action[Any], ...] = (
-    Action(
+ACTIONS: tuple[OperatorAction[Any], ...] = (
+    OperatorAction(
         # The ledger ends it, and not Celery's `terminate`: that one names an attempt, and would
         # miss a retry that has begun since the page was drawn.
         "trajectory_stop",

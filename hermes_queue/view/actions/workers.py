@@ -9,14 +9,14 @@ from pydantic import Field
 
 from hermes_queue.errors import ConfigurationError, RedisUnavailable
 from hermes_queue.ledger.ledger import Ledger
-from hermes_queue.view.actions.base import Acting, Action, Arguments, Given, options
+from hermes_queue.view.actions.base import Acting, ActionArguments, Given, OperatorAction, options
 
 _TIMEOUT_S = 5.0
 _SIZE_MAX = 10_000
 Count = Annotated[int, Field(ge=1, le=_SIZE_MAX)]
 
 
-class OfWorker(Arguments):
+class OfWorker(ActionArguments):
     """A worker, by the name in the overview."""
 
     worker: Given
@@ -43,7 +43,8 @@ def _tell(acting: Acting, given: OfWorker, command: str, arguments: Mapping[str,
         from hermes_queue.broker.pool.remote_control import ask
     except ImportError as error:
         raise ConfigurationError(
-            f"workers are told by the package {error.name}: pip install 'hermes-queue[producer]'"
+            f"talking to workers needs the package {error.name}: "
+            "pip install 'hermes-queue[producer]'"
         ) from error
     met = _running(acting.ledger, given)
     answers = ask(command, [given.worker], arguments, timeout_s=_TIMEOUT_S, url=acting.url)
@@ -66,8 +67,8 @@ def _size_command(given: WorkerSize) -> list[str]:
     return ["workers", "limits", given.worker, *sizes]
 
 
-ACTIONS: tuple[Action[Any], ...] = (
-    Action(
+ACTIONS: tuple[OperatorAction[Any], ...] = (
+    OperatorAction(
         "worker_pause",
         "Take no more jobs; running trajectories continue.",
         OfWorker,
@@ -75,7 +76,7 @@ ACTIONS: tuple[Action[Any], ...] = (
         lambda acting, given: _tell(acting, given, "pause", {"lanes": []}),
         lambda given: ["workers", "pause", given.worker],
     ),
-    Action(
+    OperatorAction(
         "worker_resume",
         "Take jobs again.",
         OfWorker,
@@ -83,7 +84,7 @@ ACTIONS: tuple[Action[Any], ...] = (
         lambda acting, given: _tell(acting, given, "resume", {"lanes": []}),
         lambda given: ["workers", "resume", given.worker],
     ),
-    Action(
+    OperatorAction(
         "worker_drain",
         "Take no more jobs, and exit after the last trajectory.",
         OfWorker,
@@ -91,7 +92,7 @@ ACTIONS: tuple[Action[Any], ...] = (
         lambda acting, given: _tell(acting, given, "drain", {}),
         lambda given: ["workers", "drain", given.worker],
     ),
-    Action(
+    OperatorAction(
         "worker_size",
         "Set how many trajectories run at a time, until it restarts.",
         WorkerSize,

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from hermes_queue.errors import HermesQueueError
 from hermes_queue.ledger.ledger import Ledger
 from hermes_queue.view.actions import ACTIONS, ALL
-from hermes_queue.view.actions.base import REASON_MAX, Acting, Action
+from hermes_queue.view.actions.base import REASON_MAX, Acting, OperatorAction
 from hermes_queue.view.answers import Refusal
 from hermes_queue.view.app import ApiCall, Route, nothing
 from hermes_queue.view.transcripts import refused
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Request:
+class ActionRequest:
     """What stands in the body of an action, beside its arguments."""
 
     dry_run: bool
@@ -37,7 +37,7 @@ class Request:
     given: dict[str, Any]
 
     @classmethod
-    def of(cls, call: ApiCall) -> Request:
+    def of(cls, call: ApiCall) -> ActionRequest:
         """Take a body apart; raises Refusal: a member is of a wrong type."""
         body = dict(call.body)
         dry_run, met = body.pop("dry_run", False), body.pop("met", None)
@@ -75,7 +75,7 @@ def act(call: ApiCall) -> Response:
     action = ACTIONS.get(call.path["name"])
     if action is None:
         raise nothing()
-    request = Request.of(call)
+    request = ActionRequest.of(call)
     arguments = _arguments(action, request.given)
     line = action.command_line(arguments)
     met = action.meets(ledger, arguments)
@@ -95,7 +95,7 @@ def _may(call: ApiCall) -> Ledger:
     return call.site.ledger
 
 
-def _arguments(action: Action[Any], given: dict[str, Any]) -> Any:
+def _arguments(action: OperatorAction[Any], given: dict[str, Any]) -> Any:
     try:
         return action.arguments.model_validate(given)
     except ValidationError as error:
@@ -105,14 +105,16 @@ def _arguments(action: Action[Any], given: dict[str, Any]) -> Any:
         raise Refusal(400, f"{where}: {first['msg']}", f"arguments: {wanted}") from None
 
 
-def _check(action: Action[Any], arguments: Any, request: Request, met: int) -> None:
+def _check(action: OperatorAction[Any], arguments: Any, request: ActionRequest, met: int) -> None:
     if action.confirm and request.confirm != (name := action.confirm(arguments)):
         raise Refusal(409, "this has to be confirmed", f"confirm must be {name!r}")
     if request.met is not None and met > request.met:
         raise Refusal(409, f"it meets {met} by now, not {request.met}", "look again")
 
 
-def _done(call: ApiCall, action: Action[Any], arguments: Any, request: Request) -> int:
+def _done(
+    call: ApiCall, action: OperatorAction[Any], arguments: Any, request: ActionRequest
+) -> int:
     """Do it, and record who did what, whatever becomes of it."""
     who = f"by {call.session.name or 'somebody'}"
     reason = f"{who}: {request.reason}" if request.reason else f"{who}, from the viewer"
