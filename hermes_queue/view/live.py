@@ -64,6 +64,7 @@ class LivePoller:
         """The same, encoded when somebody needs it."""
         self._gone: bytes | None = None
         self._size: dict[str, Any] = {}
+        self._closed = False
 
     @contextmanager
     def subscribe(self, tell: Tell) -> Iterator[None]:
@@ -95,9 +96,12 @@ class LivePoller:
         return len(self._readers)
 
     def close(self) -> None:
-        """Wait for the thread to end, once nobody looks any more. Idempotent."""
-        thread = self._thread
-        if thread is not None and not self._readers:
+        """End: nothing is read any more. Idempotent."""
+        with self._lock:
+            self._closed = True
+            thread = self._thread
+            self._wake.set()
+        if thread is not None:
             thread.join(timeout=self._every_s)
 
     def _forget(self) -> None:
@@ -123,7 +127,7 @@ class LivePoller:
             if (rest_s := self._next - time.monotonic()) > 0:
                 self._wake.wait(rest_s)
             with self._lock:
-                if not self._readers:
+                if not self._readers or self._closed:
                     self._thread = None
                     return
                 self._wake.clear()
@@ -142,7 +146,7 @@ class LivePoller:
             self._tell_gone("the overview cannot be read, because of a fault of ours")
         else:
             self._tell_changes(found)
-        if self._index is not None:
+        if self._index is not None and not self._closed:
             self._tell_size(self._index)
 
     def _tell_gone(self, error: str) -> None:

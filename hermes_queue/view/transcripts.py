@@ -27,6 +27,10 @@ FRESH_S = 2.0
 TIMEOUT_S = 3.0
 QUESTIONS_PER_S = 4
 """Of this server, whoever asks."""
+WAIT_S = 0.5
+"""For the question of somebody else."""
+SILENT_S = 15.0
+"""A worker that has not answered is not asked for this long."""
 REFUSED_S = 60.0
 """A Redis that refuses to pass questions on is not asked to again for this long."""
 _KEPT = 32
@@ -55,6 +59,8 @@ class Transcripts:
         self._kept: OrderedDict[tuple[str, int], tuple[float, LiveAnswer]] = OrderedDict()
         self._asked: list[float] = []
         self._refused_until = 0.0
+        self._silent: dict[str, float] = {}
+        """Until when workers are not asked, those that did not answer."""
 
     def after(self, name: str, start: int) -> LiveAnswer:
         """The messages of a trajectory from number `start` on, and where it is.
@@ -68,17 +74,26 @@ class Transcripts:
             Refusal: Redis does not know it, or there were too many questions.
             RedisUnavailable: it does not answer.
         """
-        with self._lock:
-            kept = self._kept.get((name, start))
-            if kept and time.monotonic() < kept[0] + FRESH_S:
-                return kept[1]
+        if answer := self._fresh(name, start):
+            return answer
+        if not self._lock.acquire(timeout=WAIT_S):
+            raise _too_many()  # rather than keep a thread of the server busy
+        try:
+            if answer := self._fresh(name, start):
+                return answer
             self._count()
             answer = self._read(name, start)
             self._kept[name, start] = (time.monotonic(), answer)
-            self._kept.move_to_end((name, start))
             while len(self._kept) > _KEPT:
                 self._kept.popitem(last=False)
             return answer
+        finally:
+            self._lock.release()
+
+    def _fresh(self, name: str, start: int) -> LiveAnswer | None:
+        """What was answered a moment ago to the same question."""
+        kept = self._kept.get((name, start))
+        return kept[1] if kept and time.monotonic() < kept[0] + FRESH_S else None
 
     def _count(self) -> None:
         now = time.monotonic()
@@ -101,8 +116,8 @@ class Transcripts:
         try:
             said = self._ask(worker, name, start)
         except Unanswered as reason:
-            kept = [each for turn in turns_of(self._ledger, name) for each in turn.messages]
-            given = [each.model_dump(mode="json", exclude_defaults=True) for each in kept]
+            ended = [each for turn in turns_of(self._ledger, name) for each in turn.messages]
+            given = [each.model_dump(mode="json", exclude_defaults=True) for each in ended]
             note = f"turns that have ended, since {reason}"
             return {**where, "note": note, "source": "journal", **_shown(given[start:], start)}
         where |= {key: said[key] for key in ("stage", "attempt") if key in said}
@@ -123,6 +138,8 @@ class Transcripts:
         """The worker's answer; raises Unanswered."""
         if not worker:
             raise Unanswered("its worker has not reported lately")
+        if time.monotonic() < self._silent.get(worker, 0.0):
+            raise Unanswered("its worker does not answer")
         if time.monotonic() < self._refused_until:
             raise Unanswered("this user of Redis may not ask workers")
         try:
@@ -142,6 +159,9 @@ class Transcripts:
             raise Unanswered("this user of Redis may not ask workers") from error
         said = answers.get(worker)
         if not isinstance(said, Mapping):
+            now = time.monotonic()
+            self._silent = {name: until for name, until in self._silent.items() if until > now}
+            self._silent[worker] = now + SILENT_S
             raise Unanswered("its worker does not answer")
         if said.get("error") == TOO_OFTEN:
             raise _too_many()

@@ -101,7 +101,7 @@ def test_nobody_looks_and_nothing_is_read():
     with live.subscribe(heard.tell):
         heard.next()
     while live._thread is not None:
-        live.close()
+        time.sleep(TICK_S)
     count, seen.now = seen.count, {"leased": 3, "delayed": 0}
     while time.monotonic() < live._next:
         time.sleep(TICK_S)
