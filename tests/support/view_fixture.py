@@ -25,6 +25,8 @@ from hermes_queue.ledger.fleet.tally import Lately
 from hermes_queue.ledger.ledger import Ledger
 from hermes_queue.ledger.runs import RunInfo
 from hermes_queue.results.consumers import ConsumerGroup
+from hermes_queue.view import present
+from hermes_queue.view.answers import Refusal
 from hermes_queue.view.app import ApiCall, Route
 from hermes_queue.view.assets import Assets
 from hermes_queue.view.index.index import Index
@@ -139,6 +141,29 @@ class Deployment:
             tell(kind, data)
 
 
+RUNNING = f"{RUN}.running.0"
+
+
+class RunningTranscript:
+    """What the worker of one trajectory would answer, moved by hand."""
+
+    def __init__(self) -> None:
+        self.texts = ["The bug: `parse` returns None.", "I look at it. <b>bold</b>"]
+        self.state = "running"
+
+    def after(self, name: str, start: int) -> dict[str, Any]:
+        """Its messages from number `start` on."""
+        if name != RUNNING:
+            raise Refusal(404, "Redis does not know this trajectory")
+        roles = ("user", "assistant")
+        said = [{"role": roles[n % 2], "content": text} for n, text in enumerate(self.texts)]
+        shown: list[Any] = list(present.messages({"messages": said}, start))
+        source = "worker" if self.state == "running" else ""
+        where = {"state": self.state, "source": source, "stage": "agent", "attempt": 1, "note": ""}
+        ends = {"next": start + len(shown), "total": len(said)}
+        return {**where, "worker": "trainer-1", "messages": shown, **ends}
+
+
 class Unserved:
     """What the server cannot answer here, or not yet: actions and reviews."""
 
@@ -191,6 +216,7 @@ class ViewedPages:
         self.index = Index(directory / "index", [JsonlSource(records)])
         self.index.refresh()
         self.deployment = Deployment()
+        self.running: Any = RunningTranscript()
         self.unserved = Unserved(self.index)
         site = ViewSite(
             keys=Keys({"view": VIEW_TOKEN, "operate": OPERATE_TOKEN}),
@@ -203,6 +229,7 @@ class ViewedPages:
             ledger=Ledger(self._client, prefix="hq:", url=self._redis.url),
             overview=lambda: self.deployment.seen,
             live=self.deployment,
+            transcripts=self.running,
             actions=True,
         )
         self.server = ViewServer(site, (*self.unserved.routes(), *every_route()))
