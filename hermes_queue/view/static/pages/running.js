@@ -20,19 +20,20 @@ function useRunning(id, held, ended) {
     let stopped = false;
     /** @type {any} */
     let timer = 0;
-    /** @type {{source: string, next: number, messages: any[]}} */
-    let known = { source: "", next: 0, messages: [] };
+    /** @type {{source: string, attempt: any, next: number, messages: any[]}} */
+    let known = { source: "", attempt: null, next: 0, messages: [] };
     const look = async () => {
       let wait = EVERY_MS;
       try {
         const said = document.hidden ? null : await api(query(`/api/t/${encodeURIComponent(id)}/live`, { from: known.next }));
         if (stopped) return;
-        if (said && known.next && said.source !== known.source) {
-          known = { source: said.source, next: 0, messages: [] }; // another source numbers its own
+        const other = said && (said.source !== known.source || said.attempt !== known.attempt || said.total < known.next);
+        if (other && known.next) { // another source or attempt numbers its own: from the beginning
+          known = { source: said.source, attempt: said.attempt, next: 0, messages: [] };
           wait = said.source ? SOON_MS : EVERY_MS;
           if (!said.source) ended();
         } else if (said) {
-          known = { source: said.source, next: said.next, messages: said.messages.length ? [...known.messages, ...said.messages] : known.messages };
+          known = { source: said.source, attempt: said.attempt, next: said.next, messages: said.messages.length ? [...known.messages, ...said.messages] : known.messages };
           if (said.next < said.total) wait = SOON_MS;
           set({ id, said, messages: known.messages, error: null });
           if (!OPEN.includes(said.state)) ended();
