@@ -16,7 +16,7 @@ from records import make_job, make_record
 from hermes_queue.bodies.codec import encode_record
 from hermes_queue.errors import ConfigurationError, HermesQueueError
 from hermes_queue.models import Message, ScoredTrajectory
-from hermes_queue.results.archive import ArchiveSink
+from hermes_queue.results.archive import MAGIC, ArchiveSink
 from hermes_queue.results.stored import StoredGroup
 from hermes_queue.sinks.datasets.parquet import ParquetSink
 from hermes_queue.view.index import database, indexer, scanning, writing
@@ -131,6 +131,41 @@ def test_a_file_that_is_written_anew_keeps_the_rows_that_are_in_it_again(opened,
     assert index.count("instance:a") == 0
     assert index.count("instance:c") == 4
     assert {index.read(name)["instance_id"] for name in ids(index)} == {"b", "c"}
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "archive"])
+def test_a_file_that_is_made_empty_takes_its_rows_with_it(
+    opened, tmp_path, file, monkeypatch, kind
+):
+    monkeypatch.setattr(indexer, "SLICE_S", 0.0)
+    if kind == "jsonl":
+        file.write_text(lines(group("a")))
+        source, path, rest = JsonlSource(file), file, b""
+    else:
+        path = archived(tmp_path / "archive", stored(group("a")))
+        source, rest = ArchiveSource(tmp_path / "archive"), MAGIC
+    index = opened(source)
+    assert index.count() == 4
+    path.write_bytes(rest)
+    index.refresh()
+    assert index.count() == 0
+
+
+@pytest.mark.parametrize("segment", [100, 3000, 8000])
+def test_the_last_lines_are_read_first_and_each_once(opened, file, monkeypatch, segment):
+    monkeypatch.setattr(jsonl, "_SEGMENT_BYTES", segment)
+    monkeypatch.setattr(indexer, "SLICE_S", 0.0)
+    text = lines(*(group(f"i{at}") for at in range(6)))
+    file.write_text("{torn}\n\n" + text + lines(group("last"))[:-200])
+    index = opened(JsonlSource(file))
+    rows = sorted(index.page(limit=500).rows, key=lambda row: row["n"])
+    assert rows[0]["instance"] in ("i5", "last")
+    assert len(rows) == 28
+    assert index.count("is:damaged") == 1
+    file.write_text("{torn}\n\n" + text + lines(group("last")))
+    index.refresh()
+    assert index.count() == 29
+    assert {index.read(row["id"])["trajectory_id"] for row in rows if row["run"]} < set(ids(index))
 
 
 def test_a_file_that_is_gone_takes_its_rows_with_it(opened, file):
@@ -548,6 +583,18 @@ def test_another_viewer_writes_when_the_first_one_has_ended(tmp_path, file):
     second.refresh()
     assert second.count() == 4
     second.close()
+
+
+def test_a_request_that_comes_after_the_end_gets_an_error(opened, file):
+    file.write_text(lines(group("a")))
+    index = opened(JsonlSource(file))
+    with index._database.reader() as late:
+        index.close()
+        assert late.execute("SELECT count(*) FROM t").fetchone() == (4,)
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        late.execute("SELECT 1")
+    with pytest.raises(HermesQueueError, match="is closed"):
+        index.count()
 
 
 def test_sources_have_one_index_whatever_their_order(tmp_path, file, monkeypatch):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+from dataclasses import replace
 
 import msgpack
 import pytest
@@ -12,6 +13,7 @@ import zstandard
 from records import make_job, make_record
 
 from hermes_queue.bodies.codec import encode_record
+from hermes_queue.bodies.summary import summary_of
 from hermes_queue.sinks.selection import tampered
 from hermes_queue.view.records import raw as reading
 from hermes_queue.view.records.containing import holds_all
@@ -19,6 +21,7 @@ from hermes_queue.view.records.location import Location
 from hermes_queue.view.records.raw import UnreadableRecord, decode_json, decode_raw
 from hermes_queue.view.records.rows import IndexRow, row_of
 from hermes_queue.view.records.texts import searchable_text, words_of
+from hermes_queue.view.sources.entries import record_of_summary
 from hermes_queue.wire.arrays import PackedArray
 
 HERE = Location("archive-1", "run/1.groups", 22, 100, "run.g.0")
@@ -42,6 +45,33 @@ def test_the_row_of_a_body_and_of_its_json_are_the_same():
     assert packed == row_of(decode_json(record.to_json().encode()), HERE)
     assert (packed.status, packed.cause, packed.stage) == ("failed", "sandbox", "setup")
     assert (packed.score, packed.turns, packed.messages) == (None, 1, 2)
+
+
+@pytest.mark.parametrize("score", [0.5, None])
+def test_the_summary_of_a_record_makes_the_row_that_the_record_makes(score):
+    report = {
+        "reason": "tests_fail",
+        "patch_bytes": 812,
+        "dropped_count": 2,
+        "tests_status": {"FAIL_TO_PASS": {"failure": 2}, "PASS_TO_PASS": {"failure": 1}},
+        "flags": ["calls: conftest"],
+    }
+    usage = {"prompt_tokens": 30, "completion_tokens": 12}
+    record = make_record(make_job(), score=score, policy="12")
+    record = record.model_copy(
+        update={"report": report, "usage": record.usage.model_copy(update=usage)}
+    )
+    whole = decode_raw(encode_record(record))
+    names = ("trajectory_id", "run_id", "env", "instance_id", "group_id", "group_size")
+    known = {name: whole[name] for name in names}
+    summed_up = row_of({**known, **record_of_summary(json.loads(summary_of(record)))}, HERE)
+    row = row_of(whole, HERE)
+    assert (row.tests_failed, row.patch_bytes) == (3, 812)
+    assert "calls: conftest" in row.flags
+    # The tools' names are in no summary, and times are rounded in it.
+    same = {"tools": row.tools, "created": row.created, "finished": row.finished}
+    assert replace(summed_up, **same) == row
+    assert summed_up.created == pytest.approx(row.created, abs=1e-3)
 
 
 def test_without_numbers_only_the_long_lists_of_numbers_are_missing():

@@ -128,17 +128,22 @@ class Database:
 
     def writer(self) -> sqlite3.Connection:
         """A connection for the one thread that writes."""
-        return self._connect("PRAGMA synchronous = NORMAL", "PRAGMA cache_size = -16000")
+        return self._connect("PRAGMA synchronous = NORMAL", "PRAGMA cache_size = -8000")
 
     @contextmanager
     def reader(self, *, seconds: float = QUERY_S) -> Iterator[sqlite3.Connection]:
         """A connection that reads, of a fixed number.
 
         Raises:
-            QueryTooSlow: the block's queries took longer than `seconds`.
-            HermesQueueError: the file cannot be read.
+            QueryTooSlow: the block's queries took longer than `seconds`, or those of others did.
+            HermesQueueError: the file cannot be read, or is closed.
         """
-        connection, life = self._idle.get(), self._life
+        if self._closed:
+            raise HermesQueueError("the index is closed")
+        try:
+            connection, life = self._idle.get(timeout=seconds + QUERY_S), self._life
+        except queue.Empty:
+            raise QueryTooSlow("too many other queries take long: try again") from None
         deadline = time.monotonic() + seconds
         late = False
 
@@ -149,7 +154,7 @@ class Database:
 
         try:
             if connection is None:
-                connection = self._connect("PRAGMA query_only = 1", "PRAGMA cache_size = -4000")
+                connection = self._connect("PRAGMA query_only = 1", "PRAGMA cache_size = -2000")
             connection.set_progress_handler(check, _CHECK_OPERATIONS)
             yield connection
         except sqlite3.Error as error:
@@ -163,7 +168,7 @@ class Database:
         finally:
             if connection is not None:
                 connection.set_progress_handler(None, 0)
-            if connection is not None and life != self._life:
+            if connection is not None and (life != self._life or self._closed):
                 connection.close()
                 connection = None
             self._idle.put(connection)

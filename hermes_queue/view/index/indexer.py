@@ -110,6 +110,7 @@ class Indexer:
         waiting = list(self._sources)
         while waiting and not self._stopped:
             waiting = [source for source in waiting if not self._read(source, writer)]
+            self._behind = bool(waiting)
             if waiting and self._sources[0] not in waiting:
                 waiting.insert(0, self._sources[0])
         # Only now: a group that moves to the archive has its place there first.

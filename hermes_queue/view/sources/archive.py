@@ -18,7 +18,7 @@ from hermes_queue.view.records.raw import MAX_RECORD_BYTES, UnreadableRecord, de
 from hermes_queue.view.sources.base import Batch, FoundRecord, Mark, RecordGone
 from hermes_queue.view.sources.entries import decoded_fields, found_members
 from hermes_queue.view.sources.frames import Frame, frames
-from hermes_queue.view.sources.resuming import mark_at, resumed
+from hermes_queue.view.sources.resuming import ended, mark_at, resumed
 
 _SUFFIX = ".groups"
 _BATCH_RECORDS = 64
@@ -102,8 +102,8 @@ class ArchiveSource:
     def _scan(self, fd: int, name: str, mark: Mark | None) -> Iterator[Batch]:
         state = os.fstat(fd)
         at = resumed(fd, mark, state)
-        begins = at is None
         if at is None:
+            mark = None
             begun = os.pread(fd, len(MAGIC), 0)
             if begun != MAGIC:
                 if not MAGIC.startswith(begun):
@@ -119,9 +119,9 @@ class ArchiveSource:
             if len(found) >= _BATCH_RECORDS:
                 yield Batch(name, found, mark_at(fd, at, state))
                 found = []
-        if at > start or begins:
-            yield Batch(name, found, mark_at(fd, at, state), ends=True)
-        if state.st_size > at and mark == mark_at(fd, at, state):
+        if at > start or not ended(mark):
+            yield Batch(name, found, mark_at(fd, at, state, ended=True), ends=True)
+        elif state.st_size > at:
             self.problems.append(f"{self.title}/{name}: its end, from byte {at}, cannot be read")
 
     def _members(self, name: str, frame: Frame) -> list[FoundRecord]:

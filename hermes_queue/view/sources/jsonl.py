@@ -14,10 +14,12 @@ from hermes_queue.errors import ConfigurationError
 from hermes_queue.view.records.location import Location
 from hermes_queue.view.records.raw import MAX_RECORD_BYTES, UnreadableRecord, decode_json
 from hermes_queue.view.sources.base import Batch, FoundRecord, Mark, RecordGone
-from hermes_queue.view.sources.resuming import mark_at, resumed
+from hermes_queue.view.sources.resuming import ended, mark_at, resumed
 
 _BATCH_BYTES = 4 << 20
 _BATCH_LINES = 64
+_SEGMENT_BYTES = 2 << 20
+"""A file is read from its end to its beginning in segments of this size: the newest lines first."""
 
 
 class JsonlSource:
@@ -41,7 +43,7 @@ class JsonlSource:
             raise ConfigurationError(f"{path}: cannot be read: {error.strerror}") from error
 
     def scan(self, marks: Mapping[str, Mark | None]) -> Iterator[Batch]:
-        """See `RecordSource.scan`; the file is read from its beginning to its end."""
+        """See `RecordSource.scan`; the last lines come first."""
         self.problems = []
         try:
             with self._opened() as fd:
@@ -80,24 +82,41 @@ class JsonlSource:
 
     def _scan(self, fd: int, mark: Mark | None) -> Iterator[Batch]:
         state = os.fstat(fd)
-        start = resumed(fd, mark, state)
-        begins = start is None
-        at = start or 0
-        if begins:
-            yield Batch(self.title, mark=mark_at(fd, 0, state), begins=True)
-        found: list[FoundRecord] = []
-        begun = at
-        for offset, line, length in _lines(fd, at, state.st_size):
-            at = offset + length
+        at, low = resumed(fd, mark, state), _low(mark)
+        if at is None:
+            at, mark = _segment(fd, state.st_size), None
+            low = at
+            yield Batch(self.title, mark=mark_at(fd, at, state) | {"low": low}, begins=True)
+        begun, found = at, []
+        for record, end in self._records(fd, at, state.st_size):
+            found += record
+            at = end
+            if at - begun > _SEGMENT_BYTES or len(found) >= _BATCH_LINES:
+                yield Batch(self.title, found, mark_at(fd, at, state) | {"low": low})
+                begun, found = at, []
+        if found or at > begun or not (low or ended(mark)):
+            yield self._batch(fd, found, at, low, state)
+        while low > 0:  # each batch goes on, since any may be the last one of this call
+            end, low = low, _segment(fd, low)
+            found = [each for record, _ in self._records(fd, low, end) for each in record]
+            yield self._batch(fd, found, at, low, state)
+
+    def _batch(
+        self, fd: int, found: list[FoundRecord], at: int, low: int, state: os.stat_result
+    ) -> Batch:
+        mark = mark_at(fd, at, state, ended=not low) | {"low": low}
+        return Batch(self.title, found, mark, ends=not low)
+
+    def _records(self, fd: int, start: int, end: int) -> Iterator[tuple[list[FoundRecord], int]]:
+        """The record of each whole line, if it has one, and the end of the line."""
+        for offset, line, length in _lines(fd, start, end):
             if line is None:
-                found.append(self._damaged(offset, length, _too_large(length)))
+                found = [self._damaged(offset, length, _too_large(length))]
             elif line.strip(b" \t\r\n\0"):
-                found.append(self._found(offset, line))
-            if at - begun > _BATCH_BYTES or len(found) >= _BATCH_LINES:
-                yield Batch(self.title, found, mark_at(fd, at, state))
-                found, begun = [], at
-        if found or at > begun or begins:
-            yield Batch(self.title, found, mark_at(fd, at, state), ends=True)
+                found = [self._found(offset, line)]
+            else:
+                found = []
+            yield found, offset + length
 
     def _found(self, offset: int, line: bytes) -> FoundRecord:
         try:
@@ -121,7 +140,7 @@ def _lines(fd: int, start: int, size: int) -> Iterator[tuple[int, bytes | None, 
     held, at = b"", start
     """Bytes that are read and not yielded, and where they begin."""
     while at + len(held) < size:
-        chunk = os.pread(fd, _BATCH_BYTES, at + len(held))
+        chunk = os.pread(fd, min(_BATCH_BYTES, size - at - len(held)), at + len(held))
         if not chunk:
             break
         searched = len(held)
@@ -139,6 +158,32 @@ def _lines(fd: int, start: int, size: int) -> Iterator[tuple[int, bytes | None, 
             held, at = b"", at + length
     if held and held.rstrip(b" \t\r\0").endswith(b"}") and _is_whole(held):
         yield at, held, len(held)
+
+
+def _low(mark: Mark | None) -> int:
+    """The offset from which on the file has been read; what is before it comes last."""
+    low = (mark or {}).get("low")
+    return low if isinstance(low, int) and low > 0 else 0
+
+
+def _segment(fd: int, end: int) -> int:
+    """Where the lines begin that end before `end`: some megabytes, and at least one line."""
+    back = _SEGMENT_BYTES
+    while back < end:
+        start = _line_start(fd, end - back, end)
+        if start < end:
+            return start
+        back *= 4
+    return 0
+
+
+def _line_start(fd: int, at: int, end: int) -> int:
+    """The first line that begins behind `at` and before `end`; `end` if there is none."""
+    while at < end and (chunk := os.pread(fd, min(_BATCH_BYTES, end - at), at)):
+        if (found := chunk.find(b"\n")) >= 0:
+            return at + found + 1
+        at += len(chunk)
+    return end
 
 
 def _length(fd: int, start: int, size: int) -> int | None:

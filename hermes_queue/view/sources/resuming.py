@@ -11,15 +11,22 @@ _HEAD_BYTES = 4096
 _BEFORE_BYTES = 64
 
 
-def mark_at(fd: int, offset: int, state: os.stat_result) -> Mark:
+def mark_at(fd: int, offset: int, state: os.stat_result, *, ended: bool = False) -> Mark:
     """The mark of a file that has been read up to `offset`.
 
     Args:
         fd: the file.
         offset: the first byte that has not been read.
         state: of the file, taken before it was read.
+        ended: whether its end has been reached, and all that is before it was read.
     """
-    return {"offset": offset, "octets": _octets(fd, offset), "time_ns": state.st_mtime_ns}
+    mark = {"offset": offset, "octets": _octets(fd, offset), "time_ns": state.st_mtime_ns}
+    return mark | {"ended": True} if ended else mark
+
+
+def ended(mark: Mark | None) -> bool:
+    """Whether the end of the file had been reached."""
+    return mark is not None and mark.get("ended") is True
 
 
 def resumed(fd: int, mark: Mark | None, state: os.stat_result) -> int | None:

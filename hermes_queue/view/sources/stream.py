@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hermes_queue.bodies.store import ClaimCheck, ObjectLost, fetch, is_claim
-from hermes_queue.errors import ConfigurationError, HermesQueueError, SchemaTooNew
+from hermes_queue.errors import ConfigurationError, HermesQueueError, SchemaTooNew, StoreUnavailable
 from hermes_queue.keyspace.connection import connect, explained, masked, redis_url
 from hermes_queue.results.reader import STREAM
 from hermes_queue.settings import RedisSettings
@@ -25,6 +26,9 @@ _WALK = "walk"
 """Name under which the mark of the whole stream is kept; no entry has it."""
 _PARTIAL: Mark = {"partial": True}
 _READ: Mark = {}
+_LATER: Mark = {"later": True}
+"""Of an entry with bodies in an object store that did not answer."""
+_LATER_S = 60.0
 _TIMEOUT_S = 5.0
 """Shorter than usual, and without another try: a person waits, and the index asks again anyway."""
 
@@ -51,6 +55,8 @@ class StreamSource:
         self.name = "redis-" + hashlib.sha256(identity).hexdigest()[:16]
         self.title = masked(self._url)
         self.problems: list[str] = []
+        self._later_at = 0.0
+        """When the object store is asked again for what it did not give."""
 
     def scan(self, marks: Mapping[str, Mark | None]) -> Iterator[Batch]:
         """See `RecordSource.scan`. Each entry is a file of its own."""
@@ -126,7 +132,11 @@ class StreamSource:
 
     def _completed(self, known: Mapping[str, Mark | None]) -> Iterator[Batch]:
         """The records of entries that are known by their summaries, newest first."""
-        partial = [name for name, mark in known.items() if mark == _PARTIAL]
+        due = [_PARTIAL]
+        if time.monotonic() > self._later_at:
+            self._later_at = time.monotonic() + _LATER_S
+            due.append(_LATER)
+        partial = [name for name, mark in known.items() if mark in due]
         for name in sorted(partial, key=_order, reverse=True):
             entries = self._client.xrange(self._stream, name, name)
             yield from self._batches(entries, summed_up=False)
@@ -140,21 +150,25 @@ class StreamSource:
                 found = [each.summed_up(self._place(name, each.name)) for each in own]
                 yield Batch(name, found, _PARTIAL)
                 continue
-            records = self._records(name, fields, [each.name for each in members])
+            records, mark = self._records(name, fields, [each.name for each in members])
             if records is not None:
-                yield Batch(name, records, _READ)
+                yield Batch(name, records, mark)
 
     def _records(
         self, entry: str, fields: Mapping[str, str], names: list[str]
-    ) -> Sequence[FoundRecord] | None:
-        """The members of an entry; None if it was deleted while their bodies were read."""
+    ) -> tuple[Sequence[FoundRecord] | None, Mark]:
+        """The members of an entry, and its mark.
+
+        The members are None if it was deleted while their bodies were read.
+        """
         stored: dict[str, bytes | None] = {}
         for at in range(0, len(names), _BODIES):
             some = names[at : at + _BODIES]
             keys = [f"{self._prefix}body:{name}" for name in some]
             stored.update(zip(some, self._client.mget(keys), strict=True))
         if None in stored.values() and not self._client.xrange(self._stream, entry, entry):
-            return None
+            return None, _READ
+        mark = _READ
         bodies: dict[str, bytes | None] = {}
         problems: dict[str, str] = {}
         for name, value in stored.items():
@@ -162,8 +176,10 @@ class StreamSource:
                 bodies[name] = None if value is None else _body(value)
             except (HermesQueueError, UnreadableRecord, ValueError) as error:
                 problems[name] = str(error)
-                self._note(str(error))
-        return found_members(fields, bodies, lambda name: self._place(entry, name), problems)
+                if isinstance(error, StoreUnavailable | ConfigurationError):
+                    mark = _LATER
+                    self._note(str(error))
+        return found_members(fields, bodies, lambda name: self._place(entry, name), problems), mark
 
     def _note(self, problem: str) -> None:
         if problem not in self.problems and len(self.problems) < _BODIES:
