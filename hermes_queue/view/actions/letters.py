@@ -63,9 +63,12 @@ def _chosen(ledger: Ledger, given: OfLetters) -> Iterator[Letter]:
     return itertools.islice(letters.find(letter_filter(given.q)), READ_MAX)
 
 
-def _with_job(ledger: Ledger, given: OfLetters) -> list[Letter]:
-    """Letters about a group have no job to run."""
-    return [each for each in _chosen(ledger, given) if each.fields.get("job")]
+def _with_job(ledger: Ledger, given: OfLetters) -> Iterator[Letter]:
+    """Those that can run again, one by one: each may hold a log and an item of many kilobytes.
+
+    Letters about a group have no job.
+    """
+    return (each for each in _chosen(ledger, given) if each.fields.get("job"))
 
 
 def _requeue(acting: Acting, given: OfLetters) -> int:
@@ -92,7 +95,7 @@ ACTIONS: tuple[OperatorAction[Any], ...] = (
         "dead_requeue",
         "Run the jobs of dead letters again, each as a group of its own.",
         OfLetters,
-        lambda ledger, given: len(_with_job(ledger, given)),
+        lambda ledger, given: sum(1 for _ in _with_job(ledger, given)),
         _requeue,
         lambda given: _words("requeue", given),
     ),

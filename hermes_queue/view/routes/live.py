@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections import deque
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -56,9 +57,11 @@ def running(call: ApiCall) -> Response:
 def dead(call: ApiCall) -> Response:
     """Dead letters that match, newest first."""
     selection = letter_filter(call.query.get("q", ""))
-    found = list(itertools.islice(DeadLetters(_ledger(call)).find(selection), READ_MAX))
-    newest = [_summary(each) for each in reversed(found[-LETTERS_MAX:])]
-    return call.json({"letters": newest, "count": len(found)})
+    count, newest = 0, deque[Letter](maxlen=LETTERS_MAX)
+    for each in itertools.islice(DeadLetters(_ledger(call)).find(selection), READ_MAX):
+        newest.appendleft(each)
+        count += 1
+    return call.json({"letters": [_summary(each) for each in newest], "count": count})
 
 
 def letter(call: ApiCall) -> Response:
