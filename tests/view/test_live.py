@@ -15,13 +15,15 @@ from queue import Queue
 from typing import Any
 
 import pytest
+from records import make_job
 from redis_server import RedisServer
 from view_server import VIEW_TOKEN, ViewServer
 
+from hermes_queue.broker.enqueue import enqueue
 from hermes_queue.cli.overview import overview
 from hermes_queue.errors import RedisUnavailable
 from hermes_queue.ledger import Ledger
-from hermes_queue.ledger.fleet.lanes import note_lanes
+from hermes_queue.view.answers import to_json
 from hermes_queue.view.live import LivePoller
 
 pytestmark = pytest.mark.xdist_group("view")
@@ -182,8 +184,19 @@ def shown(ledger: Ledger) -> dict[str, Any]:
     return {**asdict(seen), "oldest": seen.oldest}
 
 
+def counted(seen: dict[str, Any]) -> dict[str, Any]:
+    """What stays as it is from one reading to the next."""
+    runs = [(each["info"]["run_id"], each["info"]["counters"]) for each in seen["runs"]]
+    return {
+        "waiting": [(lane["name"], lane["depth"]) for lane in seen["lanes"]],
+        "run": [(name, counters["queued"], counters["running"]) for name, counters in runs],
+        "leased": seen["leased"],
+        "dead": seen["dead_letters"],
+    }
+
+
 def test_twenty_pages_ask_redis_for_as_much_as_one_top(server, deployment):
-    note_lanes(deployment, ["train"])
+    enqueue([make_job("run", f"i{n}") for n in range(3)], ledger=deployment)
     before = commands(deployment)
     shown(deployment)
     one = commands(deployment) - before
@@ -199,5 +212,8 @@ def test_twenty_pages_ask_redis_for_as_much_as_one_top(server, deployment):
             said = [answer.readline().decode() for _ in range(5)]
             assert said[3] == "event: overview\n"
             seen = json.loads(said[4].removeprefix("data: "))
-            assert [lane["name"] for lane in seen["lanes"]] == ["train"]
+            assert counted(seen) == {
+                "waiting": [("train", 3)], "run": [("run", 3, 0)], "leased": 0, "dead": 0,
+            }  # fmt: skip
         assert commands(deployment) - before == one
+    assert counted(seen) == counted(json.loads(to_json(shown(deployment))))
