@@ -142,7 +142,7 @@ def follow(transcripts, trajectory_id, start):
 
 
 def test_a_drained_worker_finishes_what_runs_leaves_the_rest_and_ends(
-    factory, start_worker, command, worker_facts, ledger, broadcast, redis_server
+    factory, start_worker, command, celery, worker_facts, ledger, broadcast, redis_server
 ):
     worker = start_worker(concurrency=1)
     agent = {"kind": "slow", "params": {"seconds": 0.5, "turns": 20}}
@@ -156,7 +156,10 @@ def test_a_drained_worker_finishes_what_runs_leaves_the_rest_and_ends(
     assert (said["source"], said["worker"], said["stage"]) == ("worker", name, "agent")
     assert said["next"] == said["total"] == 1 + len(said["messages"])
     assert [each["n"] for each in said["messages"]] == list(range(1, said["next"]))
+    printed = celery("inspect", "transcript", running["trajectory_id"], "1")
+    assert printed["total"] == printed["next"] == 1 + len(printed["messages"])
     assert broadcast("transcript", trajectory_id="run.none.0")["error"] == "it does not run here"
+    wait_until("a beat", lambda: worker_facts()["running"] == 1)
     acting = Acting(ledger, redis_server.url, "by ada")
     for action, intake in (("worker_pause", "paused"), ("worker_resume", "open")):
         assert ACTIONS[action].act(acting, OfWorker(worker=name)) == 1
