@@ -44,6 +44,7 @@ from workers.upkeep.inventory import Inventory
 from workers.upkeep.keeper import Keeper
 from workers.upkeep.reaper import Reaper
 from workers.upkeep.recovery import publish_leftovers
+from workers.upkeep.transcripts import LiveTranscripts
 
 logger = logging.getLogger(__name__)
 
@@ -114,6 +115,7 @@ async def _open(opened: AsyncExitStack) -> None:
     opened.callback(probe.share, None)
     _connect_remote_control(runtime, beat)
     opened.callback(remote_control.on_revoke.clear)
+    opened.callback(remote_control.read_transcript.clear)
     keeper.start()
     opened.push_async_callback(asyncio.to_thread, keeper.stop)
     reaper = Reaper(backend, ledger, deployment)
@@ -151,7 +153,7 @@ def _raise_descriptor_limit() -> None:
 
 
 def _connect_remote_control(runtime: Runtime, beat: Beat) -> None:
-    """Answer `inspect slots`, pass on revocations, and have the backend follow the pool's size."""
+    """Answer `inspect`, pass on revocations, and have the backend follow the pool's size."""
     task_pool = pool.TaskPool.instance()
 
     def slots() -> dict[str, object]:
@@ -174,6 +176,7 @@ def _connect_remote_control(runtime: Runtime, beat: Beat) -> None:
 
     remote_control.on_revoke[:] = [revoked]
     remote_control.describe[:] = [slots]
+    remote_control.read_transcript[:] = [LiveTranscripts(runtime).read]
     pool.on_resize[:] = [resize]
 
 

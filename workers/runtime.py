@@ -23,7 +23,7 @@ from hermes_queue.broker.pool import RunningTask
 from hermes_queue.errors import RedisFull, RedisUnavailable, StoreUnavailable, TrajectoryFailure
 from hermes_queue.keyspace.calls import PIPELINE_BYTES, ScriptCall
 from hermes_queue.ledger import Claim, DeadLetters, Ledger, PublishVerdict
-from hermes_queue.models import ScoredTrajectory
+from hermes_queue.models import Message, ScoredTrajectory
 from hermes_queue.sandbox.base import SandboxBackend
 from hermes_queue.settings import (
     LeaseSettings,
@@ -74,6 +74,8 @@ class AttemptProgress:
     """Label for people: `env:instance#sample`."""
     turns: int = 0
     attempt: int = 1
+    messages: Sequence[Message] = ()
+    """The transcript itself, to which the event loop only adds."""
 
 
 class Pauses:

@@ -8,6 +8,7 @@ import random
 import secrets
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -169,9 +170,8 @@ class _Attempt:
             return AttemptProgress("load", self._since, attempt=self._begun.attempt)
         job = draft.job
         label, turns = f"{job.env}:{job.instance_id}#{job.sample_index}", len(draft.agent.turns)
-        return AttemptProgress(
-            draft.clock.current, self._since, job.lane, label, turns, draft.attempt
-        )
+        made = AttemptProgress(draft.clock.current, self._since, job.lane, label, turns)
+        return replace(made, attempt=draft.attempt, messages=draft.agent.messages)
 
     async def run(self) -> str:
         """Acknowledge, measure, conclude; always returns an outcome of the job."""

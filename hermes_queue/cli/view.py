@@ -232,11 +232,14 @@ def open_site(options: ViewOptions, keys: Keys, port: int) -> Iterator[ViewSite]
     from hermes_queue.view.assets import Assets
     from hermes_queue.view.findings import FindingFiles
     from hermes_queue.view.index.index import Index
+    from hermes_queue.view.live import LivePoller
     from hermes_queue.view.present import Decoder
     from hermes_queue.view.site import ViewSite
     from hermes_queue.view.sources.opening import index_path, open_sources
+    from hermes_queue.view.transcripts import Transcripts
 
-    operator = ViewSettings().operator_redis_url
+    operator = ViewSettings().operator_redis_url if options.actions else None
+    operator_url = operator.get_secret_value() if operator else None
     reviews = ReviewFile(options.reviews) if options.reviews else None
     findings = FindingFiles(options.findings) if options.findings else None
     with ExitStack() as stack:
@@ -251,6 +254,8 @@ def open_site(options: ViewOptions, keys: Keys, port: int) -> Iterator[ViewSite]
         ledger = stack.enter_context(_ledger()) if in_redis else None
         index = stack.enter_context(closing(Index(index_path(sources), sources)))
         index.start()
+        seen = partial(_overview, ledger) if ledger else None
+        live = stack.enter_context(closing(LivePoller(seen, index))) if seen else None
         yield ViewSite(
             keys=keys,
             cookie=f"hq_view_{port}",
@@ -260,12 +265,14 @@ def open_site(options: ViewOptions, keys: Keys, port: int) -> Iterator[ViewSite]
             index=index,
             sources=[{"kind": each.kind, "name": each.title} for each in sources],
             ledger=ledger,
-            overview=partial(_overview, ledger) if ledger else None,
+            overview=seen,
+            live=live,
+            transcripts=Transcripts(ledger, operator_url) if ledger else None,
             tokenizer=Decoder(options.tokenizer) if options.tokenizer else None,
             actions=options.actions,
             reviews=reviews,
             findings=findings,
-            operator_url=operator.get_secret_value() if options.actions and operator else None,
+            operator_url=operator_url,
         )
 
 

@@ -17,8 +17,9 @@ class ViewSettings(Section, env_prefix=PREFIX + "VIEW_", env_ignore_empty=True):
     operator_token: SecretStr | None = None
     """Token that also opens the actions of `--actions`. Unset: as above."""
     operator_redis_url: SecretStr | None = None
-    """Redis under a user that may write, for the actions of `--actions` alone; everything else goes
-    through `HERMES_QUEUE_REDIS_URL`, whose user then need not write. Unset: that one."""
+    """Redis under a user that may write, with `--actions`: for these, and for asking workers what
+    runs. Everything else goes through `HERMES_QUEUE_REDIS_URL`, whose user then need not write.
+    Unset: that one."""
 
     @field_validator("operator_redis_url")
     @classmethod

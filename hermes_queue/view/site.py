@@ -16,10 +16,11 @@ from hermes_queue.view.findings import FindingFiles
 from hermes_queue.view.index.index import Index
 from hermes_queue.view.present import Decoder
 from hermes_queue.view.tokens import Keys
+from hermes_queue.view.transcripts import Transcripts
 
 DECODED_AT_ONCE = 2
 Tell = Callable[[str, Any], None]
-"""Takes the name of an event and its data; may be called from any thread."""
+"""Takes the name of an event and its data, or the data as JSON already; any thread may call it."""
 
 
 class Live(Protocol):
@@ -47,6 +48,7 @@ class ViewSite:
     overview: Callable[[], Mapping[str, Any]] | None = None
     """Reads what `hermes-queue status --json` prints; may raise RedisUnavailable."""
     live: Live | None = None
+    transcripts: Transcripts | None = None
     tokenizer: Decoder | None = None
     actions: bool = False
     """Whether the role operate may act."""

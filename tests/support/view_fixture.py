@@ -1,6 +1,6 @@
 """The viewer's server over real records and a real Redis, and a deployment moved by hand.
 
-Routes that the server does not have yet (actions) are answered here.
+Actions are answered here, since the Redis holds none of the runs that are shown.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from hermes_queue.ledger.fleet.tally import Lately
 from hermes_queue.ledger.ledger import Ledger
 from hermes_queue.ledger.runs import RunInfo
 from hermes_queue.results.consumers import ConsumerGroup
+from hermes_queue.view import present
+from hermes_queue.view.answers import Refusal
 from hermes_queue.view.app import ApiCall, Route
 from hermes_queue.view.assets import Assets
 from hermes_queue.view.index.index import Index
@@ -139,8 +141,31 @@ class Deployment:
             tell(kind, data)
 
 
+RUNNING = f"{RUN}.running.0"
+
+
+class RunningTranscript:
+    """What the worker of one trajectory would answer, moved by hand."""
+
+    def __init__(self) -> None:
+        self.texts = ["The bug: `parse` returns None.", "I look at it. <b>bold</b>"]
+        self.state = "running"
+
+    def after(self, name: str, start: int) -> dict[str, Any]:
+        """Its messages from number `start` on."""
+        if name != RUNNING:
+            raise Refusal(404, "Redis does not know this trajectory")
+        roles = ("user", "assistant")
+        said = [{"role": roles[n % 2], "content": text} for n, text in enumerate(self.texts)]
+        shown: list[Any] = list(present.messages({"messages": said}, start))
+        source = "worker" if self.state == "running" else ""
+        where = {"state": self.state, "source": source, "stage": "agent", "attempt": 1, "note": ""}
+        ends = {"next": start + len(shown), "total": len(said)}
+        return {**where, "worker": "trainer-1", "messages": shown, **ends}
+
+
 class Unserved:
-    """What the server does not answer yet: actions."""
+    """What the server cannot answer here: actions."""
 
     def __init__(self) -> None:
         self.acted: list[tuple[str, dict[str, Any]]] = []
@@ -154,8 +179,9 @@ class Unserved:
         return call.json({"met": 2, "done": 0 if trial else 2, "command": command})
 
     def routes(self) -> Iterator[Route]:
-        """Those that the server's own table lacks."""
+        """Actions, and those that the server's own table lacks; they come before that table."""
         known = {(route.method, route.path) for route in every_route()}
+        known.discard(("POST", "/api/actions/{name}"))
         for method, path, answer, role in self._table():
             if (method, path) not in known:
                 yield Route(method, path, answer, role=role, parameters=("q",))
@@ -179,6 +205,7 @@ class ViewedPages:
         self.index.refresh()
         self.deployment = Deployment()
         self.reviews = ReviewFile(directory / "reviews.jsonl")
+        self.running: Any = RunningTranscript()
         self.unserved = Unserved()
         site = ViewSite(
             keys=Keys({"view": VIEW_TOKEN, "operate": OPERATE_TOKEN}),
@@ -191,6 +218,7 @@ class ViewedPages:
             ledger=Ledger(self._client, prefix="hq:", url=self._redis.url),
             overview=lambda: self.deployment.seen,
             live=self.deployment,
+            transcripts=self.running,
             actions=True,
             reviews=self.reviews,
         )

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from view_fixture import RUNNING
 from view_records import HOSTILE_RUN, RUN, TOKENS, TURN_TOKENS
 from viewed import Keys, Viewed
 
@@ -47,6 +48,17 @@ def find(records: Records, **wanted: Any) -> ScoredTrajectory:
 def plain(text: str) -> str:
     """A text as it is shown: colours of terminals are not text."""
     return re.sub("\x1b\\[[0-9;]*m", "", text)
+
+
+def test_a_running_trajectory_grows_while_one_looks(viewed):
+    running = viewed.pages.running
+    viewed.open(f"/t/{RUNNING}")
+    viewed.says("The bug: `parse` returns None.")
+    viewed.says("I look at it. <b>bold</b>")
+    viewed.says("trainer-1")
+    running.texts += ["[exit code 0]", "It is fixed."]
+    viewed.says("It is fixed.")
+    assert len(viewed.all("article.message")) == 4
 
 
 def test_every_message_is_in_the_document_as_it_is(viewed, records):

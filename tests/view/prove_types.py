@@ -15,7 +15,10 @@ OPTIONS = (
 
 
 def test_the_types_of_the_modules_hold():
-    modules = [str(path) for path in (STATIC / "main.js", STATIC / "filed.js", *sorted(STATIC.glob("pages/*.js")))]
+    modules = [
+        str(path)
+        for path in (STATIC / "main.js", STATIC / "filed.js", *sorted(STATIC.glob("pages/*.js")))
+    ]
     command = ["node", TOOLS / "typescript/bin/tsc", *OPTIONS, *modules]
     done = subprocess.run(command, cwd=STATIC, capture_output=True, text=True, timeout=300)
     said = [line for line in done.stdout.splitlines() if not line.startswith((" ", "vendor/"))]

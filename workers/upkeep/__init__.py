@@ -13,4 +13,5 @@ metering.py      metrics of a worker
 quarantine.py    processes for jobs under which workers die
 reaper.py        ends sandboxes of dead workers
 recovery.py      publishes the finished records of dead workers
+transcripts.py   what agents have said so far, for who asks
 """

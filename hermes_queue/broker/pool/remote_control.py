@@ -1,6 +1,7 @@
 """Our additions to Celery's `inspect` and `control` commands, and how the command line sends them.
 
     celery -A hermes_queue inspect slots
+    celery -A hermes_queue inspect transcript ID    # or: transcript ID NUMBER
     celery -A hermes_queue control pause            # or: pause LANE
     celery -A hermes_queue control resume
     celery -A hermes_queue control drain -d celery@host
@@ -14,9 +15,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from functools import wraps
+from functools import lru_cache, wraps
 from typing import Any
 
+from celery import Celery
 from celery.worker.control import Panel, control_command, inspect_command, nok, ok
 from kombu.exceptions import OperationalError
 from redis import RedisError
@@ -31,8 +33,15 @@ MOST_SLOTS = 10_000
 MOST_LISTED = 100
 """Number of trajectories that `inspect slots` lists per worker."""
 
+TOO_OFTEN = "asked too often"
+"""Error of `inspect transcript` after more questions than a worker answers in a second."""
+
 describe: list[Callable[[], Mapping[str, Any]]] = []
 """Callables whose facts `inspect slots` returns; called on Celery's main thread."""
+
+read_transcript: list[Callable[[str, int], Mapping[str, Any]]] = []
+"""Called with a trajectory and the number of its first message that is asked for, on Celery's main
+thread; returns what `inspect transcript` answers."""
 
 on_revoke: list[Callable[[list[str], bool], None]] = []
 """Called with the ids of tasks that Celery revokes, and whether to end running ones; on Celery's
@@ -42,19 +51,23 @@ ControlReply = dict[str, Any]
 
 
 def ask(
-    command: str, names: Sequence[str], arguments: Mapping[str, Any], *, timeout_s: float
+    command: str,
+    names: Sequence[str],
+    arguments: Mapping[str, Any],
+    *,
+    timeout_s: float,
+    url: str | None = None,
 ) -> dict[str, Any]:
     """Have the workers `names` run a command, ours or Celery's; returns their answers by name.
 
-    Waits until all have answered, at most `timeout_s`.
+    Waits until all have answered, at most `timeout_s`. `url` is another Redis URL than that of
+    the settings, for a process whose own user may not ask workers.
 
     Raises:
         RedisUnavailable: the command may have been sent.
     """
-    from hermes_queue.broker.app import app  # which imports this module
-
     try:
-        answers = app.control.broadcast(
+        answers = _application(url).control.broadcast(
             command,
             arguments=dict(arguments),
             destination=list(names),
@@ -67,6 +80,18 @@ def ask(
     return {name: answer for each in answers or () for name, answer in each.items()}
 
 
+@lru_cache(maxsize=2)
+def _application(url: str | None) -> Celery:
+    """Ours, or one that sends to another URL: a mailbox sends by the pool of its application."""
+    from hermes_queue.broker.app import app, broker_url  # which imports this module
+
+    if url is None:
+        return app
+    other = Celery("hermes_queue", broker=broker_url(url), set_as_current=False)
+    other.conf.update({name: app.conf[name] for name in ("broker_transport_options", "timezone")})
+    return other
+
+
 @inspect_command()  # type: ignore[untyped-decorator]
 def slots(state: Any, **_: Any) -> ControlReply:
     """Slots of each worker, whether it takes jobs, and its oldest trajectories."""
@@ -75,6 +100,16 @@ def slots(state: Any, **_: Any) -> ControlReply:
     for facts in describe:
         found |= facts()
     return found
+
+
+@inspect_command(  # type: ignore[untyped-decorator]
+    args=[("trajectory_id", str), ("start", int)], signature="ID [NUMBER]"
+)
+def transcript(state: Any, trajectory_id: str = "", start: int = 0, **_: Any) -> ControlReply:
+    """Messages of a running trajectory, from a number on, without secrets."""
+    for read in read_transcript:
+        return dict(read(str(trajectory_id), max(0, int(start))))
+    return dict(nok("this worker has not opened yet"))
 
 
 @control_command(variadic="lanes", signature="[LANE ...]")  # type: ignore[untyped-decorator]

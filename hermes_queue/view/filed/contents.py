@@ -66,7 +66,9 @@ class FiledContents:
         for place, row in enumerate(rows):
             self._add(found, self._trajectory(row, shown, place))
         groups = {
-            name: members for name, members in _groups(shown).items() if self._has_all(name, members)
+            name: members
+            for name, members in _groups(shown).items()
+            if self._has_all(name, members)
         }
         for name, members in groups.items():
             self._add(found, self._group(name, members))

@@ -37,7 +37,7 @@ def unfinished(ledger: Ledger, name: str, notes: list[str]) -> LookedUp | None:
     raw["attempt"] = _whole(text.get("attempt", ""))
     lines = facts.get("attempts", b"").splitlines()
     raw["attempts"] = [each.model_dump(exclude_defaults=True) for each in unpacked(lines)]
-    turns = _turns(ledger, name) if text.get("state") == "running" else []
+    turns = turns_of(ledger, name) if text.get("state") == "running" else []
     raw["messages"] = [
         message.model_dump(exclude_defaults=True) for turn in turns for message in turn.messages
     ]
@@ -90,7 +90,8 @@ def _job(text: str, name: str) -> Raw:
     return job.model_dump(mode="json", include={*fields, "policy_version", "requeued_from"})
 
 
-def _turns(ledger: Ledger, name: str) -> list[JournalStep]:
+def turns_of(ledger: Ledger, name: str) -> list[JournalStep]:
+    """The turns in the journal of a running trajectory; [] if there is none that can be read."""
     try:
         entries = read_journal(ledger, name, most=_ENTRIES_MOST, most_bytes=_JOURNAL_BYTES)
         decoded = [decode_entry(entry) for entry in entries]

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import re
+from collections import deque
 from collections.abc import AsyncIterator
 from typing import Any
 
 from starlette.responses import Response, StreamingResponse
 
 from hermes_queue.errors import ConfigurationError
-from hermes_queue.ledger.dead import DeadLetters, Letter, LetterFilter
+from hermes_queue.ledger.dead import DeadLetters, Letter
 from hermes_queue.ledger.ledger import Ledger
 from hermes_queue.view import present
+from hermes_queue.view.actions.letters import READ_MAX, letter_filter
 from hermes_queue.view.answers import Refusal, to_json
 from hermes_queue.view.app import ApiCall, Route, nothing
 from hermes_queue.view.site import Live, ViewSite
@@ -24,9 +25,9 @@ RETRY_MS = 2000
 _EVENTS_MAX = 100
 """Events that wait for one slow reader; with more, he is disconnected and begins anew."""
 LETTERS_MAX = 500
-_LETTERS_READ = 20_000
+NUMBER_MAX = 100_000
+"""Of a message of a running trajectory."""
 _LONG = ("job", "log", "died", "reason")
-_TERM = re.compile(r"(run|env|cause):(\S+)")
 
 
 def overview(call: ApiCall) -> Response:
@@ -45,12 +46,22 @@ def events(call: ApiCall) -> Response:
     return StreamingResponse(_told(call.site, call.site.live), media_type="text/event-stream")
 
 
+def running(call: ApiCall) -> Response:
+    """What a running trajectory has done so far, from one message on."""
+    if call.site.transcripts is None:
+        raise _no_redis()
+    start = call.number("from", 0, most=NUMBER_MAX)
+    return call.json(call.site.transcripts.after(call.path["id"], start))
+
+
 def dead(call: ApiCall) -> Response:
     """Dead letters that match, newest first."""
-    selection = _selection(call.query.get("q", ""))
-    found = list(itertools.islice(DeadLetters(_ledger(call)).find(selection), _LETTERS_READ))
-    newest = [_summary(each) for each in reversed(found[-LETTERS_MAX:])]
-    return call.json({"letters": newest, "count": len(found)})
+    selection = letter_filter(call.query.get("q", ""))
+    count, newest = 0, deque[Letter](maxlen=LETTERS_MAX)
+    for each in itertools.islice(DeadLetters(_ledger(call)).find(selection), READ_MAX):
+        newest.appendleft(each)
+        count += 1
+    return call.json({"letters": [_summary(each) for each in newest], "count": count})
 
 
 def letter(call: ApiCall) -> Response:
@@ -71,19 +82,6 @@ def _ledger(call: ApiCall) -> Ledger:
     if call.site.ledger is None:
         raise _no_redis()
     return call.site.ledger
-
-
-def _selection(q: str) -> LetterFilter:
-    """Of `run:`, `env:` and `cause:`. Raises Refusal: there is something else."""
-    wanted: dict[str, str] = {}
-    for found in re.finditer(r"\S+", q):
-        term = _TERM.fullmatch(found[0])
-        if term is None:
-            hint = "known: run:NAME, env:NAME, cause:NAME"
-            raise Refusal(400, f"{found[0][:40]!r} is no condition here", hint, at=found.start())
-        wanted[term[1]] = term[2]
-    run_id, env, cause = (wanted.get(name, "") for name in ("run", "env", "cause"))
-    return LetterFilter(run_id=run_id, env=env, cause=cause)
 
 
 def _summary(found: Letter) -> dict[str, Any]:
@@ -130,12 +128,14 @@ async def _next(
 
 
 def _event(number: int, kind: str, data: Any) -> bytes:
-    return b"id: %d\nevent: %b\ndata: %b\n\n" % (number, kind.encode(), to_json(data))
+    encoded = data if isinstance(data, bytes) else to_json(data)
+    return b"id: %d\nevent: %b\ndata: %b\n\n" % (number, kind.encode(), encoded)
 
 
 ROUTES = (
     Route("GET", "/api/overview", overview),
     Route("GET", "/api/events", events, needs_slot=False),
+    Route("GET", "/api/t/{id}/live", running, parameters=("from",)),
     Route("GET", "/api/dead", dead, parameters=("q",)),
     Route("GET", "/api/dead/{id}", letter),
 )

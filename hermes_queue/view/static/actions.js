@@ -13,7 +13,7 @@ import { Command, Problem, Waiting } from "./show.js";
  */
 
 /** What the action does and to what, in words. @param {Action} action */
-const named = ({ title, args }) => [title.replace("…", ""), args.run || args.lane || args.worker].filter(Boolean).join(" ");
+const named = ({ title, args }) => [title.replace("…", ""), args.run || args.lane || args.worker || args.trajectory].filter(Boolean).join(" ");
 
 /** A button for each. @param {{of: Action[], done?: () => void}} props */
 export function Actions({ of, done }) {
@@ -51,7 +51,8 @@ function Dialog({ action, close, done }) {
   const act = async (event) => {
     event.preventDefault();
     if (!ready) return;
-    const body = { ...args, reason, confirm: action.confirm ? typed : undefined };
+    // Letters may come meanwhile: no more are met than were shown.
+    const body = { ...args, reason, confirm: action.confirm ? typed : undefined, met: "q" in args ? trial.met : undefined };
     try {
       const found = await api(`/api/actions/${encodeURIComponent(action.name)}`, { body });
       say(`${named(action)}: ${found?.done ?? ""} done`);

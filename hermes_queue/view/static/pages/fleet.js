@@ -96,7 +96,7 @@ const Results = ({ stream }) => html`<section class="panel" aria-labelledby="res
   <tbody>${(stream?.readers || []).map((reader) => html`<tr key=${reader.name}><th scope="row">${safe(reader.name)}</th><td class=${"n " + (reader.behind ? "warn" : "")}>${reader.behind}</td><td class="n">${reader.pending}</td></tr>`)}</tbody></table></section>`;
 
 /** @param {{of: any[]}} props */
-const Slowest = ({ of }) => html`<section class="panel" aria-labelledby="slowest"><h2 id="slowest">Slowest</h2>${of.length ? html`<table class="small"><tbody>${of.slice(0, 8).map((each) => html`<tr><td class="n">${seconds(each.age_s)}</td><td>${safe(each.stage)}</td><td class="quiet">turn ${each.turns} try ${each.attempt}</td><th scope="row">${safe(each.label || each.trajectory_id)}</th></tr>`)}</tbody></table>` : html`<p class="quiet">nothing runs</p>`}</section>`;
+const Slowest = ({ of }) => html`<section class="panel" aria-labelledby="slowest"><h2 id="slowest">Slowest</h2>${of.length ? html`<table class="small"><tbody>${of.slice(0, 8).map((each) => html`<tr><td class="n">${seconds(each.age_s)}</td><td>${safe(each.stage)}</td><td class="quiet">turn ${each.turns} try ${each.attempt}</td><th scope="row"><a href=${pathOf("t", String(each.trajectory_id))}>${safe(each.label || each.trajectory_id)}</a></th></tr>`)}</tbody></table>` : html`<p class="quiet">nothing runs</p>`}</section>`;
 
 /** @param {{session: any}} props */
 export function Page({ session }) {

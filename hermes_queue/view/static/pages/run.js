@@ -105,7 +105,7 @@ function Running({ run }) {
   if (!rows.length) return html`<p class="empty">${overview ? "Workers name their longest running trajectories here; none is of this run." : "Nothing is followed: Redis is not a source, or the picture is held."}</p>`;
   return html`<div class="scroll" role="region" aria-label="running" tabindex="0"><table class="rows"><caption class="unseen">longest running trajectories</caption>
     <thead><tr><th scope="col" class="n">age</th><th scope="col">stage</th><th scope="col" class="n">turns</th><th scope="col" class="n">try</th><th scope="col">worker</th><th scope="col" class="grow">trajectory</th></tr></thead>
-    <tbody>${rows.map((each) => html`<tr key=${each.trajectory_id}><td class="n">${seconds(each.age_s)}</td><td>${safe(each.stage)}</td><td class="n">${each.turns}</td><td class="n">${each.attempt}</td><td>${safe(each.worker)}</td><th scope="row" class="grow">${safe(each.label || each.trajectory_id)}</th></tr>`)}</tbody></table></div>`;
+    <tbody>${rows.map((each) => html`<tr key=${each.trajectory_id}><td class="n">${seconds(each.age_s)}</td><td>${safe(each.stage)}</td><td class="n">${each.turns}</td><td class="n">${each.attempt}</td><td>${safe(each.worker)}</td><th scope="row" class="grow"><a data-nav href=${pathOf("t", String(each.trajectory_id))}>${safe(each.label || each.trajectory_id)}</a></th></tr>`)}</tbody></table></div>`;
 }
 
 // --- the page ------------------------------------------------------------------------------

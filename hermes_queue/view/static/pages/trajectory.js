@@ -5,6 +5,7 @@ import { Tabs } from "./tabs.js";
 import { policies } from "./list.js";
 import { Messages } from "./messages.js";
 import { Attempts, Patch, Record, Verifier } from "./details.js";
+import { Running } from "./running.js";
 import { Tokens } from "./tokens.js";
 
 const TABS = [["", "Messages"], ["patch", "Patch"], ["verifier", "Verifier"], ["tokens", "Tokens"], ["attempts", "Attempts & events"], ["record", "Record"]];
@@ -74,7 +75,8 @@ export function Page({ session, ids }) {
   const { params } = useAddress();
   const [id] = ids;
   const tab = params.get("tab") || "";
-  const { data, error } = useData(query(`/api/t/${encodeURIComponent(id)}`, { q: params.get("q"), sort: params.get("q") && params.get("sort"), upto: params.get("q") && params.get("upto") }));
+  const { data, error, again } = useData(query(`/api/t/${encodeURIComponent(id)}`, { q: params.get("q"), sort: params.get("q") && params.get("sort"), upto: params.get("q") && params.get("upto") }));
+  if (error?.status === 404 && session.live) return html`<${Running} id=${id} session=${session} missing=${error} ended=${again} />`;
   if (error) return html`<main id="main"><h1 tabindex="-1">${safe(id)}</h1><${Problem} error=${error} /><p><a href="/" aria-keyshortcuts="u">All runs</a></p></main>`;
   if (!data) return html`<main id="main"><h1 tabindex="-1" class="quiet">${safe(id)}</h1><${Waiting} /></main>`;
   return html`<main id="main"><${Head} data=${data} params=${params} />
