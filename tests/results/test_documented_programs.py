@@ -56,7 +56,11 @@ def finished_run(redis_server: RedisServer) -> Iterator[redis.Redis]:
 def all_is_read(client: redis.Redis) -> bool:
     """Whether every consumer group has acknowledged everything; None of them is not enough."""
     groups = client.xinfo_groups("hq:results")
-    return bool(groups) and not any(group["pending"] or group["lag"] for group in groups)
+    # Redis 6.2 does not tell a group's lag.
+    newest = client.xinfo_stream("hq:results")["last-generated-id"]
+    return bool(groups) and all(
+        not group["pending"] and group["last-delivered-id"] == newest for group in groups
+    )
 
 
 @pytest.mark.parametrize("block", PROGRAMS, ids=str)
@@ -77,17 +81,13 @@ def test_a_block_runs_and_reads_everything_it_is_given(
             "the block to end, or to have read all",
             lambda: process.poll() is not None or all_is_read(finished_run),
         )
-        endless = process.poll() is None
         process.send_signal(signal.SIGINT)
         process.wait(60)
     finally:
         process.kill()
         process.wait()
-    if endless:
-        # With a colon: it was about to end on its own.
-        assert log.read_text().strip(": \n").endswith("KeyboardInterrupt"), log.read_text()
-    else:
-        assert process.returncode == 0, log.read_text()
+    ended = process.returncode == 0 or log.read_text().rstrip().endswith("KeyboardInterrupt")
+    assert ended, log.read_text()
     if "hermes_queue.consume" in block.text:
         assert all_is_read(finished_run)
 

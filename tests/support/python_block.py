@@ -3,6 +3,7 @@
 import ast
 import asyncio
 import inspect
+import signal
 import sys
 import warnings
 
@@ -20,3 +21,5 @@ if code.co_flags & inspect.CO_COROUTINE:
     asyncio.run(main())
 else:
     exec(code, names)
+# It has ended on its own: an interrupt that comes while Python shuts down is too late.
+signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -76,8 +76,8 @@ class SlotBench:
     async def answer(
         self, slot: Slot, command: str, **options: Any
     ) -> ExecutionResult | SandboxError:
-        """The result of one command, in which 4242 is replaced by this bench's sleeping time."""
-        command = command.replace("4242", self._nap)
+        """The result of one command; the word 4242 in it becomes this bench's sleeping time."""
+        command = re.sub(r"\b4242\b", self._nap, command)
         [answer] = await self.backend.execute_batch([ExecutionRequest(slot, command, **options)])
         return answer
 
