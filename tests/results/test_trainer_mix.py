@@ -33,6 +33,22 @@ def mix(ledger: Ledger, tmp_path: Path) -> Iterator[OpenMix]:
         yield opened
 
 
+def aging(ledger: Ledger, mix: OpenMix, advance: Callable[[Mix], object]) -> Mix:
+    """A mix of a group of policy 0 and two of policy 5; calls `advance` as it draws from run b."""
+    publish(ledger, "1", run="a", policy="0")
+    publish(ledger, "2", run="a", policy="5")
+    publish(ledger, "1", run="b", policy="5")
+    trainer = mix({"a": 1, "b": 1}, max_lag=1)
+    draw = trainer.feeds["b"].draw
+
+    def advanced(*until):
+        advance(trainer)
+        return draw(*until)
+
+    trainer.feeds["b"].draw = advanced
+    return trainer
+
+
 def runs(groups) -> str:
     return "".join(group.run_id for group in groups)
 
@@ -129,17 +145,7 @@ def test_all_runs_have_the_same_policy_version(ledger, mix):
 
 
 def test_groups_that_grow_too_old_while_others_are_waited_for_give_their_turn_back(ledger, mix):
-    publish(ledger, "1", run="a", policy="0")
-    publish(ledger, "2", run="a", policy="5")
-    publish(ledger, "1", run="b", policy="5")
-    trainer = mix({"a": 1, "b": 1}, max_lag=1)
-    draw = trainer.feeds["b"].draw
-
-    def published_meanwhile(*until):
-        trainer.published(5)
-        return draw(*until)
-
-    trainer.feeds["b"].draw = published_meanwhile
+    trainer = aging(ledger, mix, lambda trainer: trainer.published(5))
     assert sorted(runs(trainer.take(2))) == ["a", "b"]
     assert trainer.counts.dropped == 1
 
@@ -196,17 +202,7 @@ def test_a_source_that_cannot_be_opened_leaves_no_other_one_open(mix, tmp_path):
 
 
 def test_a_version_that_another_process_sets_makes_groups_of_all_sources_too_old(ledger, mix):
-    publish(ledger, "1", run="a", policy="0")
-    publish(ledger, "2", run="a", policy="5")
-    publish(ledger, "1", run="b", policy="5")
-    trainer = mix({"a": 1, "b": 1}, max_lag=1)
-    draw = trainer.feeds["b"].draw
-
-    def set_meanwhile(*until):
-        set_version(ledger, "a", 5)
-        return draw(*until)
-
-    trainer.feeds["b"].draw = set_meanwhile
+    trainer = aging(ledger, mix, lambda _: set_version(ledger, "a", 5))
     assert sorted(group.instance_id for group in trainer.take(2)) == ["1", "2"]
     assert trainer.counts.dropped == 1
 
