@@ -19,6 +19,10 @@ from hermes_queue.trainers.rows import RowRefused
 
 OpenMix = Callable[..., Mix]
 AB = {"a": 2, "b": 1}
+ENVS = {
+    "easy": {"weight": 1, "run": "a", "env": "gsm8k"},
+    "hard": {"weight": 1, "run": "a", "env": "swe_smith"},
+}
 
 
 @pytest.fixture
@@ -47,6 +51,13 @@ def aging(ledger: Ledger, mix: OpenMix, advance: Callable[[Mix], object]) -> Mix
 
     trainer.feeds["b"].draw = advanced
     return trainer
+
+
+def of_two_envs(ledger: Ledger, mix: OpenMix) -> Mix:
+    """A mix of two envs of run a, each with one group, which paces the run."""
+    publish(ledger, "1", run="a")
+    publish(ledger, "2", run="a", env="swe_smith")
+    return mix(ENVS, max_lag=0, pace=2)
 
 
 def runs(groups) -> str:
@@ -161,13 +172,7 @@ def test_each_run_is_ahead_by_its_share_and_by_a_whole_step_if_it_is_alone(ledge
 
 
 def test_envs_of_one_run_are_sources_and_one_of_them_says_when_a_group_is_over(ledger, mix):
-    sources = {
-        "easy": {"weight": 1, "run": "a", "env": "gsm8k"},
-        "hard": {"weight": 1, "run": "a", "env": "swe_smith"},
-    }
-    publish(ledger, "1", run="a")
-    publish(ledger, "2", run="a", env="swe_smith")
-    trainer = mix(sources, max_lag=0, pace=2)
+    trainer = of_two_envs(ledger, mix)
     groups = trainer.take(2)
     assert [group.env for group in groups] == ["gsm8k", "swe_smith"]
     assert pace_of(ledger, "a").max_ahead == 2
@@ -175,7 +180,7 @@ def test_envs_of_one_run_are_sources_and_one_of_them_says_when_a_group_is_over(l
     trainer.published(1)
     assert pace_of(ledger, "a").ahead == 0
     trainer.close()
-    again = mix(sources, max_lag=0, pace=2)
+    again = mix(ENVS, max_lag=0, pace=2)
     again.resume(None)
     assert len(again.take(2)) == 2
     assert pace_of(ledger, "a").ahead == 2, "the weights that had them are lost"
@@ -214,17 +219,11 @@ def test_a_pace_of_no_groups_is_refused(mix, pace):
 
 
 def test_groups_that_a_crash_took_out_of_the_weights_count_as_ahead_in_each_source(ledger, mix):
-    sources = {
-        "easy": {"weight": 1, "run": "a", "env": "gsm8k"},
-        "hard": {"weight": 1, "run": "a", "env": "swe_smith"},
-    }
-    publish(ledger, "1", run="a")
-    publish(ledger, "2", run="a", env="swe_smith")
-    trainer = mix(sources, max_lag=0, pace=2)
+    trainer = of_two_envs(ledger, mix)
     trainer.trained(1, trainer.take(2))
     trainer.published(1)
     trainer.close()
-    again = mix(sources, max_lag=1, pace=2)
+    again = mix(ENVS, max_lag=1, pace=2)
     again.resume(None)
     again.take(2)
     assert pace_of(ledger, "a").ahead == 2
