@@ -57,14 +57,14 @@ test-all: $(VENV)/.dev ## Everything that `make test` leaves out, one table at t
 test-exhaustive: redis $(VENV)/.dev ## The same proofs with the other Redis servers, users, protocols and seeds
 	$(BIN)/python -m pytest -n $(JOBS) -m exhaustive tests
 
-test-fleet: redis $(VENV)/.dev ## Fleets that are killed or limited together, several whole runs, and suites as an ordinary user (3 minutes)
+test-fleet: redis $(VENV)/.dev ## Fleets that are killed or limited together, several whole runs, suites as an ordinary user, and the contract on Modal (4 minutes)
 	$(BIN)/python -m pytest -n $(JOBS) -m 'fleet and not exhaustive' tests
 
 test-modal-oldest: redis ## The Modal backend and its server with the oldest SDK we take
 	$(MAKE) VENV=$(VENV)-modal-oldest $(VENV)-modal-oldest/.dev
 	$(VENV)-modal-oldest/bin/python -m pip --disable-pip-version-check --quiet \
 		install 'modal==$(MODAL_OLDEST)'
-	REPETITIONS=1 $(VENV)-modal-oldest/bin/python -m pytest -n $(JOBS) -k 'modal or as_an_ordinary_user' \
+	REPETITIONS=1 $(VENV)-modal-oldest/bin/python -m pytest -n $(JOBS) -k 'modal or as_an_ordinary_user' -m 'not exhaustive' \
 		tests/localmodal tests/sandbox tests/durability tests/integration
 
 test-modal-docker: redis $(VENV)/.dev ## The Modal backend where root in sandboxes may do what it may in Docker, and where it may mount (as root)

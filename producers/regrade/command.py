@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, NoReturn
+from typing import ClassVar
 
 from envs.base import load_env
 from hermes_queue.agent.kinds.recorded import KIND
@@ -25,18 +24,16 @@ from producers.run.follow import refuse_without_results
 from producers.run.launch import Launch
 from producers.run.options import (
     AgentOptions,
-    BudgetOptions,
-    GroupOptions,
     LimitOptions,
     OutputOptions,
     ProducerOptions,
     RowOptions,
     RunOptions,
-    StalenessOptions,
 )
 from producers.run.report import Report
-from producers.run.sandbox_options import SandboxOptions, chosen_backend
+from producers.run.sandbox_options import SandboxOptions
 from producers.run.single import producer_of
+from producers.run.words import options_in
 from producers.source import Producer
 
 _GROUPS: dict[str, type[Options]] = {"sandbox": SandboxOptions, "limits": LimitOptions}
@@ -162,28 +159,14 @@ class RegradeLaunch(Launch):
 
 
 def _options(request: RegradeRequest, producer: Producer, env: str) -> ProducerOptions:
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.error = _refuse  # type: ignore[method-assign]  # it would print a page and exit
-    backend = chosen_backend(request.more)
-    for group in _GROUPS.values():
-        group.add(parser, sandbox=backend)
-    producer.options.add(parser)
-    found = parser.parse_args(request.more)
-    given: dict[str, Any] = {name: group.of(found) for name, group in _GROUPS.items()}
     run_id = request.run.run_id or default_run_id(env, request.source)
-    values = {each: getattr(request.run, each) for each in ("lane", "priority", "profile")}
-    return ProducerOptions(
+    return options_in(
+        request.more,
+        _GROUPS,
+        producer,
+        command="hermes-queue regrade",
         rows=request.rows,
         agent=AgentOptions(kind=KIND),
-        run=RunOptions(run_id=run_id, env=env, concurrency=request.run.concurrency, **values),
-        groups=GroupOptions(),
-        staleness=StalenessOptions(),
-        budgets=BudgetOptions(),
+        run=replace(request.run, run_id=run_id, env=env),
         output=request.output,
-        own=producer.options.of(found),
-        **given,
     )
-
-
-def _refuse(message: str) -> NoReturn:
-    raise ConfigurationError(f"{message}; see `hermes-queue regrade --help`")

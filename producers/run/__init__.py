@@ -13,4 +13,5 @@ report.py           the report at the end
 sandbox_options.py  options of the sandbox
 selection.py        read and validate rows
 single.py           one job without a run
+words.py            flags of a producer in other commands
 """

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn
+from typing import Any
 
 from envs.base import load_env
 from hermes_queue import extensions
@@ -16,18 +15,15 @@ from producers.run.flags import Options
 from producers.run.launch import own_endpoints, own_records
 from producers.run.options import (
     AgentOptions,
-    BudgetOptions,
-    GroupOptions,
     LimitOptions,
     OutputOptions,
-    ProducerOptions,
     RowOptions,
     RunOptions,
-    StalenessOptions,
 )
 from producers.run.plan import make_plan
-from producers.run.sandbox_options import SandboxOptions, chosen_backend
+from producers.run.sandbox_options import SandboxOptions
 from producers.run.selection import select
+from producers.run.words import options_in
 from producers.source import Producer
 
 _GROUPS: dict[str, type[Options]] = {
@@ -64,7 +60,15 @@ def single_job(env: str, profile: str, words: Sequence[str]) -> SingleJob:
         InputError: there is no such row, or it is unusable.
     """
     producer = producer_of(env)
-    options = _parsed(producer, env, profile, words)
+    options = options_in(
+        words,
+        _GROUPS,
+        producer,
+        command="hermes-queue play",
+        run=RunOptions(env=env, profile=profile),
+        output=OutputOptions(),
+    )
+    options = replace(options, rows=replace(options.rows, items=1))
     settings = {
         **options.sandbox.worker_settings(),
         **own_endpoints(",".join(options.agent.base_url) or None),
@@ -93,28 +97,3 @@ def producer_of(env: str) -> Producer:
         producer: Producer = extensions.load("producer", env)
         return producer
     return Producer(name="play", env=env, description="")
-
-
-def _parsed(producer: Producer, env: str, profile: str, words: Sequence[str]) -> ProducerOptions:
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.error = _refuse  # type: ignore[method-assign]  # it would print a page and exit
-    backend = chosen_backend(words)
-    for group in _GROUPS.values():
-        group.add(parser, sandbox=backend)
-    producer.options.add(parser)
-    found = parser.parse_args(words)
-    given: dict[str, Any] = {name: group.of(found) for name, group in _GROUPS.items()}
-    given["rows"] = replace(given["rows"], items=1)
-    return ProducerOptions(
-        run=RunOptions(env=env, profile=profile),
-        groups=GroupOptions(),
-        staleness=StalenessOptions(),
-        budgets=BudgetOptions(),
-        output=OutputOptions(),
-        own=producer.options.of(found),
-        **given,
-    )
-
-
-def _refuse(message: str) -> NoReturn:
-    raise ConfigurationError(f"{message}; see `hermes-queue play --help`")

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 from guarded_redis import ROOT
 from ports import free_port
+from served_http import QuietHandler, served_http
 
 LOCK = f"badpackage==1.0 --hash=sha256:{'0' * 64}\n"
 VULNERABILITY = {
@@ -35,25 +34,13 @@ VULNERABILITY = {
 def database() -> Iterator[str]:
     """The address of an OSV server that knows one vulnerability."""
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(QuietHandler):
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["Content-Length"]))
-            body = json.dumps({"vulns": [VULNERABILITY]}).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+            self.answer(200, json.dumps({"vulns": [VULNERABILITY]}).encode())
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}/v1/query"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with served_http(Handler) as url:
+        yield f"{url}/v1/query"
 
 
 @pytest.fixture

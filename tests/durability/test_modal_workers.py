@@ -16,6 +16,8 @@ from hermes_queue.testing import localmodal, localmodal_server
 
 __all__ = ["localmodal", "localmodal_server"]
 
+pytestmark = pytest.mark.fleet
+
 QUICK = {
     "HERMES_QUEUE_SANDBOX_BACKEND": "modal",
     "HERMES_QUEUE_SANDBOX_REAP_S": "1",

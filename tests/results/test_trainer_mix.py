@@ -19,6 +19,10 @@ from hermes_queue.trainers.rows import RowRefused
 
 OpenMix = Callable[..., Mix]
 AB = {"a": 2, "b": 1}
+ENVS = {
+    "easy": {"weight": 1, "run": "a", "env": "gsm8k"},
+    "hard": {"weight": 1, "run": "a", "env": "swe_smith"},
+}
 
 
 @pytest.fixture
@@ -31,6 +35,29 @@ def mix(ledger: Ledger, tmp_path: Path) -> Iterator[OpenMix]:
             return stack.enter_context(Mix("trainer", sources, **{**given, **options}))
 
         yield opened
+
+
+def aging(ledger: Ledger, mix: OpenMix, advance: Callable[[Mix], object]) -> Mix:
+    """A mix of a group of policy 0 and two of policy 5; calls `advance` as it draws from run b."""
+    publish(ledger, "1", run="a", policy="0")
+    publish(ledger, "2", run="a", policy="5")
+    publish(ledger, "1", run="b", policy="5")
+    trainer = mix({"a": 1, "b": 1}, max_lag=1)
+    draw = trainer.feeds["b"].draw
+
+    def advanced(*until):
+        advance(trainer)
+        return draw(*until)
+
+    trainer.feeds["b"].draw = advanced
+    return trainer
+
+
+def of_two_envs(ledger: Ledger, mix: OpenMix) -> Mix:
+    """A mix of two envs of run a, each with one group, which paces the run."""
+    publish(ledger, "1", run="a")
+    publish(ledger, "2", run="a", env="swe_smith")
+    return mix(ENVS, max_lag=0, pace=2)
 
 
 def runs(groups) -> str:
@@ -129,17 +156,7 @@ def test_all_runs_have_the_same_policy_version(ledger, mix):
 
 
 def test_groups_that_grow_too_old_while_others_are_waited_for_give_their_turn_back(ledger, mix):
-    publish(ledger, "1", run="a", policy="0")
-    publish(ledger, "2", run="a", policy="5")
-    publish(ledger, "1", run="b", policy="5")
-    trainer = mix({"a": 1, "b": 1}, max_lag=1)
-    draw = trainer.feeds["b"].draw
-
-    def published_meanwhile(*until):
-        trainer.published(5)
-        return draw(*until)
-
-    trainer.feeds["b"].draw = published_meanwhile
+    trainer = aging(ledger, mix, lambda trainer: trainer.published(5))
     assert sorted(runs(trainer.take(2))) == ["a", "b"]
     assert trainer.counts.dropped == 1
 
@@ -155,13 +172,7 @@ def test_each_run_is_ahead_by_its_share_and_by_a_whole_step_if_it_is_alone(ledge
 
 
 def test_envs_of_one_run_are_sources_and_one_of_them_says_when_a_group_is_over(ledger, mix):
-    sources = {
-        "easy": {"weight": 1, "run": "a", "env": "gsm8k"},
-        "hard": {"weight": 1, "run": "a", "env": "swe_smith"},
-    }
-    publish(ledger, "1", run="a")
-    publish(ledger, "2", run="a", env="swe_smith")
-    trainer = mix(sources, max_lag=0, pace=2)
+    trainer = of_two_envs(ledger, mix)
     groups = trainer.take(2)
     assert [group.env for group in groups] == ["gsm8k", "swe_smith"]
     assert pace_of(ledger, "a").max_ahead == 2
@@ -169,7 +180,7 @@ def test_envs_of_one_run_are_sources_and_one_of_them_says_when_a_group_is_over(l
     trainer.published(1)
     assert pace_of(ledger, "a").ahead == 0
     trainer.close()
-    again = mix(sources, max_lag=0, pace=2)
+    again = mix(ENVS, max_lag=0, pace=2)
     again.resume(None)
     assert len(again.take(2)) == 2
     assert pace_of(ledger, "a").ahead == 2, "the weights that had them are lost"
@@ -196,17 +207,7 @@ def test_a_source_that_cannot_be_opened_leaves_no_other_one_open(mix, tmp_path):
 
 
 def test_a_version_that_another_process_sets_makes_groups_of_all_sources_too_old(ledger, mix):
-    publish(ledger, "1", run="a", policy="0")
-    publish(ledger, "2", run="a", policy="5")
-    publish(ledger, "1", run="b", policy="5")
-    trainer = mix({"a": 1, "b": 1}, max_lag=1)
-    draw = trainer.feeds["b"].draw
-
-    def set_meanwhile(*until):
-        set_version(ledger, "a", 5)
-        return draw(*until)
-
-    trainer.feeds["b"].draw = set_meanwhile
+    trainer = aging(ledger, mix, lambda _: set_version(ledger, "a", 5))
     assert sorted(group.instance_id for group in trainer.take(2)) == ["1", "2"]
     assert trainer.counts.dropped == 1
 
@@ -218,17 +219,11 @@ def test_a_pace_of_no_groups_is_refused(mix, pace):
 
 
 def test_groups_that_a_crash_took_out_of_the_weights_count_as_ahead_in_each_source(ledger, mix):
-    sources = {
-        "easy": {"weight": 1, "run": "a", "env": "gsm8k"},
-        "hard": {"weight": 1, "run": "a", "env": "swe_smith"},
-    }
-    publish(ledger, "1", run="a")
-    publish(ledger, "2", run="a", env="swe_smith")
-    trainer = mix(sources, max_lag=0, pace=2)
+    trainer = of_two_envs(ledger, mix)
     trainer.trained(1, trainer.take(2))
     trainer.published(1)
     trainer.close()
-    again = mix(sources, max_lag=1, pace=2)
+    again = mix(ENVS, max_lag=1, pace=2)
     again.resume(None)
     again.take(2)
     assert pace_of(ledger, "a").ahead == 2

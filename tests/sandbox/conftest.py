@@ -115,14 +115,15 @@ test_relay.py tries the relay without them; and what test_modal_snapshots.py tri
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave the dearest pairs of a check and a backend to those who name their backends, and to
-    `make test-exhaustive`."""
+    """Leave the contract on Modal to `make test-fleet`, the dearest checks of it to `make
+    test-exhaustive`, and all of it to those who name their backends."""
     for item in items if not os.environ.get("BACKENDS") else ():
         callspec = getattr(item, "callspec", None)
         params = callspec.params if callspec else {}
         check, backend = params.get("check"), str(params.get("backend_name", ""))
-        if getattr(check, "name", "") in DEAR_ON_MODAL and backend.startswith("modal"):
-            item.add_marker(pytest.mark.exhaustive)
+        if check and backend.startswith("modal"):
+            dear = getattr(check, "name", "") in DEAR_ON_MODAL
+            item.add_marker(pytest.mark.exhaustive if dear else pytest.mark.fleet)
 
 
 class Bench(selfcheck.SlotBench):

@@ -324,13 +324,19 @@ class Connection:
         self._socket.close()
 
 
-async def test_a_batch_that_a_client_did_not_read_is_handed_out_again(put, serve):
-    ids = [put(f"g{n}") for n in range(4)]
+async def half_read(serve: Serve, until: bytes) -> tuple[Served, Connection]:
+    """A server whose first batch, of two groups, a connection has read up to these bytes."""
     served = await serve()
     await served.register()
     await served.ready(2)
     client = Connection(served.port)
-    await asyncio.to_thread(client.read, b"200 OK")
+    await asyncio.to_thread(client.read, until)
+    return served, client
+
+
+async def test_a_batch_that_a_client_did_not_read_is_handed_out_again(put, serve):
+    ids = [put(f"g{n}") for n in range(4)]
+    served, client = await half_read(serve, b"200 OK")
     client.tear()
     assert await served.ids() == ids[0] + ids[1]
     assert await served.ids() == ids[2] + ids[3]
@@ -338,11 +344,7 @@ async def test_a_batch_that_a_client_did_not_read_is_handed_out_again(put, serve
 
 async def test_a_connection_that_breaks_after_the_next_request_brings_nothing_back(put, serve):
     ids = [put(f"g{n}") for n in range(2)]
-    served = await serve()
-    await served.register()
-    await served.ready(2)
-    client = Connection(served.port)
-    await asyncio.to_thread(client.read, b"]}]}")
+    served, client = await half_read(serve, b"]}]}")
     assert await served.call("GET", "/batch") == {"batch": None}
     client.tear()
     ids = [put(f"g{n}") for n in range(2, 4)]

@@ -14,10 +14,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import numpy as np
+from served_http import QuietHandler, served_http
 from tinker.proto import tinker_public_pb2 as pb
 from tinker.proto.response_conv import _tensor_data_from_proto
 
@@ -192,32 +192,18 @@ def tinker_server() -> Iterator[tuple[TinkerServer, str]]:
     """The server and its base URL."""
     state = TinkerServer()
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(QuietHandler):
         # One request a connection (HTTP/1.0), since the SDK leaves connections open for ever.
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers.get("content-length") or 0))
+            status = 200
             try:
                 kind, data = state.respond(self.path.removeprefix("/api/v1/"), body)
-                self.send_response(200)
             except (AssertionError, AttributeError, LookupError, ValueError) as error:
                 # As a 500 the SDK would repeat it for minutes.
+                status = 422
                 kind, data = _json({"error": repr(error)})
-                self.send_response(422)
-            self.send_header("content-type", kind)
-            self.send_header("content-length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
+            self.answer(status, data, kind)
 
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-    thread.start()
-    try:
-        yield state, f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with served_http(Handler) as url:
+        yield state, url

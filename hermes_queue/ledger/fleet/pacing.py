@@ -118,10 +118,11 @@ def untrained(ledger: Ledger, run_id: str, reader: str) -> Iterator[tuple[str, s
         found = [info for info in client.xinfo_groups(stream) if info["name"] == reader.encode()]
         after = "-"
         while page := client.xpending_range(stream, reader, after, "+", _PAGE):
-            for each in page:
-                yield from _of_run(
-                    client.xrange(stream, each["message_id"], each["message_id"]), run_id
-                )
+            with client.pipeline(transaction=False) as pipe:
+                for each in page:
+                    pipe.xrange(stream, each["message_id"], each["message_id"])
+                for entries in pipe.execute():
+                    yield from _of_run(entries, run_id)
             after = f"({page[-1]['message_id'].decode()}"
         after = f"({found[0]['last-delivered-id'].decode()}" if found else "-"
         while entries := client.xrange(stream, after, "+", count=_PAGE):

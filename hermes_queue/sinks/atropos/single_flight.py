@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
 
 import redis
@@ -14,6 +14,8 @@ from redis.asyncio.lock import Lock
 
 from hermes_queue.cancellation import Cancellation, end_tasks
 from hermes_queue.errors import HermesQueueError
+from hermes_queue.keyspace.connection import connect_async, explained, redis_url
+from hermes_queue.settings import RedisSettings
 
 LEASE_S = 10.0
 """Time after which the key of a dead holder expires."""
@@ -26,6 +28,33 @@ logger = logging.getLogger(__name__)
 
 class LeaseLost(HermesQueueError):
     """Another process holds the key now, because this one was silent for too long."""
+
+
+def single_sink(name: str, url: str | None) -> AbstractAsyncContextManager[asyncio.Task[None]]:
+    """`single_flight` on the key `sink:{name}`, with a Redis client of its own.
+
+    Args:
+        name: the consumer group, or another name that is unique to the sink.
+        url: Redis; None = that of the settings.
+
+    Raises:
+        ConfigurationError: the URL is malformed.
+        RedisUnavailable: not at once, but when the block begins.
+    """
+    settings = RedisSettings()
+    client = connect_async(settings, url)
+    return _connected(client, redis_url(settings, url), f"{settings.prefix}sink:{name}")
+
+
+@asynccontextmanager
+async def _connected(
+    client: redis.asyncio.Redis, url: str, key: str
+) -> AsyncIterator[asyncio.Task[None]]:
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(client.aclose)
+        with explained(url):
+            keeper = await stack.enter_async_context(single_flight(client, key))
+        yield keeper
 
 
 @asynccontextmanager

@@ -15,8 +15,6 @@ from typing import Any
 
 from hermes_queue.cancellation import end_tasks
 from hermes_queue.errors import ConfigurationError, HermesQueueError
-from hermes_queue.keyspace.connection import connect_async, explained, redis_url
-from hermes_queue.settings import RedisSettings
 from hermes_queue.sinks.atropos.client import (
     AtroposRefusal,
     AtroposServer,
@@ -26,7 +24,7 @@ from hermes_queue.sinks.atropos.client import (
 from hermes_queue.sinks.atropos.intake import PendingDeliveries
 from hermes_queue.sinks.atropos.journal import Entry, Journal
 from hermes_queue.sinks.atropos.options import AtroposCounts, AtroposOptions
-from hermes_queue.sinks.atropos.single_flight import single_flight
+from hermes_queue.sinks.atropos.single_flight import single_sink
 from hermes_queue.sinks.atropos.wire import TrainerLimits, check_fits
 from hermes_queue.sinks.metering import SinkMeter
 from hermes_queue.telemetry.meter import Meter
@@ -79,14 +77,8 @@ class AtroposSink:
             RedisUnavailable: at the start; later outages are waited out.
             SchemaTooNew: a newer hermes-queue published a group.
         """
-        settings = RedisSettings()
         self._starting = asyncio.current_task()
-        async with contextlib.AsyncExitStack() as stack:
-            client = connect_async(settings, self.options.redis_url)
-            stack.push_async_callback(client.aclose)
-            with explained(redis_url(settings, self.options.redis_url)):
-                lock = single_flight(client, f"{settings.prefix}sink:{self.options.group}")
-                keeper = await stack.enter_async_context(lock)
+        async with single_sink(self.options.group, self.options.redis_url) as keeper:
             self._starting = None
             await self._serve(keeper)
         return self.counts

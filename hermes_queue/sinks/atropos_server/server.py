@@ -13,9 +13,7 @@ from typing import Any
 
 from hermes_queue.cancellation import end_tasks
 from hermes_queue.errors import ConfigurationError
-from hermes_queue.keyspace.connection import connect_async, explained, redis_url
-from hermes_queue.settings import RedisSettings
-from hermes_queue.sinks.atropos.single_flight import single_flight
+from hermes_queue.sinks.atropos.single_flight import single_sink
 from hermes_queue.sinks.atropos_server.batches import ServedBatch, TrainerBatches
 from hermes_queue.sinks.atropos_server.guard import TrainerGuard
 from hermes_queue.sinks.atropos_server.http import (
@@ -68,19 +66,14 @@ class TrainerServer:
             RedisUnavailable: at the start; later outages are waited out.
             SchemaTooNew: a newer hermes-queue published a group.
         """
-        settings = RedisSettings()
         self._starting = asyncio.current_task()
+        # Not the key of `group`, which is for whoever reads the consumer group: the feed.
+        alone = single_sink(f"{self.options.group}:server", self.options.redis_url)
         async with contextlib.AsyncExitStack() as stack:
-            client = connect_async(settings, self.options.redis_url)
-            stack.push_async_callback(client.aclose)
             http = HttpServer(Handlers(self._answer, self._delivered, self._lost, refusal))
             stack.push_async_callback(http.close)
             await self._listen(http)
-            with explained(redis_url(settings, self.options.redis_url)):
-                # Not `sink:{group}`, which is for whoever reads the consumer group: the feed.
-                key = f"{settings.prefix}sink:{self.options.group}:server"
-                lock = single_flight(client, key)
-                keeper = await stack.enter_async_context(lock)
+            keeper = await stack.enter_async_context(alone)
             self._starting = None
             thread = stack.enter_context(ThreadPoolExecutor(1, "batches"))
             batches = await stack.enter_async_context(self._opened(thread))

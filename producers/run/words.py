@@ -1,0 +1,63 @@
+"""Flags of a producer among the words of another command: `hermes-queue play` and `regrade`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+from hermes_queue.errors import ConfigurationError
+from producers.run.flags import Options
+from producers.run.options import (
+    BudgetOptions,
+    GroupOptions,
+    ProducerOptions,
+    StalenessOptions,
+)
+from producers.run.sandbox_options import chosen_backend
+from producers.source import Producer
+
+
+def options_in(
+    words: Sequence[str],
+    groups: Mapping[str, type[Options]],
+    producer: Producer,
+    *,
+    command: str,
+    **given: Any,
+) -> ProducerOptions:
+    """The options of some groups and the producer's own ones, as `words` say.
+
+    Args:
+        words: flags and their values.
+        groups: by the field of `ProducerOptions`; flags of other groups are refused.
+        producer: whose own flags are taken as well.
+        command: what people type; its help is named when a flag is refused.
+        given: the fields that the command decides. Sizes of groups, staleness and budgets have
+            their defaults.
+
+    Raises:
+        ConfigurationError: a flag is unknown or wrong; the message has the fix.
+    """
+    parser = _Parser(add_help=False, allow_abbrev=False, prog=command)
+    backend = chosen_backend(words)
+    for group in groups.values():
+        group.add(parser, sandbox=backend)
+    producer.options.add(parser)
+    found = parser.parse_args(words)
+    parsed: dict[str, Any] = {name: group.of(found) for name, group in groups.items()}
+    return ProducerOptions(
+        groups=GroupOptions(),
+        staleness=StalenessOptions(),
+        budgets=BudgetOptions(),
+        own=producer.options.of(found),
+        **parsed,
+        **given,
+    )
+
+
+class _Parser(argparse.ArgumentParser):
+    """Raises what the standard one prints, with a page of flags, before it exits."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigurationError(f"{message}; see `{self.prog} --help`")
