@@ -96,10 +96,10 @@ class Pauses:
             await asyncio.sleep(_PAUSE_POLL_S)
 
 
-class StageEvents:
-    """Lets `per_s` trajectories a second report all their stages to Flower, and others none.
+class Allowance:
+    """Lets something happen `per_s` times a second; what was saved up lasts for one second.
 
-    An event costs Flower and the worker about as much as a whole trajectory that does nothing.
+    For one thread.
     """
 
     def __init__(self, per_s: float) -> None:
@@ -107,7 +107,7 @@ class StageEvents:
         self._at = time.monotonic()
 
     def take(self) -> bool:
-        """Whether one more may report."""
+        """Whether it may happen once more now."""
         now = time.monotonic()
         most = max(1.0, self._per_s)
         self._left = min(most, self._left + (now - self._at) * self._per_s)
@@ -151,9 +151,11 @@ class Runtime:
     """Counts model calls over all workers; None = they are not counted."""
     log: LogTail = field(default_factory=LogTail)
     meter: Meter = field(default_factory=Meter)
-    stage_events: StageEvents = field(
-        default_factory=lambda: StageEvents(WorkerSettings().stage_events_per_s)
+    stage_events: Allowance = field(
+        default_factory=lambda: Allowance(WorkerSettings().stage_events_per_s)
     )
+    """Trajectories that may report all their stages to Flower: an event costs Flower and the worker
+    about as much as a whole trajectory that does nothing."""
     _calls: Batches[ScriptCall[Any], Any] = field(init=False)
     _records: Batches[MakeRecord, SpooledRecord | None] = field(init=False)
     _running: dict[Claim, RunningTask] = field(default_factory=dict)

@@ -14,7 +14,7 @@ from typing import Any
 from hermes_queue.broker.pool.remote_control import TOO_OFTEN
 from hermes_queue.models import Message
 from hermes_queue.telemetry.scrubbing import scrubber
-from workers.runtime import AttemptProgress, Runtime
+from workers.runtime import Allowance, AttemptProgress, Runtime
 
 ANSWER_BYTES = 256 << 10
 """JSON of the messages in one answer."""
@@ -35,8 +35,7 @@ class LiveTranscripts:
 
     def __init__(self, runtime: Runtime, *, per_s: float = PER_S) -> None:
         self._runtime = runtime
-        self._per_s = self._left = per_s
-        self._at = time.monotonic()
+        self._allowance = Allowance(per_s)
 
     def read(self, trajectory_id: str, start: int) -> dict[str, Any]:
         """The messages from number `start` on, at most `ANSWER_BYTES`; `next` follows them.
@@ -44,23 +43,13 @@ class LiveTranscripts:
         `error` instead, if it does not run here, or if there were too many questions. Secrets are
         replaced as in records.
         """
-        if not self._may_answer():
+        if not self._allowance.take():
             return {"error": TOO_OFTEN}
         running = self._runtime.progress().items()
         found = next(
             (each for claim, each in running if claim.trajectory_id == trajectory_id), None
         )
         return {"error": "it does not run here"} if found is None else _answer(found, start)
-
-    def _may_answer(self) -> bool:
-        now = time.monotonic()
-        most = max(1.0, self._per_s)
-        self._left = min(most, self._left + (now - self._at) * self._per_s)
-        self._at = now
-        if self._left < 1.0:
-            return False
-        self._left -= 1.0
-        return True
 
 
 def _answer(found: AttemptProgress, start: int) -> dict[str, Any]:
