@@ -57,7 +57,7 @@ test-all: $(VENV)/.dev ## Everything that `make test` leaves out, one table at t
 test-exhaustive: redis $(VENV)/.dev ## The same proofs with the other Redis servers, users, protocols and seeds
 	$(BIN)/python -m pytest -n $(JOBS) -m exhaustive tests
 
-test-fleet: redis $(VENV)/.dev ## Fleets that are killed or limited together, several whole runs, suites as an ordinary user, and the contract on Modal (4 minutes)
+test-fleet: redis $(VENV)/.dev ## Fleets that are killed or limited together, several whole runs, suites as an ordinary user, the contract on Modal, and more cases of gradings in sandboxes (5 minutes)
 	$(BIN)/python -m pytest -n $(JOBS) -m 'fleet and not exhaustive' tests
 
 test-modal-oldest: redis ## The Modal backend and its server with the oldest SDK we take

@@ -16,6 +16,7 @@ import pytest
 from redis_server import RedisServer
 from test_costs import slow_reason
 from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
 
 from hermes_queue.ledger import Ledger
 
@@ -72,6 +73,16 @@ class Together(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         return _group(nodeid.partition("::")[0]) or nodeid
+
+    def mark_test_complete(
+        self, node: WorkerController, item_index: int, duration: float = 0.0
+    ) -> None:
+        """Forget units that are done: each next test would count what is pending in all of them."""
+        super().mark_test_complete(node, item_index, duration)
+        units = self.assigned_work[node]
+        name = self._split_scope(self.registered_collections[node][item_index])
+        if all(units[name].values()):
+            del units[name]
 
 
 @functools.cache

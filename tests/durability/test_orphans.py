@@ -65,6 +65,7 @@ def listed(ledger, cache):
     return {row["id"]: row for row in map(json.loads, done.stdout.splitlines())}
 
 
+@pytest.mark.fleet
 def test_nothing_is_left_of_workers_killed_with_their_redis(
     factory, ledger, redis_server, start_worker, own_cache
 ):
@@ -93,6 +94,7 @@ def test_nothing_is_left_of_workers_killed_with_their_redis(
     assert recorded(ledger) == set()
 
 
+@pytest.mark.fleet
 def test_a_live_workers_sandbox_outlives_an_absence_of_redis(
     factory, ledger, redis_server, start_worker, own_cache
 ):

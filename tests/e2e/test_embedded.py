@@ -148,6 +148,7 @@ def test_two_runs_at_once_do_not_meet(start, tmp_path):
     assert [len(records(tmp_path / f"{n}.jsonl")) for n in range(2)] == [2, 2]
 
 
+@pytest.mark.fleet
 def test_the_same_run_id_twice_at_once_is_refused(start):
     run_id = f"twice-{os.getpid()}"
     first = start("gsm8k", "--items", "1", *slow(300), "--run-id", run_id)
@@ -257,6 +258,7 @@ def test_a_run_whose_budget_is_spent_stops_and_goes_on_with_a_larger_one(start, 
     assert len(records(tmp_path / "o.jsonl")) == 4
 
 
+@pytest.mark.fleet
 def test_a_wrong_model_setting_pauses_the_run_instead_of_failing_all_of_it(start, tmp_path):
     flags = ("gsm8k", "--items", "6", "--agent", "replay", "--agent-param", "path=/nowhere.jsonl")
     process = start(*flags, "--concurrency", "1", "--out", "o.jsonl")

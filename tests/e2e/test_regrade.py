@@ -73,6 +73,7 @@ def test_a_run_is_read_from_the_stream(ledger: Ledger, monkeypatch: pytest.Monke
     assert (work.record.run_id, work.record.score, work.outcome) == ("run1", 1.0, {"answer": "2"})
 
 
+@pytest.mark.fleet
 def test_an_end_by_sigterm_keeps_what_is_done_and_leaves_no_process(tmp_path: Path) -> None:
     name, gate = f"ended-{os.getpid()}", tmp_path / "gate"
     support = Path(__file__).parents[1] / "support"

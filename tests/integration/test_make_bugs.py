@@ -75,6 +75,7 @@ async def test_the_gold_answer_of_a_made_row_scores_one_and_doing_nothing_zero(
         assert (await agent.verify()).score == 1.0
 
 
+@pytest.mark.fleet
 def test_the_same_seed_makes_the_same_row(made: list[dict[str, Any]], tmp_path: Path) -> None:
     out = tmp_path / "again.jsonl"
     assert main(["--package", PACKAGE, "--count", "1", "--out", str(out)]) == 0

@@ -58,6 +58,7 @@ def facts(localmodal, redis_server, tmp_path):
             assert "Idle bookkeeping" not in log.read_text()
 
 
+@pytest.mark.fleet
 @pytest.mark.timeout(170)
 def test_only_ids_cross_the_fork_of_a_prefork_worker(facts, localmodal):
     [parent] = facts("parent")

@@ -48,8 +48,24 @@ OF_EACH_KIND = {
     "reporter_inverts",
     "source_becomes_link",
 }
+IN_MAKE_TEST = {
+    "counter_forged",
+    "equal_to_everything",
+    "plants_told_by_running",
+    "reporter_inverts",
+}
+"""One at the counts, one at the objects compared, one at the plants and one at the reporter."""
+
+
+def target_of(case: str) -> tuple[pytest.MarkDecorator, ...]:
+    """The mark of the target that runs `case`; none = `make test`."""
+    if case not in OF_EACH_KIND:
+        return (pytest.mark.exhaustive,)
+    return () if case in IN_MAKE_TEST else (pytest.mark.fleet,)
+
+
 TAMPERINGS = [
-    pytest.param(case, marks=() if case in OF_EACH_KIND else pytest.mark.exhaustive)
+    pytest.param(case, marks=target_of(case))
     for case in sorted(ENV.tamper(Item.model_validate(ROW)))
 ]
 """All of them on real packages: `make tamper`."""
@@ -73,6 +89,15 @@ LEFT_OUT = (
     "workspace_unreadable",
 )
 """Those of which nothing gets as far as the tests."""
+LEFT_OUT_IN_MAKE_TEST = {
+    "conftest_collect_ignore",
+    "delete_tests",
+    "forged_bytecode",
+    "git_replaced_commit",
+    "git_settings_and_hooks",
+    "root_sitecustomize",
+    "workspace_unreadable",
+}
 TEST_LIMIT_S = 12.0
 """For tests that never end; the sample's take half a second, and longer on a busy machine."""
 FIX = "sed -i '/return min/s/, lowest_allowed_value)$/, highest_allowed_value)/' sample/core.py"
@@ -199,7 +224,13 @@ async def test_tampering_scores_zero(
     assert verdict.report["reason"] != "resolved"
 
 
-@pytest.mark.parametrize("case", LEFT_OUT)
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, marks=() if case in LEFT_OUT_IN_MAKE_TEST else pytest.mark.fleet)
+        for case in LEFT_OUT
+    ],
+)
 async def test_tampering_beside_the_package_is_left_out(row: dict[str, Any], case: str) -> None:
     """What is tested is what the agent was given, which scores 0."""
     async with attempt(row) as agent:
@@ -231,12 +262,15 @@ async def test_a_verdict_says_what_gave_the_cheat_away(
 @pytest.mark.parametrize(
     "commands",
     [
-        pytest.param(["git add -A", "git commit -q -m Fix"], id="fix committed"),
+        pytest.param(
+            ["git add -A", "git commit -q -m Fix"], id="fix committed", marks=pytest.mark.fleet
+        ),
         pytest.param(["rm -rf .git"], id="git directory deleted"),
         pytest.param(["git init -q sample"], id="nested repository around the fix"),
         pytest.param(
             ["mkdir x && cd x && git init -q && git commit -q --allow-empty -m m"],
             id="nested repository with a commit",
+            marks=pytest.mark.fleet,
         ),
         pytest.param(["PYTHONPATH=. python3 -c 'import sample.core'"], id="stale bytecode"),
         pytest.param(
@@ -248,11 +282,17 @@ async def test_a_verdict_says_what_gave_the_cheat_away(
         ),
         pytest.param(["ln -s /etc/passwd sample/link.py", "mkfifo sample/pipe"], id="odd files"),
         pytest.param(["chmod -R 000 ."], id="rights taken away"),
-        pytest.param(["printf '* text eol=crlf -diff\\n' > .gitattributes"], id="own attributes"),
+        pytest.param(
+            ["printf '* text eol=crlf -diff\\n' > .gitattributes"],
+            id="own attributes",
+            marks=pytest.mark.fleet,
+        ),
         pytest.param(
             ["git config core.fsmonitor false; git config core.bare true"], id="git config"
         ),
-        pytest.param(["echo '# tools' >> pyproject.toml"], id="pyproject formatted"),
+        pytest.param(
+            ["echo '# tools' >> pyproject.toml"], id="pyproject formatted", marks=pytest.mark.fleet
+        ),
         pytest.param(["(setsid sleep 600 > /dev/null 2>&1 &)"], id="process left behind"),
     ],
 )
@@ -269,13 +309,19 @@ async def test_honest_work_is_tested_as_the_known_fix_however_it_looks(
 @pytest.mark.parametrize(
     "commands",
     [
-        pytest.param(["echo 'print(1)' > helper.py"], id="helper script at the root"),
+        pytest.param(
+            ["echo 'print(1)' > helper.py"], id="helper script at the root", marks=pytest.mark.fleet
+        ),
         pytest.param(
             ["touch \"$(printf 'sample/a\\nb\\t.py')\" 'sample/\u00e4 $x.py'"], id="odd names"
         ),
-        pytest.param(["sed -i 's/$/\\r/' sample/core.py"], id="CRLF"),
-        pytest.param(["sed -i 's/^    /        /' sample/core.py"], id="indented anew"),
-        pytest.param(["rm sample/extra.py"], id="module deleted"),
+        pytest.param(["sed -i 's/$/\\r/' sample/core.py"], id="CRLF", marks=pytest.mark.fleet),
+        pytest.param(
+            ["sed -i 's/^    /        /' sample/core.py"],
+            id="indented anew",
+            marks=pytest.mark.fleet,
+        ),
+        pytest.param(["rm sample/extra.py"], id="module deleted", marks=pytest.mark.fleet),
         pytest.param(
             [
                 "sed -i 's/clamp/_limit/; s/label/_name/' sample/core.py",
@@ -383,6 +429,7 @@ def added_tests(directory: Path, text: str, **ids: list[str]) -> dict[str, Any]:
     )
 
 
+@pytest.mark.fleet
 async def test_a_row_whose_modules_cannot_be_imported_is_to_blame(
     row: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -393,6 +440,7 @@ async def test_a_row_whose_modules_cannot_be_imported_is_to_blame(
             await agent.verify()
 
 
+@pytest.mark.fleet
 @pytest.mark.slow("a bundled row is graded with every kind of plant before tests of ours are used")
 async def test_where_no_plant_is_any_good_tests_of_ours_stand_beside_the_rows(
     row: dict[str, Any], tmp_path: Path
@@ -412,6 +460,7 @@ async def test_where_no_plant_is_any_good_tests_of_ours_stand_beside_the_rows(
             assert (await agent.verify()).score == score
 
 
+@pytest.mark.fleet
 async def test_tests_that_depend_on_others_of_their_file_are_graded_with_them(
     row: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -479,6 +528,7 @@ def _init_of_slot_that_runs(script: str) -> int:
     return found.get(wanted, 0)
 
 
+@pytest.mark.fleet
 async def test_a_limit_that_the_known_fix_does_not_keep_is_no_score(
     row: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -490,6 +540,7 @@ async def test_a_limit_that_the_known_fix_does_not_keep_is_no_score(
             await agent.verify()
 
 
+@pytest.mark.fleet
 async def test_failing_attempts_are_put_to_the_other_tests_only_on_request(
     row: dict[str, Any],
 ) -> None:
@@ -500,6 +551,7 @@ async def test_failing_attempts_are_put_to_the_other_tests_only_on_request(
         assert bool(status["PASS_TO_PASS"]["not_run"]) is not full
 
 
+@pytest.mark.fleet
 async def test_the_stages_deadline_is_no_time_out_of_the_tests(row: dict[str, Any]) -> None:
     async with attempt(row) as agent:
         await agent.call(ENV.tamper(agent.item)["package_never_returns"])
@@ -605,11 +657,13 @@ async def test_a_mirror_row_starts_at_the_tip_and_is_graded_on_its_parent(mirror
     assert cached_files() == before  # or each trajectory would make the cache larger
 
 
+@pytest.mark.fleet
 async def test_a_mirror_row_without_the_fix_scores_zero(mirrors: Path) -> None:
     async with attempt(make_row(patch=sample.bug_patch(), repo_base_url=str(mirrors))) as agent:
         assert (await agent.verify()).score == 0.0
 
 
+@pytest.mark.fleet
 async def test_a_base_commit_row_whose_patch_is_the_fix(
     row: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -647,7 +701,15 @@ async def test_a_git_row_that_does_not_fit_is_the_rows_fault(
             pass
 
 
-@pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.name)
+@pytest.mark.parametrize(
+    "package",
+    [
+        pytest.param(
+            each, marks=() if each is READS_ITS_VERSION else pytest.mark.fleet, id=each.name
+        )
+        for each in PACKAGES
+    ],
+)
 async def test_a_package_that_needs_its_own_metadata_is_graded_right(
     row: dict[str, Any], tmp_path: Path, package: Package
 ) -> None:
@@ -664,6 +726,7 @@ async def test_a_package_that_needs_its_own_metadata_is_graded_right(
     assert (verdict.score, dropped) == (1.0, [])
 
 
+@pytest.mark.fleet
 async def test_a_package_that_needs_its_own_metadata_fails_by_its_bug_alone(
     row: dict[str, Any], tmp_path: Path
 ) -> None:

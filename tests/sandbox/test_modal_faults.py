@@ -144,6 +144,7 @@ async def test_a_request_modal_does_not_take_is_not_repeated(start, faults):
     assert caught.value.consequences.attempts is None
 
 
+@pytest.mark.fleet
 async def test_a_gpu_where_there_is_none_is_refused(start):
     backend = await start(profiles="big: {gpu: A10G, slots_per_sandbox: 1}")
     with pytest.raises(SandboxRejected, match=r"(?i)gpu") as caught:
@@ -250,6 +251,7 @@ async def test_a_sandbox_that_ends_under_a_command_is_lost_in_place(start, local
     assert again.sandbox_id != slot.sandbox_id
 
 
+@pytest.mark.fleet
 async def test_a_sandbox_whose_machine_dies_under_a_command_is_a_failure_not_a_timeout(
     start, localmodal, monkeypatch
 ):
@@ -326,6 +328,7 @@ async def test_a_command_that_another_clock_ended_first_is_a_timeout_too(start, 
     assert (result.exit_code, result.timed_out) == (124, True)
 
 
+@pytest.mark.fleet
 async def test_an_image_whose_probe_answers_late_holds_slots(start, faults, monkeypatch):
     monkeypatch.setattr(process, "QUIET_S", 0.05)
     backend = await start()
@@ -334,6 +337,7 @@ async def test_an_image_whose_probe_answers_late_holds_slots(start, faults, monk
     assert await out(backend, slot, "echo alive") == "alive"
 
 
+@pytest.mark.fleet
 async def test_a_file_whose_bytes_come_late_is_whole(start, faults, monkeypatch):
     backend = await start()
     slot = await backend.acquire("t", SlotSpec())
@@ -344,6 +348,7 @@ async def test_a_file_whose_bytes_come_late_is_whole(start, faults, monkeypatch)
     assert await backend.read_file(slot, path) == b"late"
 
 
+@pytest.mark.fleet
 async def test_output_that_comes_late_is_whole(start, faults, monkeypatch):
     backend = await start()
     slot = await backend.acquire("t", SlotSpec())
@@ -376,6 +381,7 @@ def hold_streams_open(monkeypatch):
     monkeypatch.setattr(process.Output, "_read", lambda self, stream: read(self, held(stream)))
 
 
+@pytest.mark.fleet
 async def test_a_background_process_that_holds_the_streams_cuts_nothing(start, monkeypatch):
     backend = await start()
     slot = await backend.acquire("t", SlotSpec())
@@ -386,6 +392,7 @@ async def test_a_background_process_that_holds_the_streams_cuts_nothing(start, m
     assert (len(result.stdout), result.stderr, result.truncated) == (300000, b"", False)
 
 
+@pytest.mark.fleet
 async def test_a_stream_whose_end_swallows_the_cancellation_holds_no_command_up(start, monkeypatch):
     """As the SDK's bridge does when a stream ends in the moment of the cancellation."""
     read = process.Output._read
@@ -416,6 +423,7 @@ async def test_a_command_cannot_pretend_to_have_ended(start):
     assert not result.truncated
 
 
+@pytest.mark.fleet
 async def test_fifty_megabytes_of_output_are_capped(start):
     backend = await start()
     slot = await backend.acquire("t", SlotSpec())
@@ -427,6 +435,7 @@ async def test_fifty_megabytes_of_output_are_capped(start):
     assert len(result.stdout) < 1100
 
 
+@pytest.mark.fleet
 async def test_a_file_name_may_hold_a_newline(start):
     backend = await start()
     slot = await backend.acquire("t", SlotSpec())

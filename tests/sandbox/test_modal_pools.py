@@ -142,6 +142,7 @@ async def test_a_backend_ends_although_the_sdk_swallows_the_cancellation(start, 
     assert ended == {stopping}
 
 
+@pytest.mark.fleet
 async def test_a_sandbox_is_replaced_before_it_expires_and_ends_with_its_last_slot(start):
     backend = await start()
     [old] = await acquire(backend)
@@ -153,6 +154,7 @@ async def test_a_sandbox_is_replaced_before_it_expires_and_ends_with_its_last_sl
     assert await alive(backend) == {new.sandbox_id}
 
 
+@pytest.mark.fleet
 async def test_sandboxes_are_touched_so_that_they_do_not_idle_out(start, localmodal):
     backend = await start(slots_per_sandbox=1, idle_timeout_s=100)
     tended, neglected = await acquire(backend, 2)
@@ -212,6 +214,7 @@ def test_the_package_loads_without_the_sdk():
 # --- images that cannot do everything -----------------------------------------------------
 
 
+@pytest.mark.fleet
 async def test_without_uids_every_lease_has_a_sandbox_of_its_own(start, monkeypatch, caplog):
     monkeypatch.setattr(boxes, "LAST_UID", 1 << 20)  # beyond what the server maps
     backend = await start(slots=2)
@@ -229,6 +232,7 @@ async def test_without_uids_every_lease_has_a_sandbox_of_its_own(start, monkeypa
     assert await alive(backend) == set()
 
 
+@pytest.mark.fleet
 async def test_slots_without_uids_share_a_sandbox_where_that_is_accepted(start, monkeypatch):
     monkeypatch.setattr(boxes, "LAST_UID", 1 << 20)
     backend = await start(slots=2, share_root=True)
@@ -248,6 +252,7 @@ async def test_another_python_than_the_image_has_is_named(start):
     assert backend.free_slots == 4
 
 
+@pytest.mark.fleet
 async def test_jobs_with_other_assets_do_not_meet_where_all_slots_see_them(start):
     backend = await start(slots=3)
     first, second = asset(), asset()
@@ -260,6 +265,7 @@ async def test_jobs_with_other_assets_do_not_meet_where_all_slots_see_them(start
     assert again.sandbox_id == a.sandbox_id
 
 
+@pytest.mark.fleet
 async def test_an_idle_sandbox_gives_way_to_a_job_with_other_assets_at_the_limit(start):
     backend = await start(max_sandboxes=1)
     [a] = await acquire(backend, assets=(asset(),))
@@ -271,6 +277,7 @@ async def test_an_idle_sandbox_gives_way_to_a_job_with_other_assets_at_the_limit
     assert (await waiting).sandbox_id != a.sandbox_id
 
 
+@pytest.mark.fleet
 async def test_jobs_with_the_assets_at_hand_do_not_keep_others_waiting_for_ever(start, monkeypatch):
     monkeypatch.setattr(pools, "STARVED_S", 0.05)
     backend = await start(max_sandboxes=1, slots_per_sandbox=2)
@@ -295,6 +302,7 @@ async def test_jobs_with_the_assets_at_hand_do_not_keep_others_waiting_for_ever(
     assert (await later).sandbox_id not in (first.sandbox_id, served.sandbox_id)
 
 
+@pytest.mark.fleet
 async def test_a_snapshot_that_modal_has_no_more_is_built_again(start, localmodal, cache):
     backend = await start()
     spec = asset("date +%s%N >stamp")
@@ -306,6 +314,7 @@ async def test_a_snapshot_that_modal_has_no_more_is_built_again(start, localmoda
     assert await other.read_asset(spec, "stamp") != before
 
 
+@pytest.mark.fleet
 async def test_build_sandboxes_have_network_and_slots_have_none(start):
     backend = await start()
     spec = asset("tail -n +3 /proc/net/dev | cut -d: -f1 | tr -d ' ' >interfaces; env >env")

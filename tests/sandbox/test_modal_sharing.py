@@ -46,6 +46,7 @@ async def started(backend):
     return backend
 
 
+@pytest.mark.fleet
 async def test_another_host_starts_from_the_snapshot_that_the_first_has_made(hosts):
     spec = asset("date +%s%N >stamp")
     stamps = []
@@ -57,6 +58,7 @@ async def test_another_host_starts_from_the_snapshot_that_the_first_has_made(hos
     assert stamps[0] == stamps[1]
 
 
+@pytest.mark.fleet
 async def test_a_shared_snapshot_that_modal_has_no_more_is_built_and_shared_again(hosts):
     one, other = [await started(backend) for backend in hosts]
     spec = asset("date +%s%N >stamp")

@@ -26,6 +26,9 @@ from hermes_queue.ledger.fleet.lanes import note_lanes
 from hermes_queue.settings import BreakerSettings
 from workers.spool import Spool
 
+pytestmark = pytest.mark.xdist_group("openai")
+"""One process imports the OpenAI SDK."""
+
 
 @pytest.fixture
 def start(tmp_path, redis_binary, monkeypatch):

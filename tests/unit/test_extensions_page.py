@@ -33,6 +33,9 @@ from hermes_queue.errors import ConfigurationError, ModelConfigError
 from hermes_queue.models import AgentSpec, Message
 from hermes_queue.settings import ModelSettings
 
+pytestmark = pytest.mark.xdist_group("openai")
+"""One process imports the OpenAI SDK."""
+
 FILES = {
     name: block.text
     for block in blocks(ROOT / "docs" / "extensions.md")

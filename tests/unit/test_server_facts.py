@@ -14,6 +14,9 @@ from hermes_queue.errors import ModelError
 from hermes_queue.models import AgentSpec, Message
 from hermes_queue.settings import ModelSettings
 
+pytestmark = pytest.mark.xdist_group("openai")
+"""One process imports the OpenAI SDK."""
+
 USER = Message(role="user", content="hi")
 SERVERS = ["vllm", "sglang"]
 MODES = {"tokens": {"mode": "tokens"}, "messages": {"token_ids": True}}

@@ -96,12 +96,16 @@ DEEP = b"\x91" * 5000 + b"\xc0"
         (frame({"a": msgpack.ExtType(9, b"x")}), "extension type 9"),
         (frame({"a": msgpack.ExtType(1, b"xxx")}), "no whole numbers"),
         (zstandard.ZstdCompressor(write_content_size=False).compress(b"\x80"), "its size"),
-        (zstandard.compress(b"\x80" + bytes(200 << 20)), "bytes unpacked, of which"),
     ],
 )
 def test_bytes_that_are_no_record_say_why(body, problem):
     with pytest.raises(UnreadableRecord, match=problem):
         decode_raw(body)
+
+
+def test_a_body_that_unpacks_to_too_much_says_so():
+    with pytest.raises(UnreadableRecord, match="bytes unpacked, of which"):
+        decode_raw(zstandard.compress(b"\x80" + bytes(200 << 20)))
 
 
 def test_a_record_of_very_many_elements_is_refused_before_it_takes_the_memory(monkeypatch):

@@ -17,6 +17,9 @@ from hermes_queue.settings import ModelSettings
 from workers.calls.uncounted import NotCounting
 from workers.draft import Draft
 
+pytestmark = pytest.mark.xdist_group("openai")
+"""One process imports the OpenAI SDK."""
+
 TRY_S = 0.4
 
 

@@ -31,6 +31,9 @@ from hermes_queue.settings import LocalSandboxSettings
 from workers.program import process
 from workers.record import encoded, record_of
 
+pytestmark = pytest.mark.xdist_group("openai")
+"""One process imports the OpenAI SDK."""
+
 BOXED = completion(r"They are \boxed{24}.")
 
 
