@@ -37,12 +37,17 @@ pages show what is in Redis and in the archive of this deployment. They change n
 --actions is given.
 
 \b
-hermes-queue view
-hermes-queue view out.jsonl
+hermes-queue view results/*.jsonl             # what producers wrote; no Redis needed
+hermes-queue view                             # the deployment, as it changes
 hermes-queue view --unix-socket ~/view.sock   # for hosts that others use, too
 
 It prints the address to open. What is behind its # is a secret that opens the pages: whoever has
-it sees every transcript.
+it sees every transcript. Ctrl-C ends it.
+
+\b
+exit codes: 0 ended by Ctrl-C or SIGTERM
+  2 wrong flag, setting or source; the port is in use; the extra view is not installed
+  4 Redis does not answer
 """
 
 
@@ -144,6 +149,11 @@ def _serve(options: ViewOptions) -> None:
 
     allowed = _allowed(options)
     check_reach(options.host, allowed, options.unix_socket, settings := ViewSettings())
+    if options.actions and (options.sources or options.no_redis):
+        raise ConfigurationError(
+            "--actions acts on a deployment in Redis, and files alone are shown: leave it out, or "
+            "leave out SOURCE and --no-redis"
+        )
     with ExitStack() as stack:
         bound = stack.enter_context(closing(_listening(options)))
         address, port = numeric(bound)
@@ -155,6 +165,7 @@ def _serve(options: ViewOptions) -> None:
         server = PageServer(make_app(site, names, every_route()), ending=site.stopping.set)
         for line in greeting(options, keys, where):
             click.echo(line)
+        click.echo("open it in a browser; Ctrl-C ends the server", err=True)
         if address and not is_loopback(address):
             click.echo("not encrypted: put a proxy with TLS in front (docs/viewer.md)", err=True)
         server.run([bound])
@@ -242,14 +253,19 @@ def open_site(options: ViewOptions, keys: Keys, port: int) -> Iterator[ViewSite]
     operator_url = operator.get_secret_value() if operator else None
     reviews = ReviewFile(options.reviews) if options.reviews else None
     findings = FindingFiles(options.findings) if options.findings else None
+    if reviews:
+        reviews.check_writable()
     with ExitStack() as stack:
         try:
             paths = options.sources
             if options.no_redis and not paths:
-                paths = (ArchiveSettings().directory,)
+                paths = (_archive(),)
             sources = open_sources(paths)
         except RedisUnavailable as error:
-            raise RedisUnavailable(f"{error}; --no-redis shows files alone") from error
+            raise RedisUnavailable(
+                f"{error}. A file needs no Redis: hermes-queue view results/RUN.jsonl; the "
+                "archive alone: hermes-queue view --no-redis"
+            ) from error
         in_redis = any(source.kind == "redis" for source in sources)
         ledger = stack.enter_context(_ledger()) if in_redis else None
         index = stack.enter_context(closing(Index(index_path(sources), sources)))
@@ -274,6 +290,15 @@ def open_site(options: ViewOptions, keys: Keys, port: int) -> Iterator[ViewSite]
             findings=findings,
             operator_url=operator_url,
         )
+
+
+def _archive() -> Path:
+    if not (directory := ArchiveSettings().directory).is_dir():
+        raise ConfigurationError(
+            f"there is no archive in {directory} (HERMES_QUEUE_ARCHIVE_DIRECTORY); name what to "
+            "show: hermes-queue view results/RUN.jsonl"
+        )
+    return directory
 
 
 def _overview(ledger: Ledger) -> Mapping[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import stat
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from ports import free_port
 from records import make_job, make_record
 
 from hermes_queue.cli import cli
@@ -145,7 +147,36 @@ def test_the_operators_redis_is_known_to_nobody_without_actions(file, monkeypatc
 def test_each_role_has_a_token_of_its_own(file, monkeypatch):
     monkeypatch.setenv("HERMES_QUEUE_VIEW_TOKEN", TOKEN)
     monkeypatch.setenv("HERMES_QUEUE_VIEW_OPERATOR_TOKEN", TOKEN)
-    assert "choose another one" in refused(str(file), "--actions", "--port", "0")
+    with pytest.raises(ConfigurationError, match="choose another one"):
+        command._keys(ViewSettings(), actions=True)
+
+
+def test_there_is_nothing_to_act_on_in_files(file):
+    assert "leave out SOURCE and --no-redis" in refused(str(file), "--actions", "--port", "0")
+
+
+def test_what_cannot_be_shown_is_answered_with_what_can(file, monkeypatch):
+    monkeypatch.setenv("HERMES_QUEUE_ARCHIVE_DIRECTORY", str(file.parent / "none"))
+    assert "name what to show: hermes-queue view results/RUN.jsonl" in refused()
+    assert f"name its JSONL files: {file.parent}/*.jsonl" in refused(
+        str(file.parent), "--port", "0"
+    )
+    monkeypatch.setenv("HERMES_QUEUE_REDIS_URL", f"redis://127.0.0.1:{free_port()}/0")
+    done = CliRunner().invoke(cli, ["view", "--port", "0"])
+    assert done.exit_code == 4
+    assert "A file needs no Redis: hermes-queue view" in done.output
+
+
+def test_labels_that_could_not_be_kept_are_refused_at_the_start(file, monkeypatch):
+    directory = file.parent / "others"
+    directory.mkdir()
+    is_ours = os.access
+    monkeypatch.setattr(  # root may write everywhere
+        os, "access", lambda path, mode: Path(path) != directory and is_ours(path, mode)
+    )
+    for place in ("reviews.jsonl", "deeper/reviews.jsonl"):
+        said = refused(str(file), "--reviews", str(directory / place), "--port", "0")
+        assert "so nobody could label" in said
 
 
 def test_a_unix_socket_is_its_owners_and_a_dead_one_is_replaced(tmp_path):
