@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass
@@ -163,7 +164,8 @@ def _serve(options: ViewOptions) -> None:
         where = _where(options, address, port, allowed)
         names = HostNames.of(address, port, allowed, name=options.host)
         server = PageServer(make_app(site, names, every_route()), ending=site.stopping.set)
-        for line in greeting(options, keys, where):
+        chosen = () if sys.stdout.isatty() else _chosen(settings)
+        for line in greeting(options, keys, where, chosen):
             click.echo(line)
         click.echo("open it in a browser; Ctrl-C ends the server", err=True)
         if address and not is_loopback(address):
@@ -224,9 +226,8 @@ def _keys(settings: ViewSettings, *, actions: bool) -> Keys:
         chosen["operate"] = settings.operator_token
     tokens: dict[Role, str] = {}
     for role, secret in chosen.items():
-        setting = f"HERMES_QUEUE_VIEW_{'OPERATOR_' * (role == 'operate')}TOKEN"
         if secret is not None:
-            tokens[role] = check_chosen(secret.get_secret_value(), setting)
+            tokens[role] = check_chosen(secret.get_secret_value(), _setting(role))
         else:
             tokens[role] = kept_token(directory, f"{role}.token")
     if len(set(tokens.values())) < len(tokens):
@@ -234,6 +235,10 @@ def _keys(settings: ViewSettings, *, actions: bool) -> Keys:
             "HERMES_QUEUE_VIEW_OPERATOR_TOKEN is that of the role view; choose another one"
         )
     return Keys(tokens)
+
+
+def _setting(role: Role) -> str:
+    return f"HERMES_QUEUE_VIEW_{'OPERATOR_' * (role == 'operate')}TOKEN"
 
 
 @contextmanager
@@ -325,12 +330,24 @@ def _version() -> str:
         return "?"
 
 
-def greeting(options: ViewOptions, keys: Keys, where: Authority) -> Iterator[str]:
-    """What is printed: an address for each role, and how to come to a unix socket."""
+def _chosen(settings: ViewSettings) -> tuple[Role, ...]:
+    """Roles whose token somebody chose, who therefore knows it: it need not get into a log."""
+    tokens: dict[Role, Any] = {"view": settings.token, "operate": settings.operator_token}
+    return tuple(role for role, token in tokens.items() if token is not None)
+
+
+def greeting(
+    options: ViewOptions, keys: Keys, where: Authority, hidden: Sequence[Role] = ()
+) -> Iterator[str]:
+    """What is printed: an address for each role, and how to come to a unix socket.
+
+    Of the roles in `hidden`, the setting is named instead of the token in it.
+    """
     port = "" if where.port is None else f":{where.port}"
     roles: tuple[Role, ...] = ("view", "operate") if options.actions else ("view",)
     for role in roles:
-        address = f"http://{where.host}{port}/#token={keys.token(role)}"
+        token = f"${_setting(role)}" if role in hidden else keys.token(role)
+        address = f"http://{where.host}{port}/#token={token}"
         yield address if len(roles) == 1 else f"{role + ':':9}{address}"
     if options.unix_socket:
         path = options.unix_socket.absolute()
