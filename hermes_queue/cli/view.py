@@ -273,6 +273,8 @@ def open_site(options: ViewOptions, keys: Keys, port: int) -> Iterator[ViewSite]
             ) from error
         in_redis = any(source.kind == "redis" for source in sources)
         ledger = stack.enter_context(_ledger()) if in_redis else None
+        if ledger and operator_url:
+            _check_operator(operator_url)
         index = stack.enter_context(closing(Index(index_path(sources), sources)))
         index.start()
         seen = partial(_overview, ledger) if ledger else None
@@ -319,6 +321,19 @@ def _ledger() -> Iterator[Ledger]:
 
     with closing(Ledger.connect(timeout_s=_TIMEOUT_S)) as ledger:
         yield ledger
+
+
+def _check_operator(url: str) -> None:
+    """Raises RedisUnavailable: the actions' Redis refuses us or does not answer."""
+    from hermes_queue.keyspace.connection import explained
+    from hermes_queue.ledger import Ledger
+
+    try:
+        with explained(url), closing(Ledger.connect(url, timeout_s=_TIMEOUT_S)) as ledger:
+            ledger.client.ping()
+    except RedisUnavailable as error:
+        ours = "HERMES_QUEUE_VIEW_OPERATOR_REDIS_URL"
+        raise RedisUnavailable(str(error).replace("HERMES_QUEUE_REDIS_URL", ours)) from error
 
 
 def _version() -> str:
