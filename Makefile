@@ -182,6 +182,7 @@ audit: $(VENV)/.dev ## Known vulnerabilities of what is pinned (passes, saying s
 sbom: $(VENV)/.dev ## A CycloneDX bill of materials of the image: dist/sbom.json
 	@mkdir -p dist
 	$(BIN)/cyclonedx-py requirements --pyproject pyproject.toml -o dist/sbom.json requirements/image.txt
+	$(BIN)/python deploy/sbom_vendored.py dist/sbom.json
 
 lint: $(VENV)/.dev audit ## ruff, mypy, import-linter, known vulnerabilities
 	$(BIN)/ruff check .

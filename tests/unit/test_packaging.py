@@ -14,6 +14,7 @@ import zipfile
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
+from runpy import run_path
 from subprocess import PIPE, Popen
 
 import pytest
@@ -88,6 +89,23 @@ def test_wheel_has_the_pages_as_they_were_published_and_checked(built: Path) -> 
                 assert f"{digest}  {Path(name).name}" in stated, name
     assert sum(sizes[name] for name in pages) < PAGES_MOST_BYTES
     assert sum(sizes[name] for name in pages if "/vendor/" in name) < VENDORED_MOST_BYTES
+
+
+def test_the_wheel_names_the_licences_of_all_that_is_in_it(built: Path) -> None:
+    with zipfile.ZipFile(built) as archive:
+        [stated] = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        lines = archive.read(stated).decode().splitlines()
+        [licences] = [line for line in lines if line.startswith("License-Expression: ")]
+        files = [line.split(": ")[1] for line in lines if line.startswith("License-File: ")]
+        for name in files:
+            path = stated.replace("METADATA", f"licenses/{name}")
+            assert archive.read(path) == (ROOT / name).read_bytes()
+    readme = (ROOT / "hermes_queue/view/static/vendor/README.md").read_text()
+    components = run_path(str(ROOT / "deploy/sbom_vendored.py"))["vendored"](readme)
+    assert {each["purl"] for each in components} == {"pkg:npm/preact@11.2.0", "pkg:npm/htm@3.1.1"}
+    for each in components:
+        assert each["licenses"][0]["license"]["id"] in licences.split()
+        assert f"hermes_queue/view/static/vendor/LICENSE.{each['name']}" in files
 
 
 def distributions_of(extra: str, ours: metadata.Distribution) -> set[str]:
