@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -144,7 +145,7 @@ def check_libraries() -> None:
 
 def _serve(options: ViewOptions) -> None:
     from hermes_queue.view.app import make_app
-    from hermes_queue.view.guard import HostNames, is_loopback
+    from hermes_queue.view.guard import HostNames
     from hermes_queue.view.routes import every_route
     from hermes_queue.view.serving import PageServer, numeric
 
@@ -167,9 +168,8 @@ def _serve(options: ViewOptions) -> None:
         chosen = () if sys.stdout.isatty() else _chosen(settings)
         for line in greeting(options, keys, where, chosen):
             click.echo(line)
-        click.echo("open it in a browser; Ctrl-C ends the server", err=True)
-        if address and not is_loopback(address):
-            click.echo("not encrypted: put a proxy with TLS in front (docs/viewer.md)", err=True)
+        for line in _hints(address, where):
+            click.echo(line, err=True)
         server.run([bound])
     if options.unix_socket:
         options.unix_socket.unlink(missing_ok=True)
@@ -367,6 +367,18 @@ def greeting(
     if options.unix_socket:
         path = options.unix_socket.absolute()
         yield f"from your machine, first: ssh -L {where.port}:{path} {socket.gethostname()}"
+
+
+def _hints(address: str, where: Authority) -> Iterator[str]:
+    """What to do with the address."""
+    from hermes_queue.view.guard import is_loopback
+
+    if address and not is_loopback(address):
+        yield "not encrypted: put a proxy with TLS in front (docs/viewer.md)"
+    elif address and os.environ.get("SSH_CONNECTION"):
+        forward = f"{where.port}:{where.host}:{where.port}"
+        yield f"from your machine, first: ssh -L {forward} {socket.gethostname()}"
+    yield "open it in a browser; Ctrl-C ends the server"
 
 
 def _where(

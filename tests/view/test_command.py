@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from ports import free_port
+from pydantic import SecretStr
 from records import make_job, make_record
 
 from hermes_queue.cli import cli
@@ -67,6 +68,25 @@ def test_the_command_prints_an_address_that_opens_the_pages_and_ends_when_told(f
         begun.kill()
         begun.wait()
         begun.stdout.close()
+
+
+def test_over_ssh_it_says_how_to_come_to_it(monkeypatch):
+    monkeypatch.setenv("SSH_CONNECTION", "192.0.2.7 50000 192.0.2.1 22")
+    near, far = allowed_host("127.0.0.1:9820"), allowed_host("hq.example:9820")
+    assert next(command._hints("127.0.0.1", near)).startswith(
+        "from your machine, first: ssh -L 9820:127.0.0.1:9820 "
+    )
+    assert "TLS" in next(command._hints("192.0.2.1", far))
+
+
+def test_a_token_that_was_chosen_is_not_printed_into_a_log():
+    keys, where = Keys({"view": TOKEN, "operate": "another-0123456789"}), allowed_host("hq:9820")
+    options = command.ViewOptions(actions=True)
+    assert list(command.greeting(options, keys, where, ["view"])) == [
+        "view:    http://hq:9820/#token=$HERMES_QUEUE_VIEW_TOKEN",
+        "operate: http://hq:9820/#token=another-0123456789",
+    ]
+    assert command._chosen(ViewSettings(token=SecretStr(TOKEN))) == ("view",)
 
 
 def test_without_the_extra_it_says_what_to_install(file, monkeypatch):
