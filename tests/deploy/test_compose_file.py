@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,18 @@ def test_a_mistake_is_found(file, place, wrong):
 def test_the_environment_file_has_every_variable_that_must_be_set(variables):
     required = set(re.findall(r"\$\{(\w+):\?", FILE.read_text()))
     assert required == set(variables)
+
+
+def test_an_environment_file_of_before_keeps_what_it_has_and_gets_what_is_new(tmp_path, variables):
+    path = tmp_path / ".env"
+    path.write_text("REDIS_WORKER_PASSWORD=of-a-redis-that-runs\nMINE=1")
+    for _ in range(2):
+        subprocess.run(["sh", str(ROOT / "deploy/make-env.sh"), str(path)], check=True)
+        lines = path.read_text().splitlines()
+        found = dict(line.split("=", 1) for line in lines)
+        assert lines[:2] == ["REDIS_WORKER_PASSWORD=of-a-redis-that-runs", "MINE=1"]
+        assert set(found) == {*variables, "MINE"}
+        assert len(lines) == len(found)
 
 
 def test_every_setting_of_ours_exists(services):
