@@ -101,12 +101,15 @@ class ViewOptions:
     "--no-redis", is_flag=True, help="Show files alone: the archive, if no SOURCE is given."
 )
 @click.option(
-    "--actions", is_flag=True, help="Let the role operate pause, cancel, retry and requeue."
+    "--actions",
+    is_flag=True,
+    help="Let the role operate pause, cancel, retry and requeue, through "
+    "HERMES_QUEUE_VIEW_OPERATOR_REDIS_URL.",
 )
 @click.option(
     "--tokenizer",
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
-    help="tokenizer.json of the model, to show token ids as text.",
+    help="tokenizer.json of the model, to show token ids as text. Needs the package tokenizers.",
 )
 @click.option(
     "--reviews",
