@@ -187,6 +187,14 @@ def test_what_cannot_be_shown_is_answered_with_what_can(file, monkeypatch):
     assert "A file needs no Redis: hermes-queue view" in done.output
 
 
+def test_a_cache_that_cannot_be_written_is_named_with_its_setting(file, monkeypatch):
+    monkeypatch.setenv("HERMES_QUEUE_PATHS_CACHE", str(file / "cache"))
+    assert "set HERMES_QUEUE_PATHS_CACHE" in refused(str(file), "--port", "0")
+    monkeypatch.setenv("HERMES_QUEUE_VIEW_TOKEN", TOKEN)
+    assert "cannot be opened" in (said := refused(str(file), "--port", "0"))
+    assert "set HERMES_QUEUE_PATHS_CACHE" in said
+
+
 def test_labels_that_could_not_be_kept_are_refused_at_the_start(file, monkeypatch):
     directory = file.parent / "others"
     directory.mkdir()
