@@ -32,7 +32,7 @@ PACKAGES := hermes_queue workers producers envs
 COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-annotate --custom-compile-command "make lock"
 SLOW := test-fleet|test-exhaustive|test-images|test-agents|test-engines|test-engine-kill|test-harbor|test-trainers|tamper|validate|chaos|datasets|test-atropos|test-prometheus|test-compose|test-image|test-flower|test-view|test-pages|test-gvisor|test-modal-docker|test-modal-oldest|test-aimock|test-vllm|test-sglang|soak
-RUN_EXTRAS := --extra producer --extra worker --extra local --extra images
+RUN_EXTRAS := --extra producer --extra worker --extra local --extra images --extra view
 
 .PHONY: .engine-docker .engine-podman help demo test test-all test-exhaustive test-fleet test-agents test-engines test-engine-kill test-harbor test-aimock test-atropos test-compose test-flower test-image test-images test-modal-oldest test-pages test-prometheus \
 	test-gvisor test-modal-docker test-sglang test-trainers test-view test-vllm validate tamper chaos datasets lint audit sbom format bench soak lock lock-programs lock-trainers docs site clean redis
@@ -182,6 +182,7 @@ audit: $(VENV)/.dev ## Known vulnerabilities of what is pinned (passes, saying s
 sbom: $(VENV)/.dev ## A CycloneDX bill of materials of the image: dist/sbom.json
 	@mkdir -p dist
 	$(BIN)/cyclonedx-py requirements --pyproject pyproject.toml -o dist/sbom.json requirements/image.txt
+	$(BIN)/python deploy/sbom_vendored.py dist/sbom.json
 
 lint: $(VENV)/.dev audit ## ruff, mypy, import-linter, known vulnerabilities
 	$(BIN)/ruff check .
@@ -213,10 +214,10 @@ lock: ## Resolve requirements/*.txt anew
 	echo uv | $(COMPILE) --upgrade - -o requirements/uv.txt
 	$(COMPILE) --upgrade $(RUN_EXTRAS) --group build pyproject.toml -o requirements/run.txt
 	$(COMPILE) --upgrade --constraints requirements/run.txt $(RUN_EXTRAS) --extra parquet --extra datasets --extra hub --extra store \
-		--extra modal --extra docker --extra nomad --extra images --extra profiles --extra renderers --extra metrics --extra flower --extra view --group dev \
+		--extra modal --extra docker --extra nomad --extra images --extra profiles --extra renderers --extra metrics --extra flower --group dev \
 		pyproject.toml -o requirements/dev.txt
 	$(COMPILE) --upgrade --constraints requirements/dev.txt $(RUN_EXTRAS) --extra parquet --extra store --extra modal --extra docker --extra nomad --extra images \
-		--extra profiles --extra metrics --extra flower --extra view --group build pyproject.toml -o requirements/image.txt
+		--extra profiles --extra metrics --extra flower --group build pyproject.toml -o requirements/image.txt
 	echo inspect-ai | $(COMPILE) --upgrade - -o benchmarks/peers/inspect.txt
 	echo harbor | $(subst --python-version 3.11,--python-version 3.12,$(COMPILE)) --upgrade - -o benchmarks/peers/harbor.txt
 	printf '%s\n' 'celery[redis]' 'dramatiq[redis]' taskiq taskiq-redis \

@@ -1,22 +1,28 @@
 #!/bin/sh
-# Write an environment file for docker compose with a new random password for everybody, readable by
+# Write an environment file for docker compose with a random password for everybody, readable by
 # its owner alone:
 #
 #   sh deploy/make-env.sh .env
 #
-# Never over an existing one: the passwords in it are those of a Redis that may run.
-set -euC
+# What the file has already stays: the passwords in it are those of a Redis that may run. After an
+# upgrade, run it again for those that are new.
+set -eu
 umask 077
+file=${1:?file to write}
 
 random() {
     od -An -N24 -tx1 /dev/urandom | tr -d ' \n'
 }
 
-{
-    for name in PRODUCER WORKER CONSUMER MONITOR VIEWER FLOWER OPERATOR; do
-        echo "REDIS_${name}_PASSWORD=$(random)"
-    done
-    echo "FLOWER_BASIC_AUTH=admin:$(random)"
-    echo "GRAFANA_PASSWORD=$(random)"
-    echo "HERMES_QUEUE_VIEW_TOKEN=$(random)"
-} > "${1:?file to write}"
+need() {
+    grep -q "^$1=" "$file" || echo "$1=$2" >> "$file"
+}
+
+[ -e "$file" ] || (set -C && : > "$file")
+[ -z "$(tail -c 1 "$file")" ] || echo >> "$file" # a last line without an end
+for name in PRODUCER WORKER CONSUMER MONITOR VIEWER FLOWER OPERATOR; do
+    need "REDIS_${name}_PASSWORD" "$(random)"
+done
+need FLOWER_BASIC_AUTH "admin:$(random)"
+need GRAFANA_PASSWORD "$(random)"
+need HERMES_QUEUE_VIEW_TOKEN "$(random)"

@@ -92,6 +92,19 @@ class ReviewFile:
             torn = size > 0 and os.pread(fd, 1, size - 1) != b"\n"
             append(fd, self.path, b"\n" * torn + line, consequence=_NOT_KEPT)
 
+    def check_writable(self) -> None:
+        """Look, without writing, whether reviews could be added.
+
+        Raises:
+            ConfigurationError: they could not.
+        """
+        place = self.path
+        while not place.exists() and place != place.parent:
+            place = place.parent
+        is_file = place == self.path
+        if not os.access(place, os.W_OK if is_file else os.W_OK | os.X_OK):
+            raise ConfigurationError(f"{self.path}: cannot be written, so nobody could label")
+
     def read(self) -> Mapping[str, TrajectoryReview]:
         """The reviews that count, by trajectory id, in the order of the file.
 

@@ -34,6 +34,7 @@ import click
 from hermes_queue.errors import (
     EXIT_INTERRUPTED,
     EXIT_ISOLATION,
+    EXIT_USAGE,
     HermesQueueError,
     IsolationUnavailable,
 )
@@ -83,6 +84,15 @@ COMMANDS = {
 }
 """Name -> (module below this package that defines the command under that name, short help)."""
 
+_EXTRAS = {
+    "celery": "producer",
+    "kombu": "producer",
+    "rich": "producer",
+    "openai": "worker",
+    "aiohttp": "worker",
+}
+"""Library that a command imports -> extra that has it. Other commands name theirs themselves."""
+
 
 class _Commands(click.Group):
     """Imports a command on first use; reports our errors as one line and an exit code."""
@@ -107,6 +117,13 @@ class _Commands(click.Group):
         except (IsolationUnavailable, HermesQueueError) as error:
             click.echo(f"error: {error}", err=True)
             ctx.exit(getattr(error, "exit_code", EXIT_ISOLATION))
+        except ModuleNotFoundError as error:
+            missing = (error.name or "").partition(".")[0]
+            if missing not in _EXTRAS:
+                raise
+            needed = f"this command needs the package {missing}"
+            click.echo(f"error: {needed}: pip install 'hermes-queue[{_EXTRAS[missing]}]'", err=True)
+            ctx.exit(EXIT_USAGE)
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
             ctx.exit(EXIT_INTERRUPTED)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass
@@ -37,12 +39,17 @@ pages show what is in Redis and in the archive of this deployment. They change n
 --actions is given.
 
 \b
-hermes-queue view
-hermes-queue view out.jsonl
+hermes-queue view results/*.jsonl             # what producers wrote; no Redis needed
+hermes-queue view                             # the deployment, as it changes
 hermes-queue view --unix-socket ~/view.sock   # for hosts that others use, too
 
 It prints the address to open. What is behind its # is a secret that opens the pages: whoever has
-it sees every transcript.
+it sees every transcript. Ctrl-C ends it.
+
+\b
+exit codes: 0 ended by Ctrl-C or SIGTERM
+  2 wrong flag, setting or source; the port is in use; the extra view is not installed
+  4 Redis does not answer
 """
 
 
@@ -94,12 +101,15 @@ class ViewOptions:
     "--no-redis", is_flag=True, help="Show files alone: the archive, if no SOURCE is given."
 )
 @click.option(
-    "--actions", is_flag=True, help="Let the role operate pause, cancel, retry and requeue."
+    "--actions",
+    is_flag=True,
+    help="Let the role operate pause, cancel, retry and requeue, through "
+    "HERMES_QUEUE_VIEW_OPERATOR_REDIS_URL.",
 )
 @click.option(
     "--tokenizer",
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
-    help="tokenizer.json of the model, to show token ids as text.",
+    help="tokenizer.json of the model, to show token ids as text. Needs the package tokenizers.",
 )
 @click.option(
     "--reviews",
@@ -138,12 +148,17 @@ def check_libraries() -> None:
 
 def _serve(options: ViewOptions) -> None:
     from hermes_queue.view.app import make_app
-    from hermes_queue.view.guard import HostNames, is_loopback
+    from hermes_queue.view.guard import HostNames
     from hermes_queue.view.routes import every_route
     from hermes_queue.view.serving import PageServer, numeric
 
     allowed = _allowed(options)
     check_reach(options.host, allowed, options.unix_socket, settings := ViewSettings())
+    if options.actions and (options.sources or options.no_redis):
+        raise ConfigurationError(
+            "--actions acts on a deployment in Redis, and files alone are shown: leave it out, or "
+            "leave out SOURCE and --no-redis"
+        )
     with ExitStack() as stack:
         bound = stack.enter_context(closing(_listening(options)))
         address, port = numeric(bound)
@@ -153,10 +168,11 @@ def _serve(options: ViewOptions) -> None:
         where = _where(options, address, port, allowed)
         names = HostNames.of(address, port, allowed, name=options.host)
         server = PageServer(make_app(site, names, every_route()), ending=site.stopping.set)
-        for line in greeting(options, keys, where):
+        chosen = () if sys.stdout.isatty() else _chosen(settings)
+        for line in greeting(options, keys, where, chosen):
             click.echo(line)
-        if address and not is_loopback(address):
-            click.echo("not encrypted: put a proxy with TLS in front (docs/viewer.md)", err=True)
+        for line in _hints(address, where):
+            click.echo(line, err=True)
         server.run([bound])
     if options.unix_socket:
         options.unix_socket.unlink(missing_ok=True)
@@ -213,9 +229,8 @@ def _keys(settings: ViewSettings, *, actions: bool) -> Keys:
         chosen["operate"] = settings.operator_token
     tokens: dict[Role, str] = {}
     for role, secret in chosen.items():
-        setting = f"HERMES_QUEUE_VIEW_{'OPERATOR_' * (role == 'operate')}TOKEN"
         if secret is not None:
-            tokens[role] = check_chosen(secret.get_secret_value(), setting)
+            tokens[role] = check_chosen(secret.get_secret_value(), _setting(role))
         else:
             tokens[role] = kept_token(directory, f"{role}.token")
     if len(set(tokens.values())) < len(tokens):
@@ -223,6 +238,10 @@ def _keys(settings: ViewSettings, *, actions: bool) -> Keys:
             "HERMES_QUEUE_VIEW_OPERATOR_TOKEN is that of the role view; choose another one"
         )
     return Keys(tokens)
+
+
+def _setting(role: Role) -> str:
+    return f"HERMES_QUEUE_VIEW_{'OPERATOR_' * (role == 'operate')}TOKEN"
 
 
 @contextmanager
@@ -242,16 +261,23 @@ def open_site(options: ViewOptions, keys: Keys, port: int) -> Iterator[ViewSite]
     operator_url = operator.get_secret_value() if operator else None
     reviews = ReviewFile(options.reviews) if options.reviews else None
     findings = FindingFiles(options.findings) if options.findings else None
+    if reviews:
+        reviews.check_writable()
     with ExitStack() as stack:
         try:
             paths = options.sources
             if options.no_redis and not paths:
-                paths = (ArchiveSettings().directory,)
+                paths = (_archive(),)
             sources = open_sources(paths)
         except RedisUnavailable as error:
-            raise RedisUnavailable(f"{error}; --no-redis shows files alone") from error
+            raise RedisUnavailable(
+                f"{error}. A file needs no Redis: hermes-queue view results/RUN.jsonl; the "
+                "archive alone: hermes-queue view --no-redis"
+            ) from error
         in_redis = any(source.kind == "redis" for source in sources)
         ledger = stack.enter_context(_ledger()) if in_redis else None
+        if ledger and operator_url:
+            _check_operator(operator_url)
         index = stack.enter_context(closing(Index(index_path(sources), sources)))
         index.start()
         seen = partial(_overview, ledger) if ledger else None
@@ -276,6 +302,15 @@ def open_site(options: ViewOptions, keys: Keys, port: int) -> Iterator[ViewSite]
         )
 
 
+def _archive() -> Path:
+    if not (directory := ArchiveSettings().directory).is_dir():
+        raise ConfigurationError(
+            f"there is no archive in {directory} (HERMES_QUEUE_ARCHIVE_DIRECTORY); name what to "
+            "show: hermes-queue view results/RUN.jsonl"
+        )
+    return directory
+
+
 def _overview(ledger: Ledger) -> Mapping[str, Any]:
     from hermes_queue.cli.overview import overview
 
@@ -291,6 +326,19 @@ def _ledger() -> Iterator[Ledger]:
         yield ledger
 
 
+def _check_operator(url: str) -> None:
+    """Raises RedisUnavailable: the actions' Redis refuses us or does not answer."""
+    from hermes_queue.keyspace.connection import explained
+    from hermes_queue.ledger import Ledger
+
+    try:
+        with explained(url), closing(Ledger.connect(url, timeout_s=_TIMEOUT_S)) as ledger:
+            ledger.client.ping()
+    except RedisUnavailable as error:
+        ours = "HERMES_QUEUE_VIEW_OPERATOR_REDIS_URL"
+        raise RedisUnavailable(str(error).replace("HERMES_QUEUE_REDIS_URL", ours)) from error
+
+
 def _version() -> str:
     from importlib.metadata import PackageNotFoundError, version
 
@@ -300,16 +348,40 @@ def _version() -> str:
         return "?"
 
 
-def greeting(options: ViewOptions, keys: Keys, where: Authority) -> Iterator[str]:
-    """What is printed: an address for each role, and how to come to a unix socket."""
+def _chosen(settings: ViewSettings) -> tuple[Role, ...]:
+    """Roles whose token somebody chose, who therefore knows it: it need not get into a log."""
+    tokens: dict[Role, Any] = {"view": settings.token, "operate": settings.operator_token}
+    return tuple(role for role, token in tokens.items() if token is not None)
+
+
+def greeting(
+    options: ViewOptions, keys: Keys, where: Authority, hidden: Sequence[Role] = ()
+) -> Iterator[str]:
+    """What is printed: an address for each role, and how to come to a unix socket.
+
+    Of the roles in `hidden`, the setting is named instead of the token in it.
+    """
     port = "" if where.port is None else f":{where.port}"
     roles: tuple[Role, ...] = ("view", "operate") if options.actions else ("view",)
     for role in roles:
-        address = f"http://{where.host}{port}/#token={keys.token(role)}"
+        token = f"${_setting(role)}" if role in hidden else keys.token(role)
+        address = f"http://{where.host}{port}/#token={token}"
         yield address if len(roles) == 1 else f"{role + ':':9}{address}"
     if options.unix_socket:
         path = options.unix_socket.absolute()
         yield f"from your machine, first: ssh -L {where.port}:{path} {socket.gethostname()}"
+
+
+def _hints(address: str, where: Authority) -> Iterator[str]:
+    """What to do with the address."""
+    from hermes_queue.view.guard import is_loopback
+
+    if address and not is_loopback(address):
+        yield "not encrypted: put a proxy with TLS in front (docs/viewer.md)"
+    elif address and os.environ.get("SSH_CONNECTION"):
+        forward = f"{where.port}:{where.host}:{where.port}"
+        yield f"from your machine, first: ssh -L {forward} {socket.gethostname()}"
+    yield "open it in a browser; Ctrl-C ends the server"
 
 
 def _where(

@@ -180,7 +180,10 @@ def kept_token(directory: Path, name: str) -> str:
             _check_owner(os.fstat(descriptor), path, stat.S_ISREG)
             token = file.read(TOKEN_MAX + 2).decode("ascii", "replace").strip()
     except OSError as error:
-        raise ConfigurationError(f"{path}: {error.strerror}; delete it, or correct it") from error
+        raise ConfigurationError(
+            f"{path}: {error.strerror}; delete it, or set HERMES_QUEUE_PATHS_CACHE to a directory "
+            "of yours"
+        ) from error
     return check_chosen(token, str(path))
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import shlex
+import shutil
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 from hermes_queue.errors import EXIT_FAILED
@@ -29,6 +32,16 @@ def listed(names: Sequence[str]) -> str:
     shown = ", ".join(names[:MAX_LISTED])
     more = len(names) - MAX_LISTED
     return shown if more <= 0 else f"{shown} and {more} more"
+
+
+def viewing(path: Path) -> str:
+    """The command line that shows the records of `path` in a browser, from this directory."""
+    program = "hermes-queue"
+    installed = Path(sys.executable).with_name(program)
+    if installed.is_file() and shutil.which(program) != str(installed):
+        here = Path.cwd()
+        program = str(installed.relative_to(here) if installed.is_relative_to(here) else installed)
+    return shlex.join([program, "view", str(path)])
 
 
 @dataclass(slots=True)
@@ -168,7 +181,7 @@ class Report:
                     "(--drop-zero-variance, --on-incomplete)"
                 )
             if sink:
-                lines.append(f"results: {sink.path}")
+                lines += [f"results: {sink.path}", f"look: {viewing(sink.path)}"]
             for line in lines:
                 target.print(line, markup=False, highlight=False, soft_wrap=True)
         return self.finish(code)

@@ -7,8 +7,12 @@ its dashboards ask.
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
+import sys
+import urllib.request
+from typing import Any
 
 import redis
 import yaml
@@ -30,7 +34,8 @@ def test_docker_compose_accepts_the_file(stack):
     assert works, "no docker compose; on Debian: apt-get install docker-compose"
     lines = [f"{name}={value}\n" for name, value in stack.variables.items()]
     (stack.directory / "env").write_text("".join(lines))
-    profiles = [f"--profile={name}" for name in ("metrics", "tools", "atropos", "localmodal")]
+    names = ("metrics", "tools", "view", "atropos", "localmodal")
+    profiles = [f"--profile={name}" for name in names]
     done = subprocess.run(
         [*works[0], "--env-file", stack.directory / "env", *profiles, "config"],
         cwd=ROOT,
@@ -88,6 +93,51 @@ def test_jobs_flow_from_the_producer_through_two_workers_to_the_sink_and_flower_
         assert stack.services.pop(name).stop(GRACE_S) == 0
     assert stack.services.pop("flower").stop(30) in (0, -15)
     assert (stack.directory / "flower").iterdir()
+
+
+def asked(stack: Stack, path: str, label: dict[str, str] | None = None) -> Any:
+    """What the viewer answers to whoever has the token of .env."""
+    request = urllib.request.Request(f"http://127.0.0.1:{stack.ports['9820']}{path}")
+    request.add_header("Authorization", f"Bearer {stack.variables['HERMES_QUEUE_VIEW_TOKEN']}")
+    if label is not None:
+        request.data = json.dumps(label).encode()
+        request.add_header("Content-Type", "application/json")
+        request.add_header("X-HQ-Request", "1")
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        return json.load(answer)
+
+
+def labels(stack: Stack) -> dict[str, str]:
+    found = asked(stack, "/api/reviews")["reviews"]
+    return {each["trajectory_id"]: each["label"] for each in found}
+
+
+def test_the_viewer_shows_what_was_made_and_keeps_labels_when_it_is_started_anew(stack):
+    service = stack.start("view")
+    wait_until("the viewer answers", lambda: stack.get("9820", "/api/session")[0] == 200)
+    check = stack.file["services"]["view"]["healthcheck"]["test"]
+    moved = check[-1].replace("9820", stack.ports["9820"])
+    assert subprocess.run([sys.executable, "-c", moved]).returncode == 0
+    assert stack.get("9820", "/api/runs")[0] == 401
+    assert stack.variables["HERMES_QUEUE_VIEW_TOKEN"] not in service.log
+
+    wait_until("both are listed", lambda: len(asked(stack, "/api/trajectories")["rows"]) == 2)
+    first, second = asked(stack, "/api/trajectories")["rows"]
+    shown = asked(stack, f"/api/t/{first['id']}")
+    assert (shown["row"]["score"], shown["row"]["reason"]) == (1.0, "resolved")
+    overview = asked(stack, "/api/overview")
+    assert overview["redis"]["version"]
+
+    given = {"trajectory_id": second["id"], "label": "cheating", "note": "seen by nobody"}
+    assert asked(stack, "/api/reviews", given)["label"] == "cheating"
+    assert labels(stack) == {second["id"]: "cheating"}
+    assert service.stop(10) == 0, service.log
+    service = stack.start("view")
+    wait_until("it answers again", lambda: stack.get("9820", "/api/session")[0] == 200)
+    assert labels(stack) == {second["id"]: "cheating"}
+    found = asked(stack, "/api/trajectories?q=reviewed:cheating")["rows"]
+    assert [row["id"] for row in found] == [second["id"]]
+    assert service.stop(10) == 0, service.log
 
 
 def test_the_atropos_profile_starts_its_server_and_the_sink_registers_there(stack):

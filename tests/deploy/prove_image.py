@@ -11,6 +11,8 @@ import os
 import shutil
 import subprocess
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,11 @@ rows = [r for f in glob.glob("/data/out/all/**/*.parquet", recursive=True)
         for r in p.read_table(f, columns=["trajectory_id", "score"]).to_pylist()]
 print(len(rows), len({r["trajectory_id"] for r in rows}), {r["score"] for r in rows})
 """
+TOUCH_ELSEWHERE = """
+for place in / /opt /var/lib/hermes-queue /var/lib/hermes-queue/archive /home/hermes; do
+    ! touch $place/x || exit 9
+done
+"""
 START_TIMEOUT_S = 240
 RUN_TIMEOUT_S = 120
 
@@ -49,6 +56,11 @@ class Engine:
             "REDIS_IMAGE": "hermes-queue-redis",
         }
         self._compose = compose_command(directory)
+
+    def variable(self, name: str) -> str:
+        """What make-env.sh has chosen."""
+        lines = (self.directory / ".env").read_text().splitlines()
+        return dict(line.split("=", 1) for line in lines)[name]
 
     def docker(self, *arguments: str, data: bytes | None = None) -> str:
         return self._checked(["docker", *arguments], data)
@@ -125,9 +137,57 @@ def test_compose_brings_up_a_factory_that_runs_twenty_trajectories_and_leaves_no
         engine.compose("stop", "sink")
         rows = engine.compose("run", "--rm", "-T", "sink", "python3", "-c", COUNT_ROWS)
         assert rows.strip() == "20 20 {1.0}"
+        _prove_the_viewer(engine, up)
     finally:
         engine.compose("--profile", "*", "down", "--volumes", "--timeout", "30")
     assert engine.left() == []
+
+
+def _prove_the_viewer(engine: Engine, up: tuple[str, ...]) -> None:
+    """It shows all twenty to whoever has the token, and a label outlives its container."""
+    view = ("--profile", "view")
+    engine.compose(*view, "up", *up, "view")
+    assert engine.compose(*view, "exec", "-T", "view", "id", "-u").strip() == "10001"
+    engine.compose(*view, "exec", "-T", "view", "sh", "-c", TOUCH_ELSEWHERE)
+    assert engine.variable("HERMES_QUEUE_VIEW_TOKEN") not in engine.compose(*view, "logs", "view")
+    assert _viewed(engine, "/api/trajectories", token="wrong")[0] == 401
+    ends = time.monotonic() + RUN_TIMEOUT_S
+    while len(rows := _viewed(engine, "/api/trajectories")[1]["rows"]) < 20:
+        assert time.monotonic() < ends, rows
+        time.sleep(1)
+    name = rows[0]["id"]
+    assert _viewed(engine, f"/api/t/{name}/messages")[1]["messages"]
+    given = {"trajectory_id": name, "label": "fine"}
+    assert _viewed(engine, "/api/reviews", label=given)[0] == 200
+    engine.compose(*view, "rm", "--stop", "--force", "view")
+    engine.compose(*view, "up", *up, "view")
+    found = _viewed(engine, "/api/trajectories?q=reviewed:fine")[1]["rows"]
+    assert [row["id"] for row in found] == [name]
+
+
+def _viewed(
+    engine: Engine, path: str, token: str = "", label: dict[str, str] | None = None
+) -> tuple[int, Any]:
+    """The viewer's answer, as a browser on this host would ask through the published port.
+
+    This dockerd publishes none, so its address on a bridge is asked, under the name of that port.
+    """
+    container = engine.compose("--profile", "view", "ps", "--quiet", "view").strip()
+    shown = json.loads(engine.docker("inspect", container))[0]["NetworkSettings"]["Networks"]
+    [address] = {each["IPAddress"] for name, each in shown.items() if name.endswith("_outside")}
+    request = urllib.request.Request(f"http://{address}:9820{path}")
+    request.add_header("Host", "127.0.0.1:9820")
+    token = token or engine.variable("HERMES_QUEUE_VIEW_TOKEN")
+    request.add_header("Authorization", f"Bearer {token}")
+    if label is not None:
+        request.data = json.dumps(label).encode()
+        request.add_header("Content-Type", "application/json")
+        request.add_header("X-HQ-Request", "1")
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        return error.code, None
 
 
 def _finished(engine: Engine, run_id: str) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,18 @@ def test_the_environment_file_has_every_variable_that_must_be_set(variables):
     assert required == set(variables)
 
 
+def test_an_environment_file_of_before_keeps_what_it_has_and_gets_what_is_new(tmp_path, variables):
+    path = tmp_path / ".env"
+    path.write_text("REDIS_WORKER_PASSWORD=of-a-redis-that-runs\nMINE=1")
+    for _ in range(2):
+        subprocess.run(["sh", str(ROOT / "deploy/make-env.sh"), str(path)], check=True)
+        lines = path.read_text().splitlines()
+        found = dict(line.split("=", 1) for line in lines)
+        assert lines[:2] == ["REDIS_WORKER_PASSWORD=of-a-redis-that-runs", "MINE=1"]
+        assert set(found) == {*variables, "MINE"}
+        assert len(lines) == len(found)
+
+
 def test_every_setting_of_ours_exists(services):
     named = {
         name
@@ -96,6 +109,7 @@ SETTLED = {
 }
 """Settings that .env does not decide, and why."""
 KEY = "HERMES_QUEUE_MODEL_API_KEY"
+DOCKERFILE = (ROOT / "deploy/Dockerfile").read_text()
 
 
 def test_every_setting_in_the_environment_file_reaches_our_services(variables):
@@ -114,7 +128,7 @@ def test_every_setting_in_the_environment_file_reaches_our_services(variables):
 
 def test_what_the_image_settles_is_not_taken_away(services):
     """A variable without a value removes the image's own where the file of variables has none."""
-    image = set(re.findall(r"HERMES_QUEUE_\w+(?==)", (ROOT / "deploy/Dockerfile").read_text()))
+    image = set(re.findall(r"HERMES_QUEUE_\w+(?==)", DOCKERFILE))
     assert image
     for service in services.values():
         assert not image & set(service.get("environment", ()))
@@ -147,6 +161,22 @@ def test_nothing_is_published_beyond_loopback_and_redis_not_at_all(services):
     assert not {"privileged", "cap_add", "devices", "pid"} & {
         k for s in services.values() for k in s
     }
+
+
+def test_the_viewer_may_write_its_index_and_reviews_and_nothing_else(services):
+    view = services["view"]
+    assert (view["read_only"], view["cap_drop"]) == (True, ["ALL"])
+    assert view["security_opt"] == ["no-new-privileges:true"]
+    written = {
+        mount.split(":")[0]: mount.split(":")[1]
+        for mount in view["volumes"]
+        if not mount.endswith(":ro")
+    }
+    assert written == {"view-index": "/var/cache/hermes-queue", "reviews": "/data/reviews"}
+    made = re.search(r"install -d -o hermes -g hermes -m 700 ([^\\]+)", DOCKERFILE)
+    assert "/data/reviews" in made[1].split()
+    assert view["command"][-2:] == ["--reviews", "/data/reviews/reviews.jsonl"]
+    assert "--actions" not in view["command"]
 
 
 def test_images_of_others_have_versions(services):

@@ -214,6 +214,16 @@ def test_a_viewer_serves_every_page(worker, guarded, as_role, tmp_path, monkeypa
         assert (answer.exit_code, "NOPERM" in answer.output) == (code, False), answer.output
 
 
+def test_a_viewer_whose_operator_is_refused_says_so_at_the_start(guarded, tmp_path, monkeypatch):
+    monkeypatch.setenv("HERMES_QUEUE_REDIS_URL", guarded.url("viewer"))
+    monkeypatch.setenv("HERMES_QUEUE_PATHS_CACHE", str(tmp_path))
+    wrong = guarded.url("operator").replace("operator:", "operator:not")
+    monkeypatch.setenv("HERMES_QUEUE_VIEW_OPERATOR_REDIS_URL", wrong)
+    with pytest.raises(RedisUnavailable, match="password in HERMES_QUEUE_VIEW_OPERATOR_REDIS_URL"):
+        with open_site(ViewOptions(actions=True), Keys({"view": VIEW_TOKEN}), 0):
+            pass
+
+
 @pytest.mark.parametrize(
     "command",
     [

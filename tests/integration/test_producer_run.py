@@ -169,7 +169,8 @@ def test_results_are_written_and_shown(url: str, capsys: pytest.CaptureFixture[s
     assert len(records()) == 8
     assert captured.out.count("max_turns") == 8
     assert "8 scored (mean 0.000), 0 failed" in captured.out
-    assert "results: out.jsonl" in captured.out
+    assert "results: out.jsonl\nlook: " in captured.out
+    assert captured.out.endswith("hermes-queue view out.jsonl\n")
     assert "8/8 finished" in captured.err
 
 

@@ -18,7 +18,7 @@ from compose_file import ROOT, Service, environment_file, load
 from ports import free_port
 from worker_process import wait_until
 
-PORTS = ("6379", "5555", "8000", "9900", "9808", "9809", "9810", "9090")
+PORTS = ("6379", "5555", "8000", "9900", "9808", "9809", "9810", "9820", "9090")
 GRACE_S = 120
 
 
@@ -35,6 +35,7 @@ class Stack:
             "http://atropos:8000": f"http://127.0.0.1:{self.ports['8000']}",
             "/etc/hermes-queue": str(ROOT / "deploy/redis"),
             "/data/out": str(directory / "datasets"),
+            "/data/reviews": str(directory / "reviews"),
             "/data": str(directory / "redis"),
             "/var/lib/flower": str(directory / "flower"),
             "/etc/prometheus": str(directory / "etc-prometheus"),
@@ -53,6 +54,11 @@ class Stack:
         own = {
             "TMPDIR": str(self.directory),
             "HERMES_QUEUE_PATHS_SPOOL": str(self.directory / f"spool-{name}"),
+            **(
+                {"HERMES_QUEUE_PATHS_CACHE": str(self.directory / "index")}
+                if name == "view"
+                else {}
+            ),
             "HERMES_QUEUE_ARCHIVE_DIRECTORY": str(self.directory / "archive"),
         }
         number = len(list(self.directory.glob(f"{name}-*.log")))

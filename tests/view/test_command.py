@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import stat
@@ -12,6 +13,8 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from ports import free_port
+from pydantic import SecretStr
 from records import make_job, make_record
 
 from hermes_queue.cli import cli
@@ -65,6 +68,25 @@ def test_the_command_prints_an_address_that_opens_the_pages_and_ends_when_told(f
         begun.kill()
         begun.wait()
         begun.stdout.close()
+
+
+def test_over_ssh_it_says_how_to_come_to_it(monkeypatch):
+    monkeypatch.setenv("SSH_CONNECTION", "192.0.2.7 50000 192.0.2.1 22")
+    near, far = allowed_host("127.0.0.1:9820"), allowed_host("hq.example:9820")
+    assert next(command._hints("127.0.0.1", near)).startswith(
+        "from your machine, first: ssh -L 9820:127.0.0.1:9820 "
+    )
+    assert "TLS" in next(command._hints("192.0.2.1", far))
+
+
+def test_a_token_that_was_chosen_is_not_printed_into_a_log():
+    keys, where = Keys({"view": TOKEN, "operate": "another-0123456789"}), allowed_host("hq:9820")
+    options = command.ViewOptions(actions=True)
+    assert list(command.greeting(options, keys, where, ["view"])) == [
+        "view:    http://hq:9820/#token=$HERMES_QUEUE_VIEW_TOKEN",
+        "operate: http://hq:9820/#token=another-0123456789",
+    ]
+    assert command._chosen(ViewSettings(token=SecretStr(TOKEN))) == ("view",)
 
 
 def test_without_the_extra_it_says_what_to_install(file, monkeypatch):
@@ -145,7 +167,44 @@ def test_the_operators_redis_is_known_to_nobody_without_actions(file, monkeypatc
 def test_each_role_has_a_token_of_its_own(file, monkeypatch):
     monkeypatch.setenv("HERMES_QUEUE_VIEW_TOKEN", TOKEN)
     monkeypatch.setenv("HERMES_QUEUE_VIEW_OPERATOR_TOKEN", TOKEN)
-    assert "choose another one" in refused(str(file), "--actions", "--port", "0")
+    with pytest.raises(ConfigurationError, match="choose another one"):
+        command._keys(ViewSettings(), actions=True)
+
+
+def test_there_is_nothing_to_act_on_in_files(file):
+    assert "leave out SOURCE and --no-redis" in refused(str(file), "--actions", "--port", "0")
+
+
+def test_what_cannot_be_shown_is_answered_with_what_can(file, monkeypatch):
+    monkeypatch.setenv("HERMES_QUEUE_ARCHIVE_DIRECTORY", str(file.parent / "none"))
+    assert "name what to show: hermes-queue view results/RUN.jsonl" in refused()
+    assert f"name its JSONL files: {file.parent}/*.jsonl" in refused(
+        str(file.parent), "--port", "0"
+    )
+    monkeypatch.setenv("HERMES_QUEUE_REDIS_URL", f"redis://127.0.0.1:{free_port()}/0")
+    done = CliRunner().invoke(cli, ["view", "--port", "0"])
+    assert done.exit_code == 4
+    assert "A file needs no Redis: hermes-queue view" in done.output
+
+
+def test_a_cache_that_cannot_be_written_is_named_with_its_setting(file, monkeypatch):
+    monkeypatch.setenv("HERMES_QUEUE_PATHS_CACHE", str(file / "cache"))
+    assert "set HERMES_QUEUE_PATHS_CACHE" in refused(str(file), "--port", "0")
+    monkeypatch.setenv("HERMES_QUEUE_VIEW_TOKEN", TOKEN)
+    assert "cannot be opened" in (said := refused(str(file), "--port", "0"))
+    assert "set HERMES_QUEUE_PATHS_CACHE" in said
+
+
+def test_labels_that_could_not_be_kept_are_refused_at_the_start(file, monkeypatch):
+    directory = file.parent / "others"
+    directory.mkdir()
+    is_ours = os.access
+    monkeypatch.setattr(  # root may write everywhere
+        os, "access", lambda path, mode: Path(path) != directory and is_ours(path, mode)
+    )
+    for place in ("reviews.jsonl", "deeper/reviews.jsonl"):
+        said = refused(str(file), "--reviews", str(directory / place), "--port", "0")
+        assert "so nobody could label" in said
 
 
 def test_a_unix_socket_is_its_owners_and_a_dead_one_is_replaced(tmp_path):

@@ -15,7 +15,7 @@ import click
 
 from hermes_queue.errors import InputError
 from hermes_queue.models import ScoredTrajectory
-from hermes_queue.view.lookup import LookedUp, find, open_places
+from hermes_queue.view.lookup import LookedUp, NotFound, find, open_places
 from hermes_queue.view.present.patches import patch_text
 from hermes_queue.view.present.shapes import as_json
 from hermes_queue.view.present.signs import INVISIBLE, visible
@@ -95,7 +95,12 @@ def show(name: str, sources: tuple[Path, ...], **flags: Any) -> None:
         raise click.UsageError("--tokenizer goes with --tokens")
     if flags["branch"] is not None and {"patch", "tokens", "as_records"} & {*chosen}:
         raise click.UsageError("--branch shows messages")
-    found = find(name, open_places(sources))
+    try:
+        found = find(name, open_places(sources))
+    except NotFound as error:
+        if sources:
+            raise
+        raise NotFound(f"{error}. Files are searched if named: hermes-queue show ID FILE") from None
     if flags["as_records"]:
         _print_records(found)
     elif flags["patch"]:

@@ -101,7 +101,10 @@ class Database:
             self._open()
         except (OSError, sqlite3.Error) as error:
             self.close()
-            raise ConfigurationError(f"{self.path}: cannot be opened: {error}") from error
+            raise ConfigurationError(
+                f"{self.path}: cannot be opened: {error}; delete it, or set "
+                "HERMES_QUEUE_PATHS_CACHE to a directory of yours with room"
+            ) from error
         for _ in range(READERS):
             self._idle.put(None)
 

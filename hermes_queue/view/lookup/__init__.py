@@ -7,6 +7,6 @@ files.py       files of JSON lines
 unfinished.py  what the ledger knows of a trajectory without a record, and dead letters
 """
 
-from hermes_queue.view.lookup.base import LookedUp, LookupPlace, find, open_places
+from hermes_queue.view.lookup.base import LookedUp, LookupPlace, NotFound, find, open_places
 
-__all__ = ["LookedUp", "LookupPlace", "find", "open_places"]
+__all__ = ["LookedUp", "LookupPlace", "NotFound", "find", "open_places"]

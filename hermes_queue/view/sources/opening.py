@@ -55,6 +55,8 @@ def _of_path(path: Path) -> RecordSource:
         return ArchiveSource(path)
     if any(path.rglob("*.parquet")):
         return ParquetSource(path)
+    lines = next(path.glob("*.jsonl"), None)
+    name_them = f"; name its JSONL files: {path}/*.jsonl" if lines else ""
     raise ConfigurationError(
-        f"{path}: holds neither groups of an archive (RUN/*.groups) nor Parquet shards"
+        f"{path}: holds neither groups of an archive (RUN/*.groups) nor Parquet shards{name_them}"
     )
