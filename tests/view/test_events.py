@@ -131,6 +131,59 @@ def test_a_body_that_does_not_come_is_not_waited_for(own, monkeypatch):
         served.close()
 
 
+CHANGE = "POST /api/reviews HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\n"
+
+
+def test_a_refused_body_that_trickles_does_not_hold_its_connection(own, monkeypatch):
+    monkeypatch.setattr(serving, "BODY_S", 0.2)
+    served = own()
+    try:
+        with socket.create_connection((served.host, served.port), timeout=0.02) as raw:
+            raw.sendall((CHANGE.format(served.authority) + "Content-Length: 9999\r\n\r\n").encode())
+            until = time.monotonic() + 20
+            with suppress(ConnectionError):
+                while time.monotonic() < until:
+                    raw.sendall(b" ")
+                    with suppress(TimeoutError):
+                        if raw.recv(4096) == b"":
+                            break
+            assert time.monotonic() < until
+    finally:
+        served.close()
+
+
+def test_what_no_request_is_behind_an_answer_ends_the_connection_without_a_fault(own, caplog):
+    served = own()
+    try:
+        with socket.create_connection((served.host, served.port), timeout=20) as raw:
+            head = CHANGE.format(served.authority) + "Transfer-Encoding: chunked\r\n\r\n"
+            raw.sendall(head.encode())
+            assert raw.recv(4096).startswith(b"HTTP/1.1 403 ")
+            raw.sendall(b"this is no chunk\r\n")
+            while raw.recv(4096):
+                pass
+    finally:
+        served.close()
+    assert "Fatal" not in caplog.text
+
+
+def test_a_reader_who_stops_reading_is_let_go_and_nothing_piles_up_for_him(own, monkeypatch):
+    monkeypatch.setattr(serving, "STALLED_S", 0.1)
+    served = own()
+    try:
+        with stream(served) as answer:
+            lines_of(answer, 6)
+            [tell] = served.site.live.listeners
+            until = time.monotonic() + 20
+            for _ in range(5):
+                tell("change", "y" * 3_000_000)
+            while served.site.streams and time.monotonic() < until:
+                time.sleep(0.01)
+            assert served.site.streams == 0
+    finally:
+        served.close()
+
+
 def test_connections_beyond_the_most_are_closed(own, monkeypatch):
     monkeypatch.setattr(serving, "CONNECTIONS_MAX", 1)
     served = own()

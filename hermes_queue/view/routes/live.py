@@ -95,8 +95,16 @@ async def _told(site: ViewSite, live: Live) -> AsyncIterator[bytes]:
     waiting: asyncio.Queue[tuple[str, Any]] = asyncio.Queue()
     loop = asyncio.get_running_loop()
 
+    behind = asyncio.Event()
+
+    def put(said: tuple[str, Any]) -> None:
+        if waiting.qsize() < _EVENTS_MAX:
+            waiting.put_nowait(said)
+        else:
+            behind.set()  # he would miss this one; nothing more is kept for him
+
     def tell(kind: str, data: Any) -> None:
-        loop.call_soon_threadsafe(waiting.put_nowait, (kind, data))
+        loop.call_soon_threadsafe(put, (kind, data))
 
     stopping = asyncio.create_task(site.stopping.wait())
     site.streams += 1
@@ -105,7 +113,7 @@ async def _told(site: ViewSite, live: Live) -> AsyncIterator[bytes]:
             yield f"retry: {RETRY_MS}\n\n".encode()
             for number in itertools.count(1):
                 said = await _next(waiting, stopping)
-                if stopping.done() or waiting.qsize() > _EVENTS_MAX:
+                if stopping.done() or behind.is_set():
                     return
                 yield b": still here\n\n" if said is None else _event(number, *said)
     finally:
