@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import shlex
@@ -86,8 +85,6 @@ def serving(server, ledger: Ledger, url: str | None, **more: Any) -> Iterator[Vi
         actions=True,
         operator_url=url,
         transcripts=Transcripts(ledger, url),
-        stopping=asyncio.Event(),
-        streams=0,
     )
     with closing(ViewServer(replace(site, **more))) as made:
         yield made
