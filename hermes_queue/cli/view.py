@@ -252,7 +252,8 @@ def open_site(options: ViewOptions, keys: Keys, port: int) -> Iterator[ViewSite]
             raise RedisUnavailable(f"{error}; --no-redis shows files alone") from error
         in_redis = any(source.kind == "redis" for source in sources)
         ledger = stack.enter_context(_ledger()) if in_redis else None
-        index = stack.enter_context(closing(Index(index_path(sources), sources)))
+        made = Index(index_path(sources), sources, labels_of=options.reviews)
+        index = stack.enter_context(closing(made))
         index.start()
         seen = partial(_overview, ledger) if ledger else None
         live = stack.enter_context(closing(LivePoller(seen, index))) if seen else None
