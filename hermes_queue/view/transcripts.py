@@ -34,6 +34,7 @@ SILENT_S = 15.0
 REFUSED_S = 60.0
 """A Redis that refuses to pass questions on is not asked to again for this long."""
 _KEPT = 32
+_STAGE_MAX = 100
 _FIELDS = ("state", "owner", "stage", "attempt")
 
 LiveAnswer = Mapping[str, Any]
@@ -120,10 +121,12 @@ class Transcripts:
             given = [each.model_dump(mode="json", exclude_defaults=True) for each in ended]
             note = f"turns that have ended, since {reason}"
             return {**where, "note": note, "source": "journal", **_shown(given[start:], start)}
-        where |= {key: said[key] for key in ("stage", "attempt") if key in said}
         news = said.get("messages")
         shown = _shown(news if isinstance(news, list) else [], start)
-        return {**where, "source": "worker", **shown, "total": said.get("total")}
+        total = _whole(said.get("total"), shown["total"])
+        where["stage"] = present.label(said.get("stage", stage), _STAGE_MAX)
+        where["attempt"] = _whole(said.get("attempt"), number)
+        return {**where, "source": "worker", **shown, "total": total}
 
     def _worker(self, owner: str) -> str:
         """The name under which Celery knows a worker; "" if it has not reported lately."""
@@ -168,6 +171,11 @@ class Transcripts:
         if "error" in said:
             raise Unanswered(f"its worker says: {present.label(str(said['error']))}")
         return said
+
+
+def _whole(given: object, otherwise: int | None) -> int | None:
+    """A number that a worker gave, if it is one."""
+    return given if type(given) is int and 0 <= given < 1 << 53 else otherwise
 
 
 def _too_many() -> Refusal:

@@ -19,6 +19,7 @@ from redis_server import redis_binary_of
 from view_server import OPERATE_TOKEN, VIEW_TOKEN, Said, ViewServer
 
 from hermes_queue.broker.enqueue import enqueue
+from hermes_queue.broker.pool import remote_control
 from hermes_queue.cli import cli
 from hermes_queue.ledger import Breakers, DeadLetters, Ledger, Runs
 from hermes_queue.view.actions import ACTIONS
@@ -323,6 +324,26 @@ def test_each_action_is_a_log_record_that_says_who(served, operator, caplog):
     }  # fmt: skip
     assert vars(first)["address"] == "127.0.0.1"
     assert refused in vars(second)["result"]
+
+
+def test_what_was_done_before_an_action_failed_is_recorded_and_told(served, operator, caplog):
+    caplog.set_level(logging.WARNING, "hermes_queue.view.routes.acting")
+    damaged: Any = {"cause": "poison", "run_id": "old", "trajectory_id": "old.g.0", "job": "{"}
+    operator.client.xadd("hq:dead", damaged)
+    said = act(served, "dead_requeue", q="run:old")
+    assert (said.status, f"{LETTERS} were done before" in said.json["error"]) == (409, True)
+    [record] = [each for each in caplog.records if vars(each).get("action") == "view_action"]
+    assert f"{LETTERS} were done before" in vars(record)["result"]
+
+
+def test_what_a_worker_objects_makes_no_line_of_the_log(served, operator, monkeypatch, caplog):
+    objecting = {WORKER: {"error": "no\n[2026] run_purge: by ada: 1 done" + "y" * 5000}}
+    monkeypatch.setattr(remote_control, "ask", lambda *_, **__: objecting)
+    said = act(served, "worker_pause", worker=WORKER)
+    assert said.status == 409
+    assert len(said.json["error"]) < 1000
+    [record] = [each for each in caplog.records if vars(each).get("action") == "view_action"]
+    assert "\n" not in record.getMessage()
 
 
 # --- running transcripts -------------------------------------------------------------------------

@@ -128,3 +128,14 @@ def test_questions_of_all_together_have_a_bound(followed, workers, monkeypatch):
         followed.after(NAME, n)
     with pytest.raises(Refusal, match="too many"):
         followed.after(NAME, 3)
+
+
+def test_what_a_worker_says_of_itself_is_taken_only_in_its_shape(followed, workers):
+    workers.answer = {
+        "messages": {"no": "list"}, "stage": ["\u202e" * 1000], "attempt": "many", "total": -1,
+    }  # fmt: skip
+    said = followed.after(NAME, 0)
+    assert (said["attempt"], said["total"], said["messages"]) == (2, 0, [])
+    assert isinstance(said["stage"], str)
+    assert len(said["stage"]) < 1000
+    assert "\u202e" not in said["stage"]
