@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
 from http.client import HTTPResponse
 
 import pytest
@@ -73,6 +74,28 @@ def test_readers_beyond_the_most_are_sent_away(server, monkeypatch):
     with stream(server) as answer:
         lines_of(answer, 6)
         assert server.get("/api/events").status == 503
+
+
+def test_readers_who_come_at_the_same_moment_are_no_more_than_the_most(server, monkeypatch):
+    monkeypatch.setattr(live, "STREAMS_MAX", 2)
+    admitted = threading.Barrier(3)
+    answer_events = live.events
+
+    def together(call):
+        response = answer_events(call)
+        admitted.wait(20)
+        return response
+
+    site = replace(server.site, live=type(server.site.live)())
+    with closing(ViewServer(site, [app.Route("GET", "/api/test/events", together)])) as served:
+        connections = [served.connect() for _ in range(3)]
+        for each in connections:
+            headers = {"Authorization": f"Bearer {VIEW_TOKEN}"}
+            each.request("GET", "/api/test/events", headers=headers)
+        first = sorted(each.getresponse().readline() for each in connections)
+        for each in connections:
+            each.close()
+    assert first == [b"retry: 10000\n", b"retry: 2000\n", b"retry: 2000\n"]
 
 
 @pytest.fixture

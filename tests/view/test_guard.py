@@ -371,6 +371,12 @@ def test_a_token_is_exchanged_for_a_cookie_that_scripts_and_other_sites_never_se
         assert (said.status, said.json["role"]) == (200, None)
 
 
+def test_a_cookie_of_another_server_of_this_host_does_not_hide_ours(server):
+    value = login(server, VIEW_TOKEN)[1].partition(";")[0]
+    said = server.ask("/api/session", headers=[("Cookie", f"hq_view=planted; {value}")])
+    assert said.json["role"] == "view"
+
+
 def test_logout_takes_the_cookie_away(server):
     said = server.post("/api/logout", {})
     assert said.status == 204

@@ -106,6 +106,9 @@ async def _told(site: ViewSite, live: Live) -> AsyncIterator[bytes]:
     def tell(kind: str, data: Any) -> None:
         loop.call_soon_threadsafe(put, (kind, data))
 
+    if site.streams >= STREAMS_MAX:  # many came at the same moment
+        yield f"retry: {5 * RETRY_MS}\n\n".encode()
+        return
     stopping = asyncio.create_task(site.stopping.wait())
     site.streams += 1
     try:
