@@ -154,7 +154,7 @@ class PageServer(uvicorn.Server):
                 lifespan="off",
                 access_log=False,
                 log_config=None,
-                log_level="warning",
+                log_level="error",  # its warnings are what anybody may write into a log
                 server_header=False,
                 proxy_headers=False,  # nobody else may say where a request comes from
                 timeout_keep_alive=KEEP_ALIVE_S,

@@ -220,6 +220,28 @@ def test_connections_beyond_the_most_are_closed(own, monkeypatch):
         served.close()
 
 
+def test_requests_that_wait_for_redis_leave_room_for_those_that_do_not(own):
+    go = threading.Event()
+
+    def waits(call):
+        go.wait(20)
+        return call.json(True)
+
+    served = own(app.Route("GET", "/api/test/waits", waits, asks_redis=True))
+    asked = [
+        threading.Thread(target=served.get, args=("/api/test/waits",)) for _ in range(app.AT_ONCE)
+    ]
+    try:
+        for thread in asked:
+            thread.start()
+        assert [served.get("/api/trajectories").status for _ in asked] == [200] * app.AT_ONCE
+    finally:
+        go.set()
+        for thread in asked:
+            thread.join()
+        served.close()
+
+
 @pytest.mark.parametrize(("wait_s", "waiting_max"), [(0.05, 64), (20, 0)])
 def test_a_request_too_many_is_told_to_come_again(own, monkeypatch, wait_s, waiting_max):
     monkeypatch.setattr(app, "WAIT_S", wait_s)

@@ -158,5 +158,5 @@ def _operator(call: ApiCall) -> Iterator[Ledger]:
 
 ROUTES = (
     Route("GET", "/api/actions", known, role="operate"),
-    Route("POST", "/api/actions/{name}", act, role="operate"),
+    Route("POST", "/api/actions/{name}", act, role="operate", asks_redis=True),
 )

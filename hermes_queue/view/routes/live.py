@@ -144,9 +144,9 @@ def _event(number: int, kind: str, data: Any) -> bytes:
 
 
 ROUTES = (
-    Route("GET", "/api/overview", overview),
+    Route("GET", "/api/overview", overview, asks_redis=True),
     Route("GET", "/api/events", events, needs_slot=False),
-    Route("GET", "/api/t/{id}/live", running, parameters=("from",)),
-    Route("GET", "/api/dead", dead, parameters=("q",)),
-    Route("GET", "/api/dead/{id}", letter),
+    Route("GET", "/api/t/{id}/live", running, parameters=("from",), asks_redis=True),
+    Route("GET", "/api/dead", dead, parameters=("q",), asks_redis=True),
+    Route("GET", "/api/dead/{id}", letter, asks_redis=True),
 )
