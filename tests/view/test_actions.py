@@ -189,6 +189,18 @@ def test_without_actions_nobody_may(server, operator, viewer, guarded):
     assert Runs(operator).get("run").state == "active"
 
 
+def test_nothing_is_done_to_another_deployment_than_the_one_that_is_shown(
+    server, operator, viewer, guarded
+):
+    elsewhere = guarded.url("operator").replace("/0", "/1")
+    with closing(Ledger.connect(elsewhere, timeout_s=10)) as other:
+        enqueue([make_job("run", "i")], ledger=other)
+        with serving(server, viewer, elsewhere) as served:
+            said = act(served, "run_cancel", run="run", confirm="run")
+        assert (said.status, "another deployment" in said.json["error"]) == (409, True)
+        assert Runs(other).get("run").state == "active"
+
+
 def test_the_list_names_every_action_and_its_arguments(served):
     listed = {
         each["name"]: each for each in served.get("/api/actions", OPERATE_TOKEN).json["actions"]
