@@ -153,7 +153,7 @@ def test_each_action_can_be_counted_under_the_user_of_the_pages(served, operator
     prepare(operator)
     before = state(operator)
     for name, body in every_action(operator).items():
-        said = act(served, name, dry_run=True, **body)
+        said = act(served, name, dry_run=True, reason="it's late", **body)
         assert (name, said.status) == (name, 200), said.body
         assert said.json["met"] > 0
         assert said.json["done"] == 0
@@ -215,7 +215,8 @@ def test_the_list_names_every_action_and_its_arguments(served):
 def test_a_run_is_paused_by_name_resumed_cancelled_and_purged(served, operator):
     runs = Runs(operator)
     said = act(served, "run_pause", run="run", reason="the endpoint is down")
-    assert said.json == {"met": 2, "done": 2, "command": "hermes-queue run pause run"}
+    command = "hermes-queue run pause run --reason 'the endpoint is down'"
+    assert said.json == {"met": 2, "done": 2, "command": command}
     info = runs.get("run")
     assert (info.state, info.reason) == ("paused", "by somebody: the endpoint is down")
     assert act(served, "run_resume", run="run").json["done"] == 2

@@ -60,10 +60,13 @@ class OperatorAction(Generic[A]):
     """The words behind `hermes-queue`."""
     confirm: Callable[[A], str] | None = None
     """What is to be typed first."""
+    takes_reason: bool = False
+    """Whether the command has the flag --reason."""
 
-    def command_line(self, arguments: A) -> str:
+    def command_line(self, arguments: A, reason: str = "") -> str:
         """What does the same in a shell."""
-        return shlex.join(["hermes-queue", *self.command(arguments)])
+        why = options(reason=reason) if self.takes_reason else []
+        return shlex.join(["hermes-queue", *self.command(arguments), *why])
 
 
 def options(**given: str) -> list[str]:

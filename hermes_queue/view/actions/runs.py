@@ -177,6 +177,7 @@ ACTIONS: tuple[OperatorAction[Any], ...] = (
         _open,
         _pause,
         lambda given: ["run", "pause", given.run],
+        takes_reason=True,
     ),
     OperatorAction(
         "run_resume",
@@ -194,6 +195,7 @@ ACTIONS: tuple[OperatorAction[Any], ...] = (
         _cancel,
         lambda given: ["run", "cancel", given.run],
         confirm=_named,
+        takes_reason=True,
     ),
     OperatorAction(
         "run_purge",

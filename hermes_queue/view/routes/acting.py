@@ -78,7 +78,7 @@ def act(call: ApiCall) -> Response:
         raise nothing()
     request = ActionRequest.of(call)
     arguments = _arguments(action, request.given)
-    line = action.command_line(arguments)
+    line = action.command_line(arguments, request.reason)
     met = action.meets(ledger, arguments)
     if request.dry_run:
         return call.json({"met": met, "done": 0, "command": line})
