@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
-from redis.exceptions import NoPermissionError
+from redis.exceptions import AuthenticationError, NoPermissionError
 
 from hermes_queue.errors import RedisUnavailable
 from hermes_queue.keyspace.connection import explained
@@ -183,10 +183,10 @@ def _too_many() -> Refusal:
 
 
 def refused(error: BaseException | None) -> bool:
-    """Whether Redis has refused a command to its user, which no repetition changes."""
+    """Whether Redis has refused a user, or a command to him, which no repetition changes."""
     seen = 0
     while error is not None and seen < 10:
-        if isinstance(error, NoPermissionError) or "NOPERM" in str(error):
+        if isinstance(error, NoPermissionError | AuthenticationError) or "NOPERM" in str(error):
             return True
         error, seen = error.__cause__ or error.__context__, seen + 1
     return False

@@ -149,6 +149,14 @@ def test_each_action_is_refused_by_redis_under_the_user_of_the_pages(
     assert state(operator) == before
 
 
+def test_a_wrong_password_of_the_operator_is_named(server, operator, viewer, guarded):
+    wrong = guarded.url("operator").replace("operator-", "another-")
+    with serving(server, viewer, wrong) as served:
+        said = act(served, "run_pause", run="run")
+    assert (said.status, "VIEW_OPERATOR_REDIS_URL" in said.json["hint"]) == (403, True)
+    assert "another-" not in said.body.decode()
+
+
 def test_each_action_can_be_counted_under_the_user_of_the_pages(served, operator):
     prepare(operator)
     before = state(operator)
