@@ -122,7 +122,8 @@ def _done(
     result = "failed because of a fault of ours"
     try:
         with _operator(call) as ledger:
-            done = action.act(Acting(ledger, call.site.operator_url, reason), arguments)
+            acting = Acting(ledger, call.site.operator_url, reason, call.site.stopping.is_set)
+            done = action.act(acting, arguments)
             result = f"{done} done"
             return done
     except HermesQueueError as error:
