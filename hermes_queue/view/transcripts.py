@@ -82,7 +82,6 @@ class Transcripts:
         try:
             if answer := self._fresh(name, start):
                 return answer
-            self._count()
             answer = self._read(name, start)
             self._kept[name, start] = (time.monotonic(), answer)
             while len(self._kept) > _KEPT:
@@ -112,6 +111,7 @@ class Transcripts:
         where = {"state": state, "stage": stage, "attempt": number, "worker": "", "note": ""}
         if state != "running":
             return {**where, "source": "", "messages": [], "next": start, "total": None}
+        self._count()
         worker = self._worker(owner)
         where["worker"] = present.label(worker)
         try:
