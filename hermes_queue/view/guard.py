@@ -183,7 +183,7 @@ class RequestGuard:
                 is_page = False
                 await refusal.response()(scope, receive, sending)
         except asyncio.CancelledError:
-            # Only the end of the server cancels a request. The task ends here, as it was told to.
+            # Only the end of the server cancels a request. Its task ends here all the same.
             if not started:
                 is_page = False
                 await ENDING.response()(scope, receive, sending)

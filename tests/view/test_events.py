@@ -230,15 +230,19 @@ def test_a_request_that_outlasts_the_server_is_answered_and_no_fault(own, monkey
     assert "Traceback" not in caplog.text
 
 
-def test_connections_beyond_the_most_are_closed(own, monkeypatch):
+def test_connections_beyond_the_most_are_closed_those_first_that_ask_for_nothing(own, monkeypatch):
     monkeypatch.setattr(serving, "CONNECTIONS_MAX", 1)
     served = own()
     try:
-        with socket.create_connection((served.host, served.port), timeout=20):
+        with socket.create_connection((served.host, served.port), timeout=20) as idle:
+            assert served.get("/api/session").status == 200
+            with suppress(ConnectionError):
+                assert idle.recv(1) == b""
+        with stream(served) as answer:
+            lines_of(answer, 6)
             with socket.create_connection((served.host, served.port), timeout=20) as second:
                 with suppress(ConnectionError):
                     assert second.recv(1) == b""
-        assert served.get("/api/session").status == 200
     finally:
         served.close()
 
