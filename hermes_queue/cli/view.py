@@ -278,7 +278,8 @@ def open_site(options: ViewOptions, keys: Keys, port: int) -> Iterator[ViewSite]
         ledger = stack.enter_context(_ledger()) if in_redis else None
         if ledger and operator_url:
             _check_operator(operator_url)
-        index = stack.enter_context(closing(Index(index_path(sources), sources)))
+        made = Index(index_path(sources), sources, labels_of=options.reviews)
+        index = stack.enter_context(closing(made))
         index.start()
         seen = partial(_overview, ledger) if ledger else None
         live = stack.enter_context(closing(LivePoller(seen, index))) if seen else None

@@ -8,6 +8,7 @@ name the server's address (DNS rebinding), but neither with our `Host`, our `Ori
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import logging
 import re
@@ -181,6 +182,11 @@ class RequestGuard:
             if not started:
                 is_page = False
                 await refusal.response()(scope, receive, sending)
+        except asyncio.CancelledError:
+            # Only the end of the server cancels a request. Its task ends here all the same.
+            if not started:
+                is_page = False
+                await ENDING.response()(scope, receive, sending)
         except Exception:
             logger.exception(
                 "%s %s failed",
@@ -194,6 +200,7 @@ class RequestGuard:
             await FAULT.response()(scope, receive, sending)
 
 
+ENDING = Refusal(503, "the server ends", "start it again", Connection="close")
 FAULT = Refusal(500, "a fault of the server", "its log says more")
 
 
@@ -238,6 +245,9 @@ def check_path(scope: Mapping[str, Any]) -> str:
 def check(method: str, path: str, headers: Headers, names: HostNames) -> None:
     """Raise Refusal unless this request may come from our page, or from a program."""
     host = _host(headers, names)
+    if b"transfer-encoding" in headers and b"content-length" in headers:
+        # A proxy in front may read another body than we do, and another request behind it.
+        raise Refusal(400, "the body has two lengths", Connection="close")
     if method not in METHODS:
         raise Refusal(405, f"{method[:20]} is not allowed", Allow=", ".join(METHODS))
     _check_fetch_site(method, path, headers)

@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
-from redis.exceptions import NoPermissionError
+from redis.exceptions import AuthenticationError, NoPermissionError
 
 from hermes_queue.errors import RedisUnavailable
 from hermes_queue.keyspace.connection import explained
@@ -34,6 +34,7 @@ SILENT_S = 15.0
 REFUSED_S = 60.0
 """A Redis that refuses to pass questions on is not asked to again for this long."""
 _KEPT = 32
+_STAGE_MAX = 100
 _FIELDS = ("state", "owner", "stage", "attempt")
 
 LiveAnswer = Mapping[str, Any]
@@ -81,7 +82,6 @@ class Transcripts:
         try:
             if answer := self._fresh(name, start):
                 return answer
-            self._count()
             answer = self._read(name, start)
             self._kept[name, start] = (time.monotonic(), answer)
             while len(self._kept) > _KEPT:
@@ -111,6 +111,7 @@ class Transcripts:
         where = {"state": state, "stage": stage, "attempt": number, "worker": "", "note": ""}
         if state != "running":
             return {**where, "source": "", "messages": [], "next": start, "total": None}
+        self._count()
         worker = self._worker(owner)
         where["worker"] = present.label(worker)
         try:
@@ -120,10 +121,12 @@ class Transcripts:
             given = [each.model_dump(mode="json", exclude_defaults=True) for each in ended]
             note = f"turns that have ended, since {reason}"
             return {**where, "note": note, "source": "journal", **_shown(given[start:], start)}
-        where |= {key: said[key] for key in ("stage", "attempt") if key in said}
         news = said.get("messages")
         shown = _shown(news if isinstance(news, list) else [], start)
-        return {**where, "source": "worker", **shown, "total": said.get("total")}
+        total = _whole(said.get("total"), shown["total"])
+        where["stage"] = present.label(said.get("stage", stage), _STAGE_MAX)
+        where["attempt"] = _whole(said.get("attempt"), number)
+        return {**where, "source": "worker", **shown, "total": total}
 
     def _worker(self, owner: str) -> str:
         """The name under which Celery knows a worker; "" if it has not reported lately."""
@@ -170,15 +173,20 @@ class Transcripts:
         return said
 
 
+def _whole(given: object, otherwise: int | None) -> int | None:
+    """A number that a worker gave, if it is one."""
+    return given if type(given) is int and 0 <= given < 1 << 53 else otherwise
+
+
 def _too_many() -> Refusal:
     return Refusal(429, "too many running transcripts are followed", Retry_After="2")
 
 
 def refused(error: BaseException | None) -> bool:
-    """Whether Redis has refused a command to its user, which no repetition changes."""
+    """Whether Redis has refused a user, or a command to him, which no repetition changes."""
     seen = 0
     while error is not None and seen < 10:
-        if isinstance(error, NoPermissionError) or "NOPERM" in str(error):
+        if isinstance(error, NoPermissionError | AuthenticationError) or "NOPERM" in str(error):
             return True
         error, seen = error.__cause__ or error.__context__, seen + 1
     return False

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from guarded_redis import ROOT
 from ledger_keys import is_listed
 from stream_groups import publish
-from view_server import VIEW_TOKEN, ViewServer
+from view_server import OPERATE_TOKEN, VIEW_TOKEN, ViewServer
 
 import hermes_queue
 from hermes_queue import AgentSpec
@@ -175,6 +175,28 @@ def test_a_viewer_changes_nothing_and_tells_no_worker(guarded, command):
     denied(guarded, "viewer", *command)
 
 
+def test_of_all_commands_that_this_redis_has_a_viewer_may_only_run_those_that_look(guarded):
+    acts = {"@write", "@scripting", "@pubsub", "@admin", "@dangerous"}
+    with guarded.client("viewer") as client:
+        client.set_response_callback("COMMAND", lambda answer, **_: answer)
+        known = client.execute_command("COMMAND")
+        known = [each for command in known for each in (command[9] or [command])]
+        acting = [(each[0].split("|"), abs(each[1])) for each in known if acts & set(each[6])]
+        taken = {" ".join(name) for name, words in acting if runs(client, name, words)}
+    assert len(acting) > 150
+    assert taken == {"info"}
+
+
+def runs(client: redis.Redis, name: list[str], words: int) -> bool:
+    """Whether Redis lets this user run a command of so many words."""
+    try:
+        client.execute_command(*name, *["hq:x"] * (words - len(name)))
+    except redis.exceptions.ResponseError as error:
+        refused = isinstance(error, redis.exceptions.NoPermissionError)
+        return not refused and "not allowed" not in str(error)  # as it says of DEBUG to everybody
+    return True
+
+
 def test_a_viewer_sees_all_that_a_monitor_sees_and_what_it_does_not(worker, guarded, as_role):
     sent = as_role("producer", "producers.gsm8k", "--items", "1", "--run-id", "viewed")
     assert sent.returncode == 0, sent.stderr
@@ -222,6 +244,26 @@ def test_a_viewer_whose_operator_is_refused_says_so_at_the_start(guarded, tmp_pa
     with pytest.raises(RedisUnavailable, match="password in HERMES_QUEUE_VIEW_OPERATOR_REDIS_URL"):
         with open_site(ViewOptions(actions=True), Keys({"view": VIEW_TOKEN}), 0):
             pass
+
+
+def test_pages_that_read_as_viewer_act_on_a_real_worker_as_operator(
+    worker, guarded, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("HERMES_QUEUE_REDIS_URL", guarded.url("viewer"))
+    monkeypatch.setenv("HERMES_QUEUE_VIEW_OPERATOR_REDIS_URL", guarded.url("operator"))
+    monkeypatch.setenv("HERMES_QUEUE_PATHS_CACHE", str(tmp_path))
+    keys = Keys({"view": VIEW_TOKEN, "operate": OPERATE_TOKEN})
+    with open_site(ViewOptions(actions=True), keys, 0) as site, closing(ViewServer(site)) as server:
+        [seen] = server.get("/api/overview").json["workers"]
+        for action, more in (
+            ("worker_size", {"concurrency": seen["slots"] + 1}),
+            ("worker_size", {"concurrency": seen["slots"]}),
+            ("worker_pause", {}),
+            ("worker_resume", {}),
+        ):
+            body = {"worker": seen["name"], **more}
+            said = server.post(f"/api/actions/{action}", body, token=OPERATE_TOKEN)
+            assert (action, said.status) == (action, 200), said.body
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from records import make_job
 from view_records import MANY, MANY_RUN, RUN, SAMPLES
 from view_server import VIEW_TOKEN
 from viewed import Keys, Viewed
 
+from hermes_queue.broker.enqueue import enqueue
+from hermes_queue.ledger import Runs
 from hermes_queue.models import ScoredTrajectory
 
 Records = list[ScoredTrajectory]
@@ -332,7 +335,18 @@ def test_who_may_only_look_has_no_button_that_acts(viewed):
     assert not [url for url in viewed.requests() if "actions" in url]
 
 
-def test_cancelling_needs_the_name_of_the_run_and_shows_the_command(viewed):
+@pytest.fixture
+def enqueued(viewed) -> Iterator[Runs]:
+    """The run, with two jobs that wait in Redis."""
+    ledger = viewed.pages.ledger
+    enqueue([make_job(RUN, f"waiting-{n}") for n in range(2)], ledger=ledger)
+    runs = Runs(ledger)
+    yield runs
+    runs.cancel(RUN)
+    runs.purge(RUN)
+
+
+def test_cancelling_needs_the_name_of_the_run_and_shows_the_command(viewed, enqueued):
     viewed.login(operate=True)
     viewed.open(f"/run/{RUN}")
     viewed.run(
@@ -347,9 +361,7 @@ def test_cancelling_needs_the_name_of_the_run_and_shows_the_command(viewed):
     fields[-1].send_keys(RUN[:-1])
     assert not viewed.one(final).is_enabled()
     fields[-1].send_keys(RUN[-1])
-    assert viewed.pages.unserved.acted == []
+    assert enqueued.get(RUN).state == "active"
     viewed.keep("action")
     viewed.click(final)
-    viewed.wait("it is done", lambda: viewed.pages.unserved.acted)
-    [(name, body)] = viewed.pages.unserved.acted
-    assert (name, body["run"], body["confirm"]) == ("run_cancel", RUN, RUN)
+    viewed.wait("it is done", lambda: enqueued.get(RUN).state == "cancelled")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import struct
+import time
 from contextlib import closing
 from dataclasses import replace
 from urllib.parse import quote
@@ -13,7 +14,7 @@ import pytest
 from records import make_job
 from view_server import OPERATE_TOKEN, ViewServer
 
-from hermes_queue.view.routes import comparing, every_route
+from hermes_queue.view.routes import comparing, every_route, trajectory
 
 pytestmark = pytest.mark.xdist_group("view")
 FIRST = make_job("run", "one", 0, 2).trajectory_id
@@ -128,6 +129,16 @@ def test_a_record_is_saved_and_never_opened_in_a_window(server):
     assert json.loads(said.body)["messages"][1:] == ["text", None]
 
 
+def test_only_so_many_records_are_saved_at_a_time_since_each_is_in_memory(server, monkeypatch):
+    monkeypatch.setattr(server.site, "saving", trajectory.SAVED_AT_ONCE)
+    path = t(STRANGE, "/record")
+    assert server.get(path).status == 503
+    monkeypatch.setattr(server.site, "saving", 0)
+    assert [server.get(path).status for _ in range(3)] == [200] * 3
+    while server.site.saving:
+        time.sleep(0.01)
+
+
 def test_tokens_come_as_octets(server):
     said = server.get(t(FIRST, "/tokens/0"))
     if said.status == 404:
@@ -200,6 +211,15 @@ def test_the_samples_of_a_group_are_compared(server):
 def test_records_too_large_to_be_in_memory_together_are_not_compared(server, monkeypatch):
     monkeypatch.setattr(comparing, "COMPARED_BYTES", 100)
     assert server.get("/api/groups/strange/compare").status == 422
+
+
+def test_records_that_are_large_once_they_are_unpacked_are_not_compared(server, monkeypatch):
+    group = server.get("/api/groups?q=run:run").json["groups"][0]["group"]
+    monkeypatch.setattr(comparing, "COMPARED_MEMORY_BYTES", 1 << 20)
+    assert server.get(f"/api/groups/{quote(group)}/compare").status == 200
+    monkeypatch.setattr(comparing, "COMPARED_MEMORY_BYTES", 1000)
+    assert server.get(f"/api/groups/{quote(group)}/compare").status == 422
+    assert comparing.memory_bytes({"a": ["x" * 10_000, [b"y" * 10_000]]}) > 20_000
 
 
 def test_a_large_answer_is_packed_for_those_who_unpack(server):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import field_validator
+from pydantic import StringConstraints, field_validator
 
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.keyspace.connection import explained
@@ -14,7 +14,6 @@ from hermes_queue.ledger.budgets import set_budgets
 from hermes_queue.ledger.dead import DeadLetters, LetterFilter
 from hermes_queue.ledger.ledger import Ledger
 from hermes_queue.ledger.runs import RunInfo, Runs
-from hermes_queue.settings import ProducerSettings
 from hermes_queue.view.actions.base import (
     Acting,
     ActionArguments,
@@ -60,7 +59,7 @@ class RunBudget(OfRun):
 class RunRetry(OfRun):
     """Failed trajectories of a run."""
 
-    cause: str = ""
+    cause: Annotated[str, StringConstraints(max_length=512, pattern=r"^[^\x00-\x1f\x7f]*$")] = ""
     """Only those that failed of it; "" = all."""
 
 
@@ -138,27 +137,30 @@ def _failed(ledger: Ledger, given: RunRetry) -> int:
     selection = LetterFilter(run_id=given.run, cause=given.cause)
     letters = sum(bool(each.fields.get("job")) for each in DeadLetters(ledger).find(selection))
     client: Any = ledger.client
-    with explained(ledger.url):
-        kept = [value for _, value in client.hscan_iter(ledger.key(f"failed:{given.run}"))]
-    return letters + sum(given.cause in ("", json.loads(each)[0]) for each in kept)
+    with explained(ledger.url):  # each has its job in it; a scan may return one twice
+        kept = {
+            name
+            for name, value in client.hscan_iter(ledger.key(f"failed:{given.run}"), count=500)
+            if given.cause in ("", json.loads(value)[0])
+        }
+    return letters + len(kept)
 
 
 def _retry(acting: Acting, given: RunRetry) -> int:
     from hermes_queue.broker.rerun import rerun_failed
 
     _info(acting.ledger, given)
-    refuse_backlog(acting.ledger)
-    return bounded(rerun_failed(acting.ledger, given.run, given.cause))
+    again = rerun_failed(acting.ledger, given.run, given.cause, on_full=refuse_backlog)
+    return bounded(again, acting.stopping)
 
 
-def refuse_backlog(ledger: Ledger) -> None:
+def refuse_backlog(waiting: int) -> None:
     """Refuse to enqueue where a producer would wait, since a request cannot.
 
     Raises:
-        ConfigurationError: too many jobs wait for workers.
+        ConfigurationError: always.
     """
-    if (waiting := ledger.backlog()) >= ProducerSettings().backlog_max:
-        raise ConfigurationError(f"{waiting} jobs wait for workers: let them do some first")
+    raise ConfigurationError(f"{waiting} jobs wait for workers: let them do some first")
 
 
 def _named(given: OfRun) -> str:
@@ -173,6 +175,7 @@ ACTIONS: tuple[OperatorAction[Any], ...] = (
         _open,
         _pause,
         lambda given: ["run", "pause", given.run],
+        takes_reason=True,
     ),
     OperatorAction(
         "run_resume",
@@ -190,6 +193,7 @@ ACTIONS: tuple[OperatorAction[Any], ...] = (
         _cancel,
         lambda given: ["run", "cancel", given.run],
         confirm=_named,
+        takes_reason=True,
     ),
     OperatorAction(
         "run_purge",
