@@ -279,6 +279,8 @@ class _Attempt:
         if isinstance(failure, SandboxUnavailable) and not kept:
             return await self._no_room(draft, failure)
         self._runtime.ended(draft, failure)
+        if (unjudged := draft.judge_failure) and unjudged.consequences.pauses_run:
+            await self._pause_run(draft, unjudged)
         if kept or failure is None:
             return await self._publish()
         left_s = draft.clock.total_left_s
