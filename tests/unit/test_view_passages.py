@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 
 from hermes_queue.bodies.findings import TranscriptFinding
+from hermes_queue.bodies.signs import with_flags
 from hermes_queue.errors import InputError
+from hermes_queue.models import Message
+from hermes_queue.tools.base import make_call
 from hermes_queue.view import present
 from hermes_queue.view.findings import FindingFiles
 
@@ -107,3 +110,28 @@ def test_files_of_findings_are_read_again_when_they_change(tmp_path: Path):
     assert files.of("other") == []
     with pytest.raises(InputError, match="cannot be read"):
         FindingFiles([path])
+
+
+def test_findings_of_the_record_itself_are_shown_at_their_passages():
+    """Those of patterns and of the job's judge, which quote the words of a call, not their JSON."""
+    command = 'cd x\ncat > conftest.py <<E\n"a"\nE\ngit log --all'
+    talk = [Message(role="assistant", tool_calls=(make_call("c", "terminal", command=command),))]
+    report = with_flags({"patch": "--- a/tests/x.py\n+++ b/tests/x.py\n"}, talk)
+    quoted = {"message": 0, "quote": 'E\n"a"', "label": "odd", "by": "judge m"}
+    report["findings"] += [quoted, quoted, {"message": "x"}, 7]
+    raw = {"messages": [each.model_dump(mode="json") for each in talk], "report": report}
+    said = present.shown_findings(raw, [])
+    assert [(each["label"], each["place"]) for each in said] == [
+        ("test_files", "patch"),
+        ("history", "message"),
+        ("startup_files", "message"),
+        ("odd", "message"),
+    ]
+    [shown] = present.with_passages(present.messages(raw), said)
+    marks = shown["calls"][0]["command"]["marks"]
+    assert len([mark for mark in marks if mark[2] == "finding"]) == 3
+
+
+@pytest.mark.parametrize("findings", [None, 7, "x", {"a": 1}, [[]], [None]])
+def test_odd_findings_of_a_report_are_none(findings: Any):
+    assert present.shown_findings({"report": {"findings": findings}}, []) == []
