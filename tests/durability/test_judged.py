@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from hermes_queue.broker.enqueue import enqueue
 from hermes_queue.ledger.runs import Runs
 from hermes_queue.models import TrajectoryJob
 
+SUPPORT = {"PYTHONPATH": str(Path(__file__).parents[1] / "support")}
 ROW = {"question": "How many eggs are two dozen?", "answer": "2*12=<<2*12=24>>24\n#### 24"}
 REPLAY = {"kind": "replay", "params": {"messages": [{"role": "assistant", "content": "#### 24"}]}}
 UNFINISHED = "the attempt was ended before the judge had answered"
@@ -31,15 +34,19 @@ class Judge:
         self.asked = 0
         self.go = threading.Event()
         self.status = 200
+        self.content = ""
+        """In place of an opinion."""
+        self.before = lambda: None
 
     def respond(self, path: str, body: dict[str, Any], key: str) -> tuple[int, Any]:
+        self.before()
         self.asked += 1
         self.go.wait(60)
         if self.status != 200:
             return self.status, {"error": {"message": "no"}}
         found = re.search(r"of case ([0-9a-f]{16}):", body["messages"][1]["content"])
         assert found
-        return completion(json.dumps({"case": found[1], "score": 0.25}))
+        return completion(self.content or json.dumps({"case": found[1], "score": 0.25}))
 
     def job(self, **fields: Any) -> TrajectoryJob:
         judge = {"model": "j", "prompt": "Is it polite?", "base_url": self.url}
@@ -59,11 +66,11 @@ def judge() -> Iterator[Judge]:
 def test_a_score_survives_the_worker_that_was_killed_while_it_was_judged(
     start_worker, ledger, factory, judge
 ):
-    first = start_worker(concurrency=1)
+    first = start_worker(concurrency=1, **SUPPORT)
     enqueue([judge.job()], ledger=ledger)
     wait_until("the judge is asked", lambda: judge.asked)
     first.kill9()
-    start_worker(concurrency=1)
+    start_worker(concurrency=1, **SUPPORT)
     [record] = factory.wait_done()
     assert (record.score, record.rewards, record.attempt, record.epoch) == (1.0, {}, 1, 1)
     assert record.report["judge"]["error"] == UNFINISHED
@@ -74,12 +81,12 @@ def test_a_score_survives_the_worker_that_was_killed_while_it_was_judged(
 def test_a_score_that_needs_its_judge_is_measured_again_by_another_worker(
     start_worker, ledger, factory, judge
 ):
-    first = start_worker(concurrency=1)
+    first = start_worker(concurrency=1, **SUPPORT)
     enqueue([judge.job(env="judged_envs:BY_JUDGE")], ledger=ledger)
     wait_until("the judge is asked", lambda: judge.asked)
     first.kill9()
     judge.go.set()
-    start_worker(concurrency=1)
+    start_worker(concurrency=1, **SUPPORT)
     [record] = factory.wait_done()
     assert (record.score, record.rewards, record.epoch) == (0.25, {"judge": 0.25}, 2)
     assert ledger.client.xlen("hq:results") == 1
@@ -91,10 +98,10 @@ def test_a_score_that_needs_its_judge_is_measured_again_by_another_worker(
 def test_a_worker_that_is_told_to_end_lets_a_judge_finish(
     start_worker, ledger, factory, judge, env: str
 ):
-    first = start_worker(concurrency=1)
+    first = start_worker(concurrency=1, **SUPPORT)
     enqueue([judge.job(env=env)], ledger=ledger)
     wait_until("the judge is asked", lambda: judge.asked)
-    first.process.terminate()
+    first.process.send_signal(signal.SIGTERM)
     first.wait_for_log("Warm shutdown")
     judge.go.set()
     assert first.process.wait(60) == 0
@@ -108,9 +115,9 @@ def test_a_wrong_key_of_the_judge_pauses_the_run_and_takes_no_score_away(
 ):
     judge.status = 401
     judge.go.set()
-    start_worker(concurrency=1)
+    start_worker(concurrency=1, **SUPPORT)
     enqueue([judge.job()], ledger=ledger)
-    wait_until("the run is paused", lambda: ledger.run_status("run").state == "paused")
+    wait_until("the run is paused", lambda: Runs(ledger).paused("run"))
     [record] = factory.wait_done()
     assert (record.score, record.rewards) == (1.0, {})
     assert record.report["judge"]["error"].startswith("model_config: ")
@@ -119,20 +126,18 @@ def test_a_wrong_key_of_the_judge_pauses_the_run_and_takes_no_score_away(
 @pytest.mark.fleet
 def test_a_paused_run_asks_no_judge_until_it_goes_on(start_worker, ledger, factory, judge):
     """As when its budget was reached by others meanwhile."""
-    judge.go.set()
-    agent = {"kind": "slow", "params": {"seconds": 2, "turns": 1}}
-    job = judge.job().model_copy(update={"agent": make_job(agent=agent).agent})
-    worker = start_worker(concurrency=1)
-    enqueue([job], ledger=ledger)
-    factory.wait_running(1)
     runs = Runs(ledger)
+    paused: list[bool] = []
+    judge.before = lambda: paused.append(runs.paused("run") is not None)
+    judge.content = "unusable"
+    worker = start_worker(concurrency=1, **SUPPORT)
+    enqueue([judge.job()], ledger=ledger)
+    wait_until("the judge is asked", lambda: judge.asked)
     runs.pause("run", "enough")
-    wait_until("it waits", lambda: "judge" and list_spooled(worker))
-    assert judge.asked == 0
+    worker.wait_for_log("run run is paused: its trajectories wait")
+    judge.go.set()
+    worker.wait_for_log("answer is unusable")
+    judge.content = ""
     runs.resume("run")
     [record] = factory.wait_done()
-    assert (record.rewards, judge.asked) == ({"judge": 0.25}, 1)
-
-
-def list_spooled(worker: Any) -> list[Any]:
-    return list(worker.log_path.parent.rglob("*.record"))
+    assert (record.rewards, paused) == ({"judge": 0.25}, [False, False])
