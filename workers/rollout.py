@@ -92,7 +92,7 @@ async def rollout(
         draft.package = spec.conceal
         steps.check_possible(program, backend.capabilities)
         check_regradable(steps)
-        judge = await Judging.of(draft, env, steps.items[0], model, limiter)
+        judging = await Judging.of(draft, env, steps.items[0], model, limiter)
         spec = replace(spec, alone=draft.lost_sandboxes >= ALONE_AFTER)
         await warm_up(job.agent.kind)
     async with draft.clock.stage("prepare", limit_s=prepare_limit_s):
@@ -121,17 +121,10 @@ async def rollout(
                     await _replace_slot(draft, env, item, backend, context)
                 async with draft.clock.stage("verify", limit_s=limits.verify_timeout_s):
                     await steps.measure(context)
-        measured = await steps.total()
-        draft.verdict = judge.without(measured) if judge else measured
-        draft.awaits_judge = judge is not None
-        if draft.verdict is not None:
-            await on_measured()
+        await judging.measured(await steps.total(), on_measured)
     finally:
         await backend.release(context.slot)
-    if judge is not None:
-        draft.verdict = await judge.judged(measured, before_turn)
-        draft.awaits_judge = False
-        await on_measured()
+    await judging.judged(before_turn, on_measured)
 
 
 async def _load(draft: Draft, env: Environment[Any], row: Mapping[str, Any]) -> Any:

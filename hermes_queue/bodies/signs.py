@@ -351,8 +351,9 @@ def _of_call(arguments: str) -> Iterator[_Text]:
             )
         else:
             (written if name in _WRITTEN else commands).append(_joined(value))
-    for kind, text in (("command", "\n".join(commands)), ("written", "\n".join(written))):
-        if text:
+    texts: tuple[tuple[_Kind, list[str]], ...] = (("command", commands), ("written", written))
+    for kind, parts in texts:
+        if text := "\n".join(parts):
             yield kind, text, None
         if "base64" in text or "b64" in text:
             yield from _decoded(text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -59,6 +59,59 @@ class _Judgement:
 
 
 class Judging:
+    """What a judge makes of the verdict of one trajectory: nothing, if there is no judge."""
+
+    def __init__(self, draft: Draft, judge: Judge | None) -> None:
+        self._draft = draft
+        self._judge = judge
+        self._verdict: Verdict | None = None
+
+    @classmethod
+    async def of(
+        cls,
+        draft: Draft,
+        env: Environment[Any],
+        item: Any,
+        settings: ModelSettings,
+        limiter: Limiter | None,
+    ) -> Judging:
+        """By the judge that the job names, else the env. Nobody judges what no agent has done.
+
+        Raises:
+            EnvBug: the env names something else than a judge.
+            ModelConfigError: this worker cannot ask it, whatever the agent does.
+        """
+        spec = None
+        if recorded_params(draft.job.agent) is None:
+            spec = draft.job.judge or (env.judge(item) if isinstance(env, NamesJudge) else None)
+        if spec is None:
+            return cls(draft, None)
+        if not isinstance(spec, JudgeSpec):
+            raise EnvBug(f"env {env.name}: judge() must return a JudgeSpec or None")
+        await warm_up("openai")
+        return cls(draft, Judge(spec, draft, env, item, settings, limiter))
+
+    async def measured(self, verdict: Verdict, on_measured: Callable[[], Awaitable[None]]) -> None:
+        """Note the env's verdict; it is final, or counts until or unless its judge has answered."""
+        draft, judge = self._draft, self._judge
+        self._verdict = verdict
+        draft.verdict = judge.without(verdict) if judge else verdict
+        draft.awaits_judge = judge is not None
+        if draft.verdict is not None:
+            await on_measured()
+
+    async def judged(
+        self, before_turn: BeforeTurn | None, on_measured: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Ask the judge about the verdict, if there is one. Raises the same as `Judge.judged`."""
+        if self._judge is None or self._verdict is None:
+            return
+        self._draft.verdict = await self._judge.judged(self._verdict, before_turn)
+        self._draft.awaits_judge = False
+        await on_measured()
+
+
+class Judge:
     """The judge of one trajectory. Its time counts towards no deadline of the attempt.
 
     Raises:
@@ -84,33 +137,6 @@ class Judging:
         check_sampling(spec.sampling)
         script = _script(draft, NotCounting(limiter or Unlimited(), self._clock))
         self._chat = make_chat(_agent(spec), script, settings)
-
-    @classmethod
-    async def of(
-        cls,
-        draft: Draft,
-        env: Environment[Any],
-        item: Any,
-        settings: ModelSettings,
-        limiter: Limiter | None,
-    ) -> Judging | None:
-        """The judge that the job names, else the env; None if there is none, or no agent works.
-
-        Raises:
-            EnvBug: the env names something else than a judge.
-            ModelConfigError: this worker cannot ask it, whatever the agent does.
-        """
-        if recorded_params(draft.job.agent) is not None:
-            return None
-        spec = draft.job.judge
-        if spec is None and isinstance(env, NamesJudge):
-            spec = env.judge(item)
-        if spec is None:
-            return None
-        if not isinstance(spec, JudgeSpec):
-            raise EnvBug(f"env {env.name}: judge() must return a JudgeSpec or None")
-        await warm_up("openai")
-        return cls(spec, draft, env, item, settings, limiter)
 
     def without(self, verdict: Verdict) -> Verdict | None:
         """What counts if the judge never answers; None if the env's score needs its answer."""
