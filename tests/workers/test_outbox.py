@@ -173,3 +173,19 @@ async def test_a_judges_answer_that_the_disk_does_not_take_is_published_from_mem
     body = ledger.client.get(f"hq:body:{job.trajectory_id}")
     assert codec.decode_record(body).rewards == {"judge": 0.25}
     assert runtime.spool.count() == 0
+
+
+async def test_a_judge_is_paid_for_by_whoever_publishes_the_record(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    """The worker that had asked it is dead, and only the record says what it cost."""
+    job, runtime = make_job(), worker(ledger, tmp_path, "dead")
+    ledger.enqueue("run", [job], config={})
+    draft = judged(job, judge=0.5)
+    report = {"judge": {"score": 0.5, "prompt_tokens": 40, "completion_tokens": 2}}
+    draft.verdict, draft.judge_usd = Verdict(1.0, {"judge": 0.5}, report), 0.25
+    await Outbox(runtime, Claim(job.trajectory_id, 1)).keep(draft)
+    runtime.spool.close()
+    assert publish_leftovers(worker(ledger, tmp_path, "next")) == 1
+    totals = ledger.client.hgetall("hq:totals")
+    assert (float(totals[b"tokens"]), float(totals[b"cost_usd"])) == (42, 0.25)

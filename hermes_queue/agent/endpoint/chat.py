@@ -369,5 +369,6 @@ def _estimate_tokens(body: Mapping[str, Any]) -> int:
         )
     )
     cap = body.get("max_completion_tokens") or body.get("max_tokens")
-    is_number = isinstance(cap, int) and 0 < cap < 2**31  # else the server will refuse it
-    return characters // 4 + (cap if is_number else ESTIMATED_COMPLETION_TOKENS)
+    if not isinstance(cap, int) or not 0 < cap < 2**31:  # the server will refuse it
+        cap = ESTIMATED_COMPLETION_TOKENS
+    return characters // 4 + cap
