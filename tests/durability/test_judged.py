@@ -48,9 +48,9 @@ class Judge:
         assert found
         return completion(self.content or json.dumps({"case": found[1], "score": 0.25}))
 
-    def job(self, **fields: Any) -> TrajectoryJob:
+    def job(self, instance: str = "i", **fields: Any) -> TrajectoryJob:
         judge = {"model": "j", "prompt": "Is it polite?", "base_url": self.url}
-        return make_job("run", "i", item=ROW, agent=REPLAY, judge=judge, **fields)
+        return make_job("run", instance, item=ROW, agent=REPLAY, judge=judge, **fields)
 
 
 @pytest.fixture
@@ -107,6 +107,25 @@ def test_a_worker_that_is_told_to_end_lets_a_judge_finish(
     assert first.process.wait(60) == 0
     [record] = factory.wait_done()
     assert (record.rewards, record.epoch, judge.asked) == ({"judge": 0.25}, 1, 1)
+
+
+@pytest.mark.fleet
+def test_a_worker_that_may_not_wait_any_longer_publishes_the_score_or_hands_the_job_back(
+    start_worker, ledger, factory, judge
+):
+    first = start_worker(concurrency=2, HERMES_QUEUE_WORKER_SOFT_SHUTDOWN_S="0", **SUPPORT)
+    jobs = [judge.job(), judge.job(env="judged_envs:BY_JUDGE", instance="by_judge")]
+    enqueue(jobs, ledger=ledger)
+    wait_until("the judge is asked twice", lambda: judge.asked == 2)
+    assert first.terminate() == 0, first.log()
+    assert ledger.run_status("run").finished == 1
+    judge.go.set()
+    start_worker(concurrency=1, **SUPPORT)
+    scored, by_judge = sorted(factory.wait_done(), key=lambda record: record.instance_id)[::-1]
+    assert (scored.instance_id, scored.score, scored.epoch) == ("i", 1.0, 1)
+    assert scored.report["judge"]["error"] == UNFINISHED
+    assert (by_judge.score, by_judge.rewards, by_judge.epoch) == (0.25, {"judge": 0.25}, 2)
+    assert ledger.client.xlen("hq:results") == 2
 
 
 @pytest.mark.fleet
