@@ -6,7 +6,8 @@ import asyncio
 import json
 import re
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,6 +16,7 @@ from chat_endpoint import Answer, ChatEndpoint, Raw, completion
 from pydantic import ValidationError
 from records import make_job
 
+from hermes_queue.agent.endpoint.limiter import Limiter, ObservedPermit, Permit, Unlimited
 from hermes_queue.errors import EnvBug, ModelConfigError, ModelError, TrajectoryFailure
 from hermes_queue.models import JudgeSpec, Message
 from hermes_queue.sandbox.base import Capabilities, Slot, SlotSpec
@@ -82,6 +84,7 @@ def attempt(
     clock: Clock | None = None,
     measured: Callable[[Draft], None] = lambda draft: None,
     before_turn: Callable[[], Awaitable[None]] | None = None,
+    limiter: Limiter | None = None,
     **job: Any,
 ) -> tuple[Draft, TrajectoryFailure | None, ChatEndpoint]:
     """One attempt on gsm8k whose judge is this endpoint."""
@@ -110,6 +113,7 @@ def attempt(
                     model=settings,
                     on_measured=on_measured,
                     before_turn=before_turn,
+                    limiter=limiter,
                 )
             except TrajectoryFailure as error:
                 failure = error
@@ -282,6 +286,38 @@ def test_a_judge_is_not_asked_while_its_run_is_paused(tmp_path: Path) -> None:
 
     attempt(answer, tmp_path=tmp_path, before_turn=over)
     assert asked[-6:] == ["pause", "judge"] * 3
+
+
+def test_a_judges_calls_wait_for_the_fleets_limiter_and_that_costs_no_time(tmp_path: Path) -> None:
+    asked: list[tuple[str, int]] = []
+
+    class Slow(Unlimited):
+        @asynccontextmanager
+        async def slot(self, endpoint: str, model: str, **options: Any) -> AsyncIterator[Permit]:
+            asked.append((model, options["estimate_tokens"]))
+            await asyncio.sleep(waits_s)
+            yield ObservedPermit(None, waits_s)
+
+    waits_s, judge = 1.2, {**SPEC.model_dump(), "timeout_s": 1.0}
+    draft, _, _ = attempt(says(), tmp_path=tmp_path, judge=judge, limiter=Slow())
+    assert draft.verdict is not None
+    assert draft.verdict.rewards == {"judge": 0.5}
+    [(model, tokens)] = asked
+    assert (model, tokens > 700) == ("m", True)
+
+
+def test_a_judge_whose_time_is_over_before_it_is_asked_is_late_and_no_bug(tmp_path: Path) -> None:
+    class Silent(Unlimited):
+        """Does not say how long it has waited."""
+
+        @asynccontextmanager
+        async def slot(self, *_: Any, **__: Any) -> AsyncIterator[Permit]:
+            await asyncio.sleep(0.1)
+            yield ObservedPermit(None, 0.0)
+
+    judge = {**SPEC.model_dump(), "timeout_s": 0.05}
+    draft, _, _ = attempt(says(), tmp_path=tmp_path, judge=judge, limiter=Silent())
+    assert type(draft.judge_failure) is ModelError
 
 
 def test_a_reward_of_the_same_name_that_the_env_measured_is_not_the_judges(tmp_path: Path) -> None:

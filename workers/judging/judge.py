@@ -192,8 +192,8 @@ class Judge:
         try:
             async with self._clock.stage("verify", limit_s=spec.timeout_s):
                 await self._ask(found, lines, messages, before_turn)
-        except (DeadlineExceeded, TimeoutError) as error:
-            raise ModelError(f"the judge has not answered within {spec.timeout_s:.0f} s") from error
+        except DeadlineExceeded as error:
+            raise self._late() from error
         if found.opinion is not None:
             await asyncio.to_thread(memory.write, found.opinion)
 
@@ -215,6 +215,8 @@ class Judge:
             except ContextLengthExceeded:
                 found.why = "the transcript does not fit the judge: lower transcript_chars"
                 return
+            except TimeoutError as error:
+                raise self._late() from error
             self._pay(found, reply.turn.usage)
             try:
                 found.opinion = await asyncio.to_thread(
@@ -225,6 +227,9 @@ class Judge:
                 found.why = printable(f"no usable answer: {problem}")
                 name, extra = self._draft.job.trajectory_id, {"action": "judge_unusable"}
                 logger.warning("%s: the judge's answer is unusable: %s", name, problem, extra=extra)
+
+    def _late(self) -> ModelError:
+        return ModelError(f"the judge has not answered within {self._spec.timeout_s:.0f} s")
 
     def _pay(self, found: _Judgement, usage: Usage) -> None:
         """Count an answer, usable or not, in the run's budgets and the cost of the record."""
