@@ -54,7 +54,8 @@ class Judge:
 
 
 @pytest.fixture
-def judge() -> Iterator[Judge]:
+def judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Judge]:
+    monkeypatch.setenv("HERMES_QUEUE_PATHS_CACHE", str(tmp_path / "cache"))  # of the workers
     with openai_stub() as (stub, url):
         judge = Judge(url)
         stub.respond = judge.respond  # type: ignore[method-assign]
