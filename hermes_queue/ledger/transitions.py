@@ -185,8 +185,8 @@ def publish(
 def _spent(record: ScoredTrajectory) -> Spent:
     """By the agent and by its judge. The report is the env's, so any key may have any type."""
     spent, judge = Spent.of(record.usage, record.cost_usd), record.report.get("judge")
-    names = ("prompt_tokens", "completion_tokens") if isinstance(judge, dict) else ()
-    counts = [judge.get(name) for name in names]
+    known = judge if isinstance(judge, dict) else {}
+    counts = [known.get(name) for name in ("prompt_tokens", "completion_tokens")]
     tokens = sum(n for n in counts if isinstance(n, int) and 0 <= n < 2**31)
     return Spent(spent.tokens + tokens, spent.cost_usd)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import secrets
 import signal
 import threading
 from collections.abc import Iterator
@@ -31,6 +32,8 @@ class Judge:
 
     def __init__(self, url: str) -> None:
         self.url = url
+        self.model = secrets.token_hex(8)
+        """Of no earlier test: the host keeps what judges have answered."""
         self.asked = 0
         self.go = threading.Event()
         self.status = 200
@@ -49,13 +52,12 @@ class Judge:
         return completion(self.content or json.dumps({"case": found[1], "score": 0.25}))
 
     def job(self, instance: str = "i", **fields: Any) -> TrajectoryJob:
-        judge = {"model": "j", "prompt": "Is it polite?", "base_url": self.url}
+        judge = {"model": self.model, "prompt": "Is it polite?", "base_url": self.url}
         return make_job("run", instance, item=ROW, agent=REPLAY, judge=judge, **fields)
 
 
 @pytest.fixture
-def judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Judge]:
-    monkeypatch.setenv("HERMES_QUEUE_PATHS_CACHE", str(tmp_path / "cache"))  # of the workers
+def judge() -> Iterator[Judge]:
     with openai_stub() as (stub, url):
         judge = Judge(url)
         stub.respond = judge.respond  # type: ignore[method-assign]
