@@ -66,6 +66,12 @@ class Clock:
         """Seconds that the longest of the open waits has lasted; 0 if there is none."""
         return time.monotonic() - min(self._waits) if self._waits else 0.0
 
+    @property
+    def stage_end(self) -> float:
+        """End of a stage with a limit on the monotonic clock, as far as is known now."""
+        end = self._stage_timeout.when() if self._stage_timeout else None
+        return self.deadline if end is None else end
+
     def left_s(self, limit_s: float) -> float:
         """Seconds a stage may take: its own limit within what is left of the attempt."""
         return max(0.0, min(limit_s, self.deadline - time.monotonic()))

@@ -10,7 +10,7 @@ from typing import Any
 from envs.base import Verdict
 from hermes_queue.agent.loop import AgentResult, total
 from hermes_queue.agent.prices import cost_usd
-from hermes_queue.errors import SlotKilled, Stage
+from hermes_queue.errors import SlotKilled, Stage, TrajectoryFailure
 from hermes_queue.ledger import Begun, Spent
 from hermes_queue.ledger.attempts import unpacked
 from hermes_queue.models import AttemptRecord, TrajectoryJob, Usage
@@ -57,6 +57,10 @@ class Draft:
     lost: Usage = field(default_factory=Usage)
     """Tokens of an ended worker's turns that it does not continue. They are in no record."""
 
+    awaits_judge: bool = False
+    """Whether its verdict counts as it is only if the judge never answers."""
+    judge_failure: TrajectoryFailure | None = None
+    """Why nobody could judge it, if that was not the transcript's fault. No failure of its own."""
     judge_tokens: int = 0
     """Tokens of the judge's answers."""
     judge_usd: float | None = 0.0

@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 class Outbox:
-    """Owns the record of one attempt. Once it exists, nothing replaces it."""
+    """Owns the record of one attempt. Once it exists, nothing but a judge's answer replaces it."""
 
     def __init__(self, runtime: Runtime, claim: Claim) -> None:
         self._runtime = runtime
@@ -29,17 +29,38 @@ class Outbox:
         self._final: tuple[ScoredTrajectory, bytes] | None = None
         """The record and its encoding, once it exists."""
         self._spent: Spent | None = None
+        self._awaits_judge = False
+        """Whether the record has no answer of its judge yet."""
+        self._replaced: SpooledRecord | None = None
+        """What was on disk before that answer."""
 
     async def keep(self, draft: Draft, failure: TrajectoryFailure | None = None) -> None:
         """Make the record and store it durably on disk: from here on it cannot be lost.
 
-        Does nothing if it exists already. Finishes even if the caller is cancelled.
+        Does nothing if it exists already, unless it lacked the answer of a judge, which `draft` has
+        now. Finishes even if the caller is cancelled.
         """
+        if self._awaits_judge and failure is None and await self.kept():
+            await self._replace(draft)
         if self._spooling is None:
+            self._awaits_judge = draft.awaits_judge and failure is None
             self._spooling = self._runtime.spooled(partial(self._make, draft, failure))
         # Shielded: a caller that is cancelled here must not end the write halfway, or the result of
         # a finished verifier would be lost. `kept` waits for the same future.
         await asyncio.shield(self._spooling)
+
+    async def _replace(self, draft: Draft) -> None:
+        """Store the record with the judge's answer, then drop the one without it."""
+        self._replaced, self._awaits_judge = self._spooled(), False
+        self._spooling = self._runtime.spooled(partial(self._make, draft, None))
+        if await asyncio.shield(self._spooling) and self._replaced:
+            await self._runtime.in_thread(self._replaced.drop)
+
+    def _spooled(self) -> SpooledRecord | None:
+        """The record on disk, as far as it is there."""
+        if self._spooling is None or self._spooling.exception():
+            return None
+        return self._spooling.result()
 
     def _make(self, draft: Draft, failure: TrajectoryFailure | None) -> tuple[str, bytes]:
         runtime = self._runtime
@@ -70,7 +91,7 @@ class Outbox:
         if self._final is None or self._spooling is None:
             raise RuntimeError("there is no record to publish")
         runtime, (record, body) = self._runtime, self._final
-        spooled = None if self._spooling.exception() else self._spooling.result()
+        spooled = self._spooled()
         verdict: PublishVerdict = "unstored"
         while verdict == "unstored":
             stored = await runtime.stored(record, body)
@@ -110,4 +131,6 @@ class Outbox:
                 [spooled] = runtime.keep([(record.trajectory_id, body)])  # there may be room now
             if spooled:
                 put_away(spooled, record, verdict)
+            if self._replaced:
+                self._replaced.drop()
         return verdict

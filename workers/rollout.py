@@ -30,7 +30,7 @@ from hermes_queue.tools import Toolbox, ToolContext
 from workers.calls.uncounted import NotCounting
 from workers.draft import Draft
 from workers.imports import import_named
-from workers.judging.judge import judged
+from workers.judging.judge import Judging
 from workers.program.choice import program_of, spec_of
 from workers.program.run import run_command
 from workers.resume.journal import TurnJournal
@@ -65,7 +65,9 @@ async def rollout(
         row: dataset row.
         backend: provides the slot.
         model: endpoint defaults.
-        on_measured: awaited with the verdict in place, before the slot is reset.
+        on_measured: awaited with the verdict in place, before the slot is reset. If the trajectory
+            is judged, awaited again with the judgement; the first time only if the verdict counts
+            without it (`draft.awaits_judge`).
         before_turn: awaited before each turn of the agent. Its duration, e.g. while the run is
             paused, counts towards no deadline.
         limiter: permits each call of a model. Waiting for it counts towards no deadline either.
@@ -90,6 +92,7 @@ async def rollout(
         draft.package = spec.conceal
         steps.check_possible(program, backend.capabilities)
         check_regradable(steps)
+        judging = await Judging.of(draft, env, steps.items[0], model, limiter)
         spec = replace(spec, alone=draft.lost_sandboxes >= ALONE_AFTER)
         await warm_up(job.agent.kind)
     async with draft.clock.stage("prepare", limit_s=prepare_limit_s):
@@ -118,11 +121,10 @@ async def rollout(
                     await _replace_slot(draft, env, item, backend, context)
                 async with draft.clock.stage("verify", limit_s=limits.verify_timeout_s):
                     await steps.measure(context)
-        total = await steps.total()
-        draft.verdict = await judged(draft, env, steps.items[0], total, model, limiter)
-        await on_measured()
+        await judging.measured(await steps.total(), on_measured)
     finally:
         await backend.release(context.slot)
+    await judging.judged(before_turn, on_measured)
 
 
 async def _load(draft: Draft, env: Environment[Any], row: Mapping[str, Any]) -> Any:

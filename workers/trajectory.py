@@ -8,7 +8,6 @@ import random
 import secrets
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -170,8 +169,8 @@ class _Attempt:
             return AttemptProgress("load", self._since, attempt=self._begun.attempt)
         job = draft.job
         label, turns = f"{job.env}:{job.instance_id}#{job.sample_index}", len(draft.agent.turns)
-        made = AttemptProgress(draft.clock.current, self._since, job.lane, label, turns)
-        return replace(made, attempt=draft.attempt, messages=draft.agent.messages)
+        work = (job.lane, label, turns, draft.attempt, draft.agent.messages)
+        return AttemptProgress(draft.clock.current, self._since, *work)
 
     async def run(self) -> str:
         """Acknowledge, measure, conclude; always returns an outcome of the job."""
@@ -279,12 +278,11 @@ class _Attempt:
         if isinstance(failure, SandboxUnavailable) and not kept:
             return await self._no_room(draft, failure)
         self._runtime.ended(draft, failure)
+        await self._pause_run(draft, failure or draft.judge_failure)
         if kept or failure is None:
             return await self._publish()
         left_s = draft.clock.total_left_s
         delay_s = retry_delay_s(failure, draft.earlier, self._runtime.retry, left_s=left_s)
-        if failure.consequences.pauses_run:
-            await self._pause_run(draft, failure)
         if delay_s is None:
             return await self._end(draft, failure)
         where = f"{draft.job.trajectory_id}: {failure.cause} in {failure.stage}"
@@ -374,8 +372,10 @@ class _Attempt:
             kept = None
         await self._give_back(delay_s=self._runtime.lease.duration_s, failed_attempt=kept)
 
-    async def _pause_run(self, draft: Draft, failure: TrajectoryFailure) -> None:
-        """Pause the run, whose jobs would all fail of the same wrong key, model or parameter."""
+    async def _pause_run(self, draft: Draft, failure: TrajectoryFailure | None) -> None:
+        """Pause the run if its jobs would all fail of the same wrong key, model or parameter."""
+        if failure is None or not failure.consequences.pauses_run:
+            return
         run_id = draft.job.run_id
         logger.error("run %s is paused: %s", run_id, failure, extra={"action": "run_paused"})
         pause = partial(Runs(self._runtime.ledger).pause, by=failure.cause)

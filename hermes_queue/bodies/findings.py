@@ -9,6 +9,8 @@ Other keys are ignored. The file may be anybody's: lines, texts and numbers are 
 from __future__ import annotations
 
 import json
+import os
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO
@@ -21,6 +23,8 @@ from hermes_queue.wire.parameters import COUNT_MAX
 LINE_BYTES_MAX = 64 << 10
 FINDINGS_MOST = 1_000_000
 """Lines of one file."""
+FILE_BYTES_MAX = 64 << 20
+"""All of it is held in memory."""
 QUOTE_CHARACTERS = 4000
 _SHOWN_CHARACTERS = 60
 
@@ -56,12 +60,19 @@ def read_findings(
         on_error: gets a message about each bad line, which is then left out; None = it is an error.
 
     Raises:
-        InputError: the file cannot be read or has too many lines, or a line is no finding and
-            there is no `on_error`. It names the file, the line and the field.
+        InputError: the file cannot be read, is no regular file or too large, or a line is no
+            finding and there is no `on_error`. It names the file, the line and the field.
     """
     try:
-        with path.open("rb") as file:
-            for number, line in _lines(file, path):
+        with open(path, "rb", opener=_open) as file:
+            found = os.fstat(file.fileno())
+            if not stat.S_ISREG(found.st_mode):
+                raise InputError(f"{path}: is no regular file")
+            if found.st_size > FILE_BYTES_MAX:
+                raise InputError(f"{path}: has more than {FILE_BYTES_MAX >> 20} MiB: split it")
+            for number, line in _lines(file, found.st_size):
+                if number > FINDINGS_MOST:
+                    raise InputError(f"{path}: has more than {FINDINGS_MOST:,} lines: split it")
                 try:
                     yield _finding(line)
                 except ValueError as error:
@@ -73,17 +84,22 @@ def read_findings(
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
-def _lines(file: BinaryIO, path: Path) -> Iterator[tuple[int, bytes]]:
-    """Number and content of each line that is not empty; of an endless one, its beginning."""
-    number = 0
-    while line := file.readline(LINE_BYTES_MAX + 1):
-        number += 1
-        if number > FINDINGS_MOST:
-            raise InputError(f"{path}: has more than {FINDINGS_MOST:,} lines: split it")
-        if line.strip():
+def _open(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)  # a pipe that nobody writes to would block
+
+
+def _lines(file: BinaryIO, left: int) -> Iterator[tuple[int, bytes]]:
+    """Number and content of each line that is not empty; of an endless one, its beginning.
+
+    Of a file that grows meanwhile, the first `left` bytes.
+    """
+    number, goes_on = 0, False
+    while left > 0 and (line := file.readline(min(left, LINE_BYTES_MAX + 1))):
+        left -= len(line)
+        is_new, goes_on = not goes_on, not line.endswith(b"\n")
+        number += is_new
+        if is_new and (line.strip() or number > FINDINGS_MOST):
             yield number, line
-        while line and not line.endswith(b"\n"):  # the rest of a line that is too long
-            line = file.readline(LINE_BYTES_MAX)
 
 
 def _finding(line: bytes) -> TranscriptFinding:

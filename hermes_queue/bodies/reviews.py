@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from hashlib import blake2b
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -69,6 +70,10 @@ class ReviewFile:
         self._lock = threading.Lock()
         self._known: dict[str, TrajectoryReview] = {}
         self._read_to = 0
+        self._digest = blake2b()
+        """Of what was read up to there: an editor may change it, and write to the same file."""
+        self._open_line: tuple[str, TrajectoryReview | None] | None = None
+        """Which trajectory the last line without an end is about, and what counted before it."""
         self._identity: tuple[int, int] | None = None
         self._seen: tuple[int, int, int, int] | None = None
         self.damaged_lines = 0
@@ -144,7 +149,7 @@ class ReviewFile:
             seen = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
             if seen == self._seen:
                 return
-            if self._identity != seen[:2] or found.st_size < self._read_to:
+            if self._identity != seen[:2] or not self._has_grown(fd):
                 self._forget()
                 self._identity = seen[:2]
             self._known = dict(self._known)  # whoever has the old one goes on with it
@@ -153,11 +158,25 @@ class ReviewFile:
         finally:
             os.close(fd)
 
+    def _has_grown(self, fd: int) -> bool:
+        """Whether the file begins with what was read."""
+        digest = blake2b()
+        for at in range(0, self._read_to, _READ_BYTES):
+            digest.update(read_whole(fd, min(_READ_BYTES, self._read_to - at), at))
+        return digest.digest() == self._digest.digest()
+
     def _forget(self) -> None:
         self._known, self._read_to, self.damaged_lines = {}, 0, 0
-        self._identity = self._seen = None
+        self._identity = self._seen = self._open_line = None
+        self._digest = blake2b()
 
     def _take(self, fd: int, size: int) -> None:
+        if self._open_line is not None:
+            name, earlier = self._open_line
+            self._known.pop(name, None)
+            if earlier is not None:
+                self._known[name] = earlier
+            self._open_line = None
         rest = b""
         skipping = False
         at = self._read_to
@@ -165,17 +184,22 @@ class ReviewFile:
             at += len(part)
             *lines, rest = (rest + part).split(b"\n")
             for line in lines:
-                self._read_to += len(line) + 1
+                self._pass(line + b"\n")
                 self._count(b"" if skipping else line)
                 skipping = False
             if len(rest) > LINE_BYTES_MAX:  # it is no review, however it ends
                 self.damaged_lines += not skipping
-                self._read_to += len(rest)
+                self._pass(rest)
                 rest, skipping = b"", True
         # A last line without an end may be whole: a person wrote it. Its place is read again.
         review = _review(rest)
         if review is not None:
+            self._open_line = review.trajectory_id, self._known.get(review.trajectory_id)
             self._put(review)
+
+    def _pass(self, read: bytes) -> None:
+        self._read_to += len(read)
+        self._digest.update(read)
 
     def _count(self, line: bytes) -> None:
         if not line.strip():

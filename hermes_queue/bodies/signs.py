@@ -15,23 +15,31 @@ import json
 import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, Literal, NamedTuple
 
 from hermes_queue.models import Message
 
 logger = logging.getLogger(__name__)
 
-CALL_CHARACTERS = 64 << 10
-"""Of one text of a call; what is longer is searched at its beginning and its end."""
+PIECE_CHARACTERS = 64 << 10
+"""A longer text is searched in pieces, since a search holds up the process meanwhile."""
 CALLS_CHARACTERS = 1 << 20
-"""Of all calls of a trajectory."""
-CALLS_MOST = 20_000
+"""Of all calls of a trajectory. Where there is more, that is a sign of its own."""
+LEAST_CHARACTERS = 64
+"""What a text counts at least, so that their number is bounded, too."""
+ARGUMENTS_CHARACTERS = 4 << 20
+"""Of one call; longer ones are not parsed."""
 BEFORE_CHARACTERS = 240
 """How far before a match its `near` is looked for; never beyond its line."""
-MATCHES_MOST = 20
-"""Matches of one pattern in one text that are looked at."""
+PATH_CHARACTERS = 200
+"""Of the end of a path."""
+MATCHES_MOST = 500
+"""Matches of one pattern in one piece of a text that are looked at."""
+DECODED_MOST = 20
+"""Encoded runs of one text that are decoded."""
 QUOTE_CHARACTERS = 160
 FINDINGS_PER_SIGN = 3
 NAMES_MOST = 4
@@ -180,6 +188,7 @@ SIGNS = (
         r"(?m)^\+\+\+ b/(?:[^\n]{0,200}/)?(?:tests?/|(?:test_[^/\n]*|conftest)\.py$)",
         of="patch",
     ),
+    Sign("unsearched", "Has more in its calls than is searched.", (), r"(?!)", repository=False),
 )
 """All signs. docs/tasks.md has the same list."""
 
@@ -231,6 +240,8 @@ def find_signs(
     forms = _forms(_safe(names), _is_repository(report))
     counts: dict[str, int] = {}
     for number, kind, text, shown in _texts(report, messages, beside):
+        if kind == "unsearched":
+            yield {"message": number, "quote": "", "label": kind, "by": BY}
         for sign, pattern, near in forms:
             if not _is_of(sign, kind) or counts.get(sign.name, 0) >= FINDINGS_PER_SIGN:
                 continue
@@ -242,7 +253,7 @@ def find_signs(
                 yield {"message": number, "quote": quoted, "label": sign.name, "by": BY}
 
 
-_Kind = Literal["command", "written", "patch"]
+_Kind = Literal["command", "written", "patch", "unsearched"]
 _Form = tuple[Sign, re.Pattern[str], re.Pattern[str] | None]
 
 
@@ -293,58 +304,84 @@ _PATHS = ("path", "file_path", "filename", "file")
 _WRITTEN = ("content", "new_string", "new_str", "file_text", "insert_text", "new_source")
 _ENCODED = re.compile(r"[A-Za-z0-9+/]{24,}={0,2}")
 _ENCODED_SHOWN = 60
+_PATCHED = re.compile(r"(?m)^\+\+\+ b/[^\n]{0,300}")
+_PATCHED_MOST = 1000
+_Text = tuple[_Kind, str, str | None]
+"""Kind, text, and what of it the transcript shows; None = the text itself."""
 
 
 def _texts(
     report: Mapping[str, Any], messages: Sequence[Message], beside: Iterable[Message]
 ) -> Iterator[tuple[int | None, _Kind, str, str | None]]:
-    """Yield (message, kind, text, what of it the transcript shows; None = the text itself)."""
+    """Yield the texts to search, each with the number of its message."""
     patch = report.get("patch")
     if isinstance(patch, str):
-        heads = [line[:300] for line in patch.split("\n") if line.startswith("+++ b/")]
-        yield None, "patch", "\n".join(heads[:1000]), None
-    left, calls = CALLS_CHARACTERS, 0
+        heads = (found[0] for found in islice(_PATCHED.finditer(patch), _PATCHED_MOST))
+        yield None, "patch", "\n".join(heads), None
+    left = CALLS_CHARACTERS
     numbered: Iterable[tuple[int | None, Message]] = enumerate(messages)
     for number, message in chain(numbered, ((None, each) for each in beside)):
         for call in message.tool_calls:
-            calls += 1
-            if left <= 0 or calls > CALLS_MOST:
-                return
             for kind, text, shown in _of_call(call.function.arguments):
-                left -= len(text)
-                yield number, kind, text, shown
+                for piece in _pieces(text):
+                    left -= max(len(piece), LEAST_CHARACTERS)
+                    if left < 0:
+                        yield number, "unsearched", "", ""
+                        return
+                    yield number, kind, piece, shown
 
 
-def _of_call(arguments: str) -> Iterator[tuple[_Kind, str, str | None]]:
-    try:
-        values = json.loads(arguments) if len(arguments) < 4 * CALL_CHARACTERS else None
-    except (ValueError, RecursionError):
-        values = None
+def _of_call(arguments: str) -> Iterator[_Text]:
+    values: Any = None
+    if len(arguments) <= ARGUMENTS_CHARACTERS:
+        with suppress(ValueError, RecursionError):
+            values = json.loads(arguments)
     if not isinstance(values, dict):
         values = {"command": arguments}
     writes = any(name in values for name in _WRITTEN)
-    for name, value in list(values.items())[:50]:
+    commands: list[str] = []
+    written: list[str] = []
+    for name, value in values.items():
         if name in _PATHS and isinstance(value, str):
             # In the words of a shell, so that one pattern finds both.
-            yield "command", f"{'>' if writes else 'cat'} {value[:1000]}", value[:QUOTE_CHARACTERS]
-            continue
-        text = _cut(value if isinstance(value, str) else json.dumps(value))
-        yield ("written" if name in _WRITTEN else "command"), text, None
+            yield (
+                "command",
+                f"{'>' if writes else 'cat'} {value[-PATH_CHARACTERS:]}",
+                value[:QUOTE_CHARACTERS],
+            )
+        else:
+            (written if name in _WRITTEN else commands).append(_joined(value))
+    texts: tuple[tuple[_Kind, list[str]], ...] = (("command", commands), ("written", written))
+    for kind, parts in texts:
+        if text := "\n".join(parts):
+            yield kind, text, None
         if "base64" in text or "b64" in text:
             yield from _decoded(text)
 
 
-def _decoded(text: str) -> Iterator[tuple[_Kind, str, str | None]]:
-    for count, match in enumerate(_ENCODED.finditer(text)):
-        if count == MATCHES_MOST:
-            return
+def _joined(value: object) -> str:
+    """The texts in a value; those of a list are the words of one command."""
+    texts, left = [], [value]
+    while left:
+        each = left.pop()
+        if isinstance(each, str):
+            texts.append(each)
+        elif isinstance(each, list | dict):
+            left += reversed(each if isinstance(each, list) else list(each.values()))
+    return " ".join(texts)
+
+
+def _decoded(text: str) -> Iterator[_Text]:
+    for match in islice(_ENCODED.finditer(text), DECODED_MOST):
         run = match[0].rstrip("=")
         # Without the padding and what it belongs to: the last one or two bytes.
         data = base64.b64decode(run[: len(run) // 4 * 4])
         yield "written", data.decode(errors="replace"), run[:_ENCODED_SHOWN]
 
 
-def _cut(text: str) -> str:
-    if len(text) <= CALL_CHARACTERS:
-        return text
-    return f"{text[: CALL_CHARACTERS // 2]}\n{text[-CALL_CHARACTERS // 2 :]}"
+def _pieces(text: str) -> Iterator[str]:
+    """The text in pieces that overlap, so that a match is whole in one of them."""
+    step = PIECE_CHARACTERS - 2 * BEFORE_CHARACTERS
+    yield text[:PIECE_CHARACTERS]
+    for begin in range(step, len(text) - 2 * BEFORE_CHARACTERS, step):
+        yield text[begin : begin + PIECE_CHARACTERS]

@@ -140,12 +140,12 @@ def publish(
     before. `stale`: a failure of an attempt that is not current. `unstored`: the object that `body`
     claims is not listed (`note_object`), and nothing was published.
 
-    `spent` is what counts in the run's budgets; None = the record's whole usage.
+    `spent` is what counts in the run's budgets; None = all that the record says.
 
     The result is `RedisFull` if too many results wait for readers (`ResultSettings`), or Redis has
     no room; then nothing was published.
     """
-    claim, spent = ClaimCheck.parse(body), spent or Spent.of(record.usage, record.cost_usd)
+    claim, spent = ClaimCheck.parse(body), spent or _spent(record)
 
     def read(answer: Any) -> PublishVerdict:
         _warn(record.run_id, answer.warning)
@@ -180,6 +180,15 @@ def publish(
         policy_oldest=oldest_number(record),
         summary=summary_of(record),
     )
+
+
+def _spent(record: ScoredTrajectory) -> Spent:
+    """By the agent and by its judge. The report is the env's, so any key may have any type."""
+    spent, judge = Spent.of(record.usage, record.cost_usd), record.report.get("judge")
+    known = judge if isinstance(judge, dict) else {}
+    counts = [known.get(name) for name in ("prompt_tokens", "completion_tokens")]
+    tokens = sum(n for n in counts if isinstance(n, int) and 0 <= n < 2**31)
+    return Spent(spent.tokens + tokens, spent.cost_usd)
 
 
 def _score(record: ScoredTrajectory) -> float | str | None:

@@ -30,4 +30,12 @@ class _OfAnotherKind(Gsm8k):
         return {"model": "m"}
 
 
+class _RewardsJudge(Gsm8k):
+    name = "rewards_judge"
+
+    async def verify(self, item: Any, slot: Any, messages: Any) -> Verdict:
+        return Verdict(0.0, {"judge": 1.0})
+
+
+REWARDS_JUDGE = _RewardsJudge()
 NAMED, BY_JUDGE, OF_ANOTHER_KIND = _Named(), _ByJudge(), _OfAnotherKind()

@@ -47,6 +47,14 @@ def test_a_body_has_the_fields_of_the_moment_and_those_of_the_group():
     assert "messages" not in body
 
 
+def test_a_judges_number_is_told_and_is_no_score():
+    plain, judged = (group((sequence(),), rewards=given) for given in ({}, {"judge": 0.25}))
+    [body], [same] = sent(judged), sent(plain)
+    assert body.pop("overrides")[0]["hermes_queue"]["rewards"] == {"judge": 0.25}
+    assert same.pop("overrides")[0]["hermes_queue"]["rewards"] == {}
+    assert body == same
+
+
 def test_logprobs_are_exact_as_float32():
     values = [struct.unpack("f", struct.pack("f", v))[0] for v in (-1 / 3, -1e-7, -12.345678, 0.0)]
     row = sequence((1, 2, 3, 4), (1, 1, 1, 1), tuple(values))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -83,3 +84,20 @@ def test_signs_of_cheating_are_findings() -> None:
     call = make_call("c", "terminal", command="git reflog")
     [found] = find_signs({"patch": ""}, [Message(role="assistant", tool_calls=(call,))])
     assert TranscriptFinding(trajectory_id="t", **found).quote == "git reflog"
+
+
+@pytest.mark.parametrize("size", [findings.FILE_BYTES_MAX + 1, 1 << 40])
+def test_a_file_of_any_size_is_refused_before_it_is_read(tmp_path: Path, size: int) -> None:
+    path = tmp_path / "f.jsonl"
+    path.touch()
+    os.truncate(path, size)
+    with pytest.raises(InputError, match="has more than 64 MiB"):
+        list(read_findings(path))
+
+
+def test_what_is_no_file_is_refused_and_does_not_block(tmp_path: Path) -> None:
+    pipe = tmp_path / "f.jsonl"
+    os.mkfifo(pipe)
+    for path in (pipe, Path("/dev/zero")):
+        with pytest.raises(InputError, match="is no regular file"):
+            list(read_findings(path))

@@ -167,3 +167,34 @@ def test_a_note_with_half_a_character_is_kept_on_one_line(path):
     file.add(review("a", note="\u2028\n\x00"))
     assert file.read()["a"].note == "\u2028\n\x00"
     assert path.read_bytes().count(b"\n") == 1
+
+
+def line(name: str, label: str | None) -> str:
+    return json.dumps({"trajectory_id": name, "label": label, "at": 1}) + "\n"
+
+
+def test_a_file_that_somebody_has_edited_is_read_anew(tmp_path: Path) -> None:
+    """Many editors write to the same file; the page must not show other labels than an export."""
+    path = tmp_path / "reviews.jsonl"
+    path.write_text(line("a", "fine") + line("b", "fine"))
+    page = ReviewFile(path)
+    for text in (
+        line("a", "cheating") + line("b", "fine"),
+        line("a", "cheating") + line("c", "broken_task") + line("d", "fine") + line("e", "fine"),
+        line("e", "unsure"),
+    ):
+        with path.open("r+") as file:
+            file.truncate()
+            file.write(text)
+        assert dict(page.read()) == dict(ReviewFile(path).read())
+
+
+def test_a_last_line_that_goes_on_counts_no_longer(tmp_path: Path) -> None:
+    path = tmp_path / "reviews.jsonl"
+    path.write_text(line("a", "fine") + line("a", "cheating")[:-1])
+    page = ReviewFile(path)
+    assert page.label_of("a") == "cheating"
+    with path.open("a") as file:
+        file.write(" and more\n" + line("b", "fine"))
+    assert (page.labels(), page.damaged_lines) == ({"a": "fine", "b": "fine"}, 1)
+    assert page.labels() == ReviewFile(path).labels()

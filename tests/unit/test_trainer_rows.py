@@ -66,6 +66,12 @@ def test_huge_scores_have_finite_advantages_or_are_refused():
     assert refusal(group(1.7e308, 1.7e308, -1.7e308)) == "score"
 
 
+def test_a_judges_number_and_flags_change_no_row():
+    report = {"flags": ["calls: history"], "judge": {"score": 0.0}, "reason": "canary"}
+    judged = group(0.0, 1.0, rewards={"judge": 0.25}, report=report)
+    assert rows_of(judged, advantage="std") == rows_of(group(0.0, 1.0), advantage="std")
+
+
 def test_all_sequences_of_a_trajectory_are_rows_that_follow_each_other():
     two = (sequence(), sequence((7, 8, 9, 10), (0, 0, 0, 1), (0.0, 0.0, 0.0, -1.0)))
     rows = rows_of(group(0.0, 1.0, sequences=two))

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hermes_queue.bodies.findings import TranscriptFinding
+from hermes_queue.bodies.findings import TranscriptFinding, read_findings
+from hermes_queue.bodies.signs import with_flags
 from hermes_queue.errors import InputError
+from hermes_queue.models import Message
+from hermes_queue.tools.base import make_call
+from hermes_queue.view import findings as in_files
 from hermes_queue.view import present
 from hermes_queue.view.findings import FindingFiles
 
@@ -107,3 +112,63 @@ def test_files_of_findings_are_read_again_when_they_change(tmp_path: Path):
     assert files.of("other") == []
     with pytest.raises(InputError, match="cannot be read"):
         FindingFiles([path])
+
+
+def test_findings_of_the_record_itself_are_shown_at_their_passages():
+    """Those of patterns and of the job's judge, which quote the words of a call, not their JSON."""
+    command = 'cd x\ncat > conftest.py <<E\n"a"\nE\ngit log --all'
+    talk = [Message(role="assistant", tool_calls=(make_call("c", "terminal", command=command),))]
+    report = with_flags({"patch": "--- a/tests/x.py\n+++ b/tests/x.py\n"}, talk)
+    quoted = {"message": 0, "quote": 'E\n"a"', "label": "odd", "by": "judge m"}
+    report["findings"] += [quoted, quoted, {"message": "x"}, 7]
+    raw = {"messages": [each.model_dump(mode="json") for each in talk], "report": report}
+    said = present.shown_findings(raw, [])
+    assert [(each["label"], each["place"]) for each in said] == [
+        ("test_files", "patch"),
+        ("history", "message"),
+        ("startup_files", "message"),
+        ("odd", "message"),
+    ]
+    [shown] = present.with_passages(present.messages(raw), said)
+    marks = shown["calls"][0]["command"]["marks"]
+    assert len([mark for mark in marks if mark[2] == "finding"]) == 3
+
+
+@pytest.mark.parametrize("findings", [None, 7, "x", {"a": 1}, [[]], [None]])
+def test_odd_findings_of_a_report_are_none(findings: Any):
+    assert present.shown_findings({"report": {"findings": findings}}, []) == []
+
+
+def test_the_same_finding_twice_is_one_and_those_of_one_trajectory_are_few(tmp_path: Path):
+    path = tmp_path / "f.jsonl"
+    line = {"trajectory_id": "t", "label": "l", "by": "j"}
+    lines = [{**line, "message": n // 2} for n in range(1000)]
+    path.write_text("".join(json.dumps(each) + "\n" for each in lines))
+    found = FindingFiles([path]).of("t")
+    assert [each.message for each in found] == list(range(200))
+
+
+def test_a_file_that_is_slow_to_read_is_not_read_for_every_request(tmp_path: Path, monkeypatch):
+    """Nor is one that cannot be read any more: a judge may write to it all the time."""
+    path, now = tmp_path / "f.jsonl", [100.0]
+    path.write_text('{"trajectory_id": "t", "label": "one", "by": "j"}\n')
+    reads: list[Path] = []
+
+    def slowly(path: Path, **options: Any):
+        reads.append(path)
+        now[0] += 2.0
+        return read_findings(path, **options)
+
+    monkeypatch.setattr(in_files, "read_findings", slowly)
+    monkeypatch.setattr(in_files.time, "monotonic", lambda: now[0])
+    files = FindingFiles([path])
+    for content in ("a\n", "b\n" * 9):
+        path.write_text(content)
+        for _ in range(5):
+            files.of("t")
+        assert len(reads) == 1
+    os.truncate(path, 1 << 30)
+    now[0] += 25.0
+    for _ in range(5):
+        assert [each.label for each in files.of("t")] == ["one"]
+    assert len(reads) == 2

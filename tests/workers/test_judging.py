@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Callable
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,14 +16,17 @@ from chat_endpoint import Answer, ChatEndpoint, Raw, completion
 from pydantic import ValidationError
 from records import make_job
 
+from hermes_queue.agent.endpoint.limiter import Limiter, ObservedPermit, Permit, Unlimited
 from hermes_queue.errors import EnvBug, ModelConfigError, ModelError, TrajectoryFailure
 from hermes_queue.models import JudgeSpec, Message
 from hermes_queue.sandbox.base import Capabilities, Slot, SlotSpec
 from hermes_queue.settings import ModelSettings
 from hermes_queue.tools import make_call
+from workers.clock import Clock
 from workers.draft import Draft
+from workers.judging.judge import UNFINISHED
 from workers.judging.kept import KeptOpinion
-from workers.judging.opinion import Opinion, Unusable, read_opinion
+from workers.judging.opinion import Opinion, Unusable, founded, read_opinion
 from workers.judging.transcript import TEXT_CHARACTERS, question, shown
 from workers.record import record_of
 from workers.rollout import rollout
@@ -39,15 +44,17 @@ class Slots:
     """A backend whose slots run nothing."""
 
     capabilities = Capabilities(isolation=True)
+    held = 0
 
     async def prepare(self, spec: SlotSpec) -> None:
         pass
 
     async def acquire(self, trajectory_id: str, spec: SlotSpec) -> Slot:
+        self.held += 1
         return Slot("s", trajectory_id, "box", "/workspace", spec)
 
     async def release(self, slot: Slot) -> None:
-        pass
+        self.held -= 1
 
 
 @pytest.fixture(autouse=True)
@@ -72,6 +79,12 @@ def attempt(
     tmp_path: Path,
     prices: str = PRICES,
     judge: dict[str, Any] | None = None,
+    slots: Slots | None = None,
+    port: int = 0,
+    clock: Clock | None = None,
+    measured: Callable[[Draft], None] = lambda draft: None,
+    before_turn: Callable[[], Awaitable[None]] | None = None,
+    limiter: Limiter | None = None,
     **job: Any,
 ) -> tuple[Draft, TrajectoryFailure | None, ChatEndpoint]:
     """One attempt on gsm8k whose judge is this endpoint."""
@@ -79,19 +92,29 @@ def attempt(
     table.write_text(prices)
 
     async def whole() -> tuple[Draft, TrajectoryFailure | None, ChatEndpoint]:
-        async with ChatEndpoint(handler) as endpoint:
+        endpoint = ChatEndpoint(handler)
+        endpoint.port = port
+        async with endpoint:
             spec = SPEC.model_dump() if judge is None else judge
             fields = {"item": ROW, "agent": REPLAY, "judge": spec or None, **job}
             draft = Draft(job=make_job(**fields), attempt=1, epoch=1, prices=table)
+            draft.clock = clock or draft.clock
             settings = ModelSettings(base_url=endpoint.url, prices=table, max_retries=0)
 
-            async def measured() -> None:
-                pass
+            async def on_measured() -> None:
+                measured(draft)
 
             failure = None
             try:
-                slots = cast(Any, Slots())
-                await rollout(draft, ROW, backend=slots, model=settings, on_measured=measured)
+                await rollout(
+                    draft,
+                    ROW,
+                    backend=cast(Any, slots or Slots()),
+                    model=settings,
+                    on_measured=on_measured,
+                    before_turn=before_turn,
+                    limiter=limiter,
+                )
             except TrajectoryFailure as error:
                 failure = error
             return draft, failure, endpoint
@@ -142,33 +165,167 @@ def test_without_a_judge_nobody_is_asked(tmp_path: Path) -> None:
 def test_the_same_transcript_is_judged_once(tmp_path: Path) -> None:
     _, _, endpoint = attempt(says(score=0.75), tmp_path=tmp_path)
     assert len(endpoint.requests) == 1
-    again, _, endpoint = attempt(says(score=0.1), tmp_path=tmp_path)
+    port = endpoint.port
+    again, _, endpoint = attempt(says(score=0.1), tmp_path=tmp_path, port=port)
     assert endpoint.requests == []
     assert again.verdict is not None
     assert again.verdict.rewards == {"judge": 0.75}
     assert again.verdict.report["judge"]["kept"] is True
     assert again.spent.tokens == 0
     other = {**SPEC.model_dump(), "prompt": "Is it short?"}
-    _, _, endpoint = attempt(says(), tmp_path=tmp_path, judge=other)
+    _, _, endpoint = attempt(says(), tmp_path=tmp_path, judge=other, port=port)
     assert len(endpoint.requests) == 1
 
 
-@pytest.mark.parametrize(
-    ("answer", "failure"),
-    [
-        ((500, {"error": "down"}), ModelError),
-        (Raw(drop=True), ModelError),
-        ((401, {"error": "key"}), ModelConfigError),
-        ((404, {"error": "no model"}), ModelConfigError),
-    ],
-)
-def test_a_failure_of_the_judges_endpoint_is_one_of_the_infrastructure(
+def test_another_model_parameter_or_endpoint_is_another_question() -> None:
+    others = ({"model": "n"}, {"sampling": {"temperature": 0.0}}, {"prompt": "?"})
+    KeptOpinion(SPEC, ["a"], ["http://a"]).write(Opinion(score=0.5))
+    assert KeptOpinion(SPEC, ["a"], ["http://a"]).read() == Opinion(score=0.5)
+    for other in others:
+        spec = SPEC.model_copy(update=other)
+        assert KeptOpinion(spec, ["a"], ["http://a"]).read() is None
+    assert KeptOpinion(SPEC, ["a"], ["http://b"]).read() is None
+    assert KeptOpinion(SPEC, ["b"], ["http://a"]).read() is None
+
+
+FAILURES: list[tuple[Any, type[TrajectoryFailure]]] = [
+    ((500, {"error": "down"}), ModelError),
+    ((429, {"error": "slow"}), ModelError),
+    (Raw(drop=True), ModelError),
+    (Raw(hang=True), ModelError),
+    (Raw(body=b"[" * 100_000), ModelError),
+    (completion("x", prompt_tokens=-5), ModelError),
+    ((401, {"error": "key"}), ModelConfigError),
+    ((404, {"error": "no model"}), ModelConfigError),
+]
+
+
+@pytest.mark.parametrize(("answer", "failure"), FAILURES)
+def test_a_failure_of_the_judges_endpoint_takes_no_score_away(
     answer: Any, failure: type[TrajectoryFailure], tmp_path: Path
 ) -> None:
-    draft, found, _ = attempt(lambda *_: answer, tmp_path=tmp_path)
+    judge = {**SPEC.model_dump(), "timeout_s": 0.2}
+    draft, found, _ = attempt(lambda *_: answer, tmp_path=tmp_path, judge=judge)
+    assert found is None
+    record = record_of(draft, owner="w", host="h")
+    assert (record.status, record.score, record.rewards) == ("completed", 1.0, {})
+    assert record.report["judge"]["error"].startswith(f"{failure.kind}: ")
+    assert type(draft.judge_failure) is failure
+
+
+@pytest.mark.parametrize(("answer", "failure"), FAILURES[2:7:2])
+def test_where_the_score_needs_the_judge_such_a_failure_is_one_of_the_attempt(
+    answer: Any, failure: type[TrajectoryFailure], tmp_path: Path
+) -> None:
+    env, judge = "judged_envs:BY_JUDGE", {**SPEC.model_dump(), "timeout_s": 0.2}
+    draft, found, _ = attempt(lambda *_: answer, tmp_path=tmp_path, env=env, judge=judge)
     assert type(found) is failure
     assert found.stage == "verify"
     assert draft.verdict is None
+
+
+def test_a_judge_that_cannot_be_asked_fails_before_the_agent_works(tmp_path: Path) -> None:
+    for wrong in ({"base_url": "http://10.9.8.7/v1"}, {"sampling": {"stream": True}}):
+        judge, slots = {**SPEC.model_dump(), **wrong}, Slots()
+        draft, found, _ = attempt(says(), tmp_path=tmp_path, judge=judge, slots=slots)
+        assert type(found) is ModelConfigError
+        assert (found.stage, draft.agent.messages) == ("load", [])
+
+
+def test_no_slot_is_held_while_a_judge_thinks(tmp_path: Path) -> None:
+    slots, held = Slots(), []
+
+    def answer(path: str, body: dict[str, Any]) -> Answer:
+        held.append(slots.held)
+        return completion(opinion(body))
+
+    attempt(answer, tmp_path=tmp_path, slots=slots)
+    assert (held, slots.held) == ([0], 0)
+
+
+def test_the_score_is_kept_before_the_judge_is_asked(tmp_path: Path) -> None:
+    """An attempt that ends meanwhile, for whatever reason, has lost nothing but the judgement."""
+    kept: list[Any] = []
+
+    def note(draft: Draft) -> None:
+        record = record_of(draft, owner="w", host="h")
+        kept.append((record.score, record.rewards, record.report["judge"].get("error")))
+
+    attempt(says(score=0.25), tmp_path=tmp_path, measured=note)
+    assert kept == [(1.0, {}, UNFINISHED), (1.0, {"judge": 0.25}, None)]
+    kept.clear()
+    attempt(says(score=0.25), tmp_path=tmp_path, measured=note, env="judged_envs:BY_JUDGE")
+    assert kept == [(0.25, {"judge": 0.25}, None)]
+
+
+def test_an_agent_that_has_used_up_its_time_is_judged_all_the_same(tmp_path: Path) -> None:
+    class UsedUp(Clock):
+        def start(self) -> None:
+            super().start()
+            self.deadline = time.monotonic() + 0.3
+
+    def slowly(path: str, body: dict[str, Any]) -> Answer:
+        return Raw(json.dumps(completion(opinion(body))[1]).encode(), wait_s=0.4)
+
+    draft, failure, _ = attempt(slowly, tmp_path=tmp_path, clock=UsedUp())
+    assert failure is None
+    assert draft.verdict is not None
+    assert draft.verdict.rewards == {"judge": 0.5}
+    assert draft.clock.used_s < 0.3
+
+
+def test_a_judge_is_not_asked_while_its_run_is_paused(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    async def over() -> None:
+        asked.append("pause")
+
+    def answer(path: str, body: dict[str, Any]) -> Answer:
+        asked.append("judge")
+        return completion("?")
+
+    attempt(answer, tmp_path=tmp_path, before_turn=over)
+    assert asked[-6:] == ["pause", "judge"] * 3
+
+
+def test_a_judges_calls_wait_for_the_fleets_limiter_and_that_costs_no_time(tmp_path: Path) -> None:
+    asked: list[tuple[str, int]] = []
+
+    class Slow(Unlimited):
+        @asynccontextmanager
+        async def slot(self, endpoint: str, model: str, **options: Any) -> AsyncIterator[Permit]:
+            asked.append((model, options["estimate_tokens"]))
+            await asyncio.sleep(waits_s)
+            yield ObservedPermit(None, waits_s)
+
+    waits_s, judge = 1.2, {**SPEC.model_dump(), "timeout_s": 1.0}
+    draft, _, _ = attempt(says(), tmp_path=tmp_path, judge=judge, limiter=Slow())
+    assert draft.verdict is not None
+    assert draft.verdict.rewards == {"judge": 0.5}
+    [(model, tokens)] = asked
+    assert (model, tokens > 700) == ("m", True)
+
+
+def test_a_judge_whose_time_is_over_before_it_is_asked_is_late_and_no_bug(tmp_path: Path) -> None:
+    class Silent(Unlimited):
+        """Does not say how long it has waited."""
+
+        @asynccontextmanager
+        async def slot(self, *_: Any, **__: Any) -> AsyncIterator[Permit]:
+            await asyncio.sleep(0.1)
+            yield ObservedPermit(None, 0.0)
+
+    judge = {**SPEC.model_dump(), "timeout_s": 0.05}
+    draft, _, _ = attempt(says(), tmp_path=tmp_path, judge=judge, limiter=Silent())
+    assert type(draft.judge_failure) is ModelError
+
+
+def test_a_reward_of_the_same_name_that_the_env_measured_is_not_the_judges(tmp_path: Path) -> None:
+    """The tests of some envs run beside an agent's work, which may have written it."""
+    env = {"env": "judged_envs:REWARDS_JUDGE"}
+    draft, _, _ = attempt(lambda *_: completion("?"), tmp_path=tmp_path, **env)
+    assert draft.verdict is not None
+    assert (draft.verdict.rewards, draft.verdict.report["judge"]["of_env"]) == ({}, 1.0)
 
 
 BAD = ["I say 1.", "[]", '{"score": 1}', '{"case": "0", "score": 1}']
@@ -273,6 +430,31 @@ def test_one_message_of_any_length_leaves_room_for_others() -> None:
     assert len("".join(shown([Message(role="user", content="x" * 10**6)] * 3, tiny))) < 1000
 
 
+def test_a_message_of_any_size_hides_none_before_it() -> None:
+    """An agent could end with one large message, and no judge would see what it had done."""
+    calls = tuple(make_call(f"c{n}", "terminal", command="\0" * 12_000) for n in range(60))
+    hiding = Message(role="assistant", content="\0" * 10**5, tool_calls=calls)
+    work = [Message(role="user", content=f"step {n} " + "x" * 500) for n in range(40)]
+    lines = shown([*work, hiding, *work[:2], hiding], SPEC)
+    numbers = [json.loads(line).get("n") for line in lines]
+    assert numbers == list(range(44))
+    assert len("".join(lines)) <= SPEC.transcript_chars
+    last = json.loads(lines[-1])
+    assert len(last["calls"]) + last["calls_left_out"] == 60
+    tiny = SPEC.model_copy(update={"transcript_chars": 1000})
+    assert [json.loads(line).get("n") for line in shown([*work, hiding], tiny)][-2:] == [39, 40]
+
+
+def test_no_half_of_a_secret_is_shown_where_a_text_is_cut() -> None:
+    secret = "sk-" + "a1b2" * 12
+    half = TEXT_CHARACTERS // 2
+    for at in range(half - 60, half + 5, 8):
+        text = "x" * at + " " + secret + " " + "y" * 40_000
+        for each in (text, text[::-1].replace(secret[::-1], secret)):
+            [line] = shown([Message(role="user", content=each)], SPEC)
+            assert "a1b2a1" not in line
+
+
 def test_reasoning_is_shown_only_on_request() -> None:
     message = Message(role="assistant", content="x", reasoning="secret plan")
     assert "secret plan" not in shown([message], SPEC)[0]
@@ -310,6 +492,20 @@ def test_an_answer_may_be_fenced() -> None:
     assert read_opinion(f"```json\n{answer(score=0.5)}\n```", "k", TALK).score == 0.5
 
 
+def test_what_a_reasoning_model_thinks_first_is_no_part_of_the_answer() -> None:
+    thought = '<think>{"case": "k", "score": 0}</think>\n\n'
+    assert read_opinion(thought + answer(score=1), "k", TALK).score == 1.0
+    with pytest.raises(Unusable):
+        read_opinion(thought, "k", TALK)
+
+
+def test_a_long_reason_is_cut_and_no_half_character_gets_into_a_record() -> None:
+    found = read_opinion(answer(reason="x" * 9000, score=-0.0), "k", TALK)
+    assert (len(found.reason), str(found.score)) == (4000, "0.0")
+    with pytest.raises(Unusable):
+        read_opinion('{"case": "k", "score": 1, "reason": "\\ud800"}', "k", TALK)
+
+
 def test_a_quote_that_is_not_there_is_left_out_and_counted() -> None:
     passages = [
         {"message": 0, "quote": "a b c", "label": "blanks may differ"},
@@ -321,8 +517,22 @@ def test_a_quote_that_is_not_there_is_left_out_and_counted() -> None:
     ]
     found = read_opinion(answer(findings=passages), "k", TALK)
     assert [each.label for each in found.findings] == ["blanks may differ"]
+    assert found.findings[0].quote == "a  b\nc", "as it is in the message"
     assert found.unfounded == 5
     assert read_opinion(answer(findings="x"), "k", TALK).findings == ()
+
+
+def test_a_kept_opinion_on_other_words_that_are_shown_alike_loses_its_quotes() -> None:
+    kept = Opinion(score=1.0, findings=({"message": 1, "quote": "gone", "label": "l"},))
+    assert founded(kept, TALK) == Opinion(score=1.0, unfounded=1)
+
+
+def test_a_large_message_is_searched_only_where_it_was_shown() -> None:
+    passages = [{"message": 0, "quote": word, "label": "l"} for word in ("begin", "middle", "end")]
+    text = "begin " + "x" * 10**6 + " middle " + "x" * 10**6 + " end"
+    talk = [Message(role="user", content=text)]
+    found = read_opinion(answer(findings=passages), "k", talk)
+    assert [each.quote for each in found.findings] == ["begin", "end"]
 
 
 def test_findings_of_an_answer_are_few() -> None:
@@ -335,12 +545,19 @@ def test_findings_of_an_answer_are_few() -> None:
 
 
 def test_a_damaged_opinion_on_the_disk_is_none(tmp_path: Path) -> None:
-    memory = KeptOpinion(SPEC, ["a"])
+    memory = KeptOpinion(SPEC, ["a"], [])
     assert memory.read() is None
     memory.write(Opinion(score=0.5))
     assert memory.read() == Opinion(score=0.5)
     [file] = (tmp_path / "cache").rglob("*.json")
-    for content in (b"", b"{", b'{"score": 7}', b" " * (300 << 10)):
+    many = b'{"message": 0, "quote": "a", "label": "b"},' * 21
+    for content in (
+        b"",
+        b"{",
+        b'{"score": 7}',
+        b" " * (300 << 10),
+        b'{"score": 1, "findings": [%s]}' % many[:-1],
+    ):
         file.write_bytes(content)
         assert memory.read() is None
 

@@ -13,7 +13,7 @@ from envs.base import Verdict
 from hermes_queue.bodies import codec
 from hermes_queue.errors import EnvBug, SandboxError, TrajectoryFailure
 from hermes_queue.ledger import Claim, Ledger
-from hermes_queue.models import AgentSpec
+from hermes_queue.models import AgentSpec, TrajectoryJob
 from hermes_queue.telemetry.meter import PrometheusMeter
 from workers.draft import Draft
 from workers.outbox import Outbox
@@ -111,3 +111,81 @@ async def test_a_failure_that_redis_has_forgotten_is_forgotten(
     job, runtime = make_job(), worker(ledger, tmp_path, "first")
     await published(runtime, Draft(job=job, attempt=1, epoch=1), EnvBug("x"))
     assert not [path for path in tmp_path.rglob("*") if path.suffix in (SUFFIX, ".unknown")]
+
+
+def judged(job: TrajectoryJob, **rewards: float) -> Draft:
+    draft = Draft(job=job, attempt=1, epoch=1, verdict=Verdict(1.0, rewards))
+    draft.agent.stop_reason = "submitted"
+    return draft
+
+
+async def test_a_judges_answer_replaces_the_record_without_it_and_leaves_one_file(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    job, runtime = make_job(), worker(ledger, tmp_path, "w")
+    ledger.enqueue("run", [job], config={})
+    outbox = Outbox(runtime, Claim(job.trajectory_id, 1))
+    draft = judged(job)
+    draft.awaits_judge = True
+    await outbox.keep(draft)
+    assert len(list(tmp_path.rglob(f"*{SUFFIX}"))) == 1
+    draft.awaits_judge, draft.verdict = False, Verdict(1.0, {"judge": 0.25})
+    draft.judge_tokens, draft.judge_usd = 7, 0.5
+    await outbox.keep(draft)
+    [file] = tmp_path.rglob(f"*{SUFFIX}")
+    assert codec.decode_record(file.read_bytes()).rewards == {"judge": 0.25}
+    draft.verdict = Verdict(0.0)
+    await outbox.keep(draft)
+    await outbox.keep(draft, SandboxError("gone"))
+    assert await outbox.publish() == "submitted 1.0 (group)"
+    assert codec.decode_record(ledger.client.get(f"hq:body:{job.trajectory_id}")).score == 1.0
+    assert list(tmp_path.rglob(f"*{SUFFIX}")) == []
+    assert float(ledger.client.hget("hq:totals", "tokens")) == 7
+
+
+async def test_what_fails_while_a_judge_thinks_does_not_replace_the_score(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    job, runtime = make_job(), worker(ledger, tmp_path, "w")
+    outbox = Outbox(runtime, Claim(job.trajectory_id, 1))
+    draft = judged(job)
+    draft.awaits_judge = True
+    await outbox.keep(draft)
+    await outbox.keep(draft, SandboxError("gone"))
+    [file] = tmp_path.rglob(f"*{SUFFIX}")
+    assert codec.decode_record(file.read_bytes()).score == 1.0
+
+
+async def test_a_judges_answer_that_the_disk_does_not_take_is_published_from_memory(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, runtime = make_job(), worker(ledger, tmp_path, "w")
+    ledger.enqueue("run", [job], config={})
+    outbox = Outbox(runtime, Claim(job.trajectory_id, 1))
+    draft = judged(job)
+    draft.awaits_judge = True
+    await outbox.keep(draft)
+    full = OSError(28, "No space left on device")
+    monkeypatch.setattr(runtime.spool, "put_all", lambda records: [full for _ in records])
+    draft.awaits_judge, draft.verdict = False, Verdict(1.0, {"judge": 0.25})
+    await outbox.keep(draft)
+    await outbox.publish()
+    body = ledger.client.get(f"hq:body:{job.trajectory_id}")
+    assert codec.decode_record(body).rewards == {"judge": 0.25}
+    assert runtime.spool.count() == 0
+
+
+async def test_a_judge_is_paid_for_by_whoever_publishes_the_record(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    """The worker that had asked it is dead, and only the record says what it cost."""
+    job, runtime = make_job(), worker(ledger, tmp_path, "dead")
+    ledger.enqueue("run", [job], config={})
+    draft = judged(job, judge=0.5)
+    report = {"judge": {"score": 0.5, "prompt_tokens": 40, "completion_tokens": 2}}
+    draft.verdict, draft.judge_usd = Verdict(1.0, {"judge": 0.5}, report), 0.25
+    await Outbox(runtime, Claim(job.trajectory_id, 1)).keep(draft)
+    runtime.spool.close()
+    assert publish_leftovers(worker(ledger, tmp_path, "next")) == 1
+    totals = ledger.client.hgetall("hq:totals")
+    assert (float(totals[b"tokens"]), float(totals[b"cost_usd"])) == (42, 0.25)

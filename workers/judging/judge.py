@@ -5,24 +5,36 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-import time
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from envs.base import Environment, NamesJudge, ScoresByJudge, Verdict
+from hermes_queue.agent.endpoint.choice import OwnEndpoints
 from hermes_queue.agent.endpoint.limiter import Limiter, Unlimited
+from hermes_queue.agent.endpoint.request import check_sampling
 from hermes_queue.agent.kinds.recorded import recorded_params
-from hermes_queue.agent.loop import total
+from hermes_queue.agent.loop import BeforeTurn, total
 from hermes_queue.agent.prices import cost_usd
 from hermes_queue.agent.registry import AgentScript, make_chat, warm_up
-from hermes_queue.errors import ContextLengthExceeded, EnvBug
-from hermes_queue.models import AgentSpec, Usage
+from hermes_queue.errors import (
+    ContextLengthExceeded,
+    DeadlineExceeded,
+    EnvBug,
+    ModelError,
+    TrajectoryFailure,
+    foreign_error,
+)
+from hermes_queue.models import AgentSpec, Message, Usage
 from hermes_queue.settings import ModelSettings
 from hermes_queue.wire.judge import JudgeSpec
+from hermes_queue.wire.parameters import printable
 from workers.calls.uncounted import NotCounting
+from workers.clock import Clock
 from workers.draft import Draft
 from workers.judging.kept import KeptOpinion
-from workers.judging.opinion import Opinion, Unusable, read_opinion
+from workers.judging.opinion import Opinion, Unusable, founded, read_opinion
 from workers.judging.transcript import question, shown
 from workers.verdicts import check
 
@@ -31,6 +43,8 @@ logger = logging.getLogger(__name__)
 REWARD = "judge"
 ANSWERS_MOST = 3
 """Answers that a judge may give until one of them is usable."""
+UNFINISHED = "the attempt was ended before the judge had answered"
+WHY_CHARACTERS = 500
 
 
 @dataclass(slots=True)
@@ -38,102 +52,210 @@ class _Judgement:
     """What came of asking."""
 
     opinion: Opinion | None = None
-    why: str = ""
+    why: str = UNFINISHED
     """Why there is none."""
     kept: bool = False
     usage: Usage = field(default_factory=Usage)
 
 
-def judge_of(draft: Draft, env: Environment[Any], item: Any) -> JudgeSpec | None:
-    """Who judges: the job's judge, else the env's; nobody if no agent has worked.
+class Judging:
+    """What a judge makes of the verdict of one trajectory: nothing, if there is no judge."""
 
-    Raises:
-        EnvBug: the env names something else than a judge.
-    """
-    if recorded_params(draft.job.agent) is not None:
-        return None
-    if draft.job.judge is not None or not isinstance(env, NamesJudge):
-        return draft.job.judge
-    named = env.judge(item)
-    if named is not None and not isinstance(named, JudgeSpec):
-        raise EnvBug(f"env {env.name}: judge() must return a JudgeSpec or None")
-    return named
+    def __init__(self, draft: Draft, judge: Judge | None) -> None:
+        self._draft = draft
+        self._judge = judge
+        self._verdict: Verdict | None = None
 
+    @classmethod
+    async def of(
+        cls,
+        draft: Draft,
+        env: Environment[Any],
+        item: Any,
+        settings: ModelSettings,
+        limiter: Limiter | None,
+    ) -> Judging:
+        """By the judge that the job names, else the env. Nobody judges what no agent has done.
 
-async def judged(
-    draft: Draft,
-    env: Environment[Any],
-    item: Any,
-    verdict: Verdict,
-    settings: ModelSettings,
-    limiter: Limiter | None,
-) -> Verdict:
-    """The verdict with `rewards.judge`, if somebody judges. Part of the score only by the env.
-
-    Raises:
-        ModelError, ModelConfigError: the judge's endpoint failed; nothing is measured.
-        DeadlineExceeded: it took too long.
-        EnvBug: the env makes no verdict of it.
-    """
-    spec = judge_of(draft, env, item)
-    if spec is None:
-        return verdict
-    async with draft.clock.stage("verify", limit_s=spec.timeout_s):
+        Raises:
+            EnvBug: the env names something else than a judge.
+            ModelConfigError: this worker cannot ask it, whatever the agent does.
+        """
+        spec = None
+        if recorded_params(draft.job.agent) is None:
+            spec = draft.job.judge or (env.judge(item) if isinstance(env, NamesJudge) else None)
+        if spec is None:
+            return cls(draft, None)
+        if not isinstance(spec, JudgeSpec):
+            raise EnvBug(f"env {env.name}: judge() must return a JudgeSpec or None")
         await warm_up("openai")
-        found = await _asked(draft, spec, settings, limiter)
-    opinion = found.opinion
-    report: dict[str, Any] = {"model": spec.model, "kept": found.kept}
-    report |= _reported(opinion) if opinion else {"error": found.why}
-    report |= found.usage.model_dump(include={"prompt_tokens", "completion_tokens"})
-    rewards = dict(verdict.rewards)
-    if REWARD in rewards:
-        raise EnvBug(f"env {env.name}: the reward {REWARD!r} is that of the job's judge")
-    if opinion:
-        rewards[REWARD] = opinion.score
-    passages = _findings(opinion, spec.model) if opinion else []
-    known = verdict.report.get("findings", [])
-    further = {"judge": report}
-    if passages and isinstance(known, list):
-        further["findings"] = [*known, *passages]  # type: ignore[assignment]
-    verdict = replace(verdict, rewards=rewards, report={**verdict.report, **further})
-    if isinstance(env, ScoresByJudge):
-        verdict = await check(env.score_by_judge(item, verdict, rewards.get(REWARD)), env)
-    return verdict
+        return cls(draft, Judge(spec, draft, env, item, settings, limiter))
+
+    async def measured(self, verdict: Verdict, on_measured: Callable[[], Awaitable[None]]) -> None:
+        """Note the env's verdict; it is final, or counts until or unless its judge has answered."""
+        draft, judge = self._draft, self._judge
+        self._verdict = verdict
+        draft.verdict = judge.without(verdict) if judge else verdict
+        draft.awaits_judge = judge is not None
+        if draft.verdict is not None:
+            await on_measured()
+
+    async def judged(
+        self, before_turn: BeforeTurn | None, on_measured: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Ask the judge about the verdict, if there is one. Raises the same as `Judge.judged`."""
+        if self._judge is None or self._verdict is None:
+            return
+        self._draft.verdict = await self._judge.judged(self._verdict, before_turn)
+        self._draft.awaits_judge = False
+        await on_measured()
 
 
-async def _asked(
-    draft: Draft, spec: JudgeSpec, settings: ModelSettings, limiter: Limiter | None
-) -> _Judgement:
-    messages = tuple(draft.agent.messages)
-    lines = await asyncio.to_thread(shown, messages, spec)
-    memory = KeptOpinion(spec, lines)
-    if (opinion := await asyncio.to_thread(memory.read)) is not None:
-        return _Judgement(opinion, kept=True)
-    found = _Judgement()
-    chat = make_chat(_agent(spec), _script(draft, limiter), settings)
-    deadline = time.monotonic() + spec.timeout_s
-    for _ in range(ANSWERS_MOST):
-        case = secrets.token_hex(8)
+class Judge:
+    """The judge of one trajectory. Its time counts towards no deadline of the attempt.
+
+    Raises:
+        ModelConfigError: this worker cannot ask it.
+    """
+
+    def __init__(
+        self,
+        spec: JudgeSpec,
+        draft: Draft,
+        env: Environment[Any],
+        item: Any,
+        settings: ModelSettings,
+        limiter: Limiter | None,
+    ) -> None:
+        self._spec = spec
+        self._draft = draft
+        self._env = env
+        self._item = item
+        self._settings = settings
+        self._clock = Clock()
+        self._endpoints = OwnEndpoints.of(settings).allowed(spec.base_url)
+        check_sampling(spec.sampling)
+        script = _script(draft, NotCounting(limiter or Unlimited(), self._clock))
+        self._chat = make_chat(_agent(spec), script, settings)
+
+    def without(self, verdict: Verdict) -> Verdict | None:
+        """What counts if the judge never answers; None if the env's score needs its answer."""
+        return None if self._decides else self._with(verdict, _Judgement())
+
+    async def judged(self, verdict: Verdict, before_turn: BeforeTurn | None = None) -> Verdict:
+        """The verdict with `rewards.judge`, or with the reason why there is none.
+
+        Part of the score only by the env. `before_turn` is awaited before each call.
+
+        Raises:
+            ModelError, ModelConfigError: the judge's endpoint failed, and the score needs it.
+            EnvBug: the env makes no verdict of it.
+        """
+        found, clock = _Judgement(), self._draft.clock
         try:
-            reply = await chat.complete(question(spec, lines, case), (), spec.sampling, deadline)
-        except ContextLengthExceeded:
-            found.why = "the transcript does not fit the judge: lower transcript_chars"
-            return found
-        deadline += reply.waited_s
-        _pay(draft, spec, reply.turn.usage, settings)
-        found.usage = total([found.usage, reply.turn.usage])
+            async with clock.stage("verify"):
+                await clock.not_counting(partial(self._judge, found, before_turn))()
+        except Exception as error:
+            if self._decides:
+                raise
+            found.why = self._failed(error)
+        verdict = self._with(verdict, found)
+        if isinstance(self._env, ScoresByJudge):
+            scored = self._env.score_by_judge(self._item, verdict, verdict.rewards.get(REWARD))
+            verdict = await check(scored, self._env)
+        return verdict
+
+    @property
+    def _decides(self) -> bool:
+        return isinstance(self._env, ScoresByJudge)
+
+    def _failed(self, error: Exception) -> str:
+        """Note that nobody can judge a trajectory whose score stands; returns why."""
+        failure = error if isinstance(error, TrajectoryFailure) else EnvBug(foreign_error(error))
+        self._draft.judge_failure = failure
+        name, extra = self._draft.job.trajectory_id, {"action": "judge_failed"}
+        bug = error if failure is not error else None
+        logger.warning("%s is not judged: %s", name, failure, exc_info=bug, extra=extra)
+        return printable(f"{failure.cause}: {failure}")[:WHY_CHARACTERS]
+
+    async def _judge(self, found: _Judgement, before_turn: BeforeTurn | None) -> None:
+        spec, messages = self._spec, tuple(self._draft.agent.messages)
+        lines = await asyncio.to_thread(shown, messages, spec)
+        memory = KeptOpinion(spec, lines, self._endpoints)
+        opinion = await asyncio.to_thread(memory.read)
+        if opinion is not None:
+            # Other messages may have been shown in the same way.
+            found.opinion = await asyncio.to_thread(founded, opinion, messages)
+            found.kept = True
+            return
+        self._clock.start()
         try:
-            found.opinion = await asyncio.to_thread(
-                read_opinion, reply.message.content or "", case, messages
-            )
-        except Unusable as problem:
-            found.why = f"no usable answer: {problem}"
-            name, extra = draft.job.trajectory_id, {"action": "judge_unusable"}
-            logger.warning("%s: the judge's answer is unusable: %s", name, problem, extra=extra)
-            continue
-        await asyncio.to_thread(memory.write, found.opinion)
-        return found
-    return found
+            async with self._clock.stage("verify", limit_s=spec.timeout_s):
+                await self._ask(found, lines, messages, before_turn)
+        except DeadlineExceeded as error:
+            raise self._late() from error
+        if found.opinion is not None:
+            await asyncio.to_thread(memory.write, found.opinion)
+
+    async def _ask(
+        self,
+        found: _Judgement,
+        lines: Sequence[str],
+        messages: Sequence[Message],
+        before_turn: BeforeTurn | None,
+    ) -> None:
+        spec, wait = self._spec, before_turn and self._clock.not_counting(before_turn)
+        for _ in range(ANSWERS_MOST):
+            if wait:
+                await wait()
+            case = secrets.token_hex(8)
+            asked = question(spec, lines, case)
+            try:
+                reply = await self._chat.complete(asked, (), spec.sampling, self._clock.stage_end)
+            except ContextLengthExceeded:
+                found.why = "the transcript does not fit the judge: lower transcript_chars"
+                return
+            except TimeoutError as error:
+                raise self._late() from error
+            self._pay(found, reply.turn.usage)
+            try:
+                found.opinion = await asyncio.to_thread(
+                    read_opinion, reply.message.content or "", case, messages
+                )
+                return
+            except Unusable as problem:
+                found.why = printable(f"no usable answer: {problem}")
+                name, extra = self._draft.job.trajectory_id, {"action": "judge_unusable"}
+                logger.warning("%s: the judge's answer is unusable: %s", name, problem, extra=extra)
+
+    def _late(self) -> ModelError:
+        return ModelError(f"the judge has not answered within {self._spec.timeout_s:.0f} s")
+
+    def _pay(self, found: _Judgement, usage: Usage) -> None:
+        """Count an answer, usable or not, in the run's budgets and the cost of the record."""
+        draft = self._draft
+        found.usage = total([found.usage, usage])
+        draft.judge_tokens += usage.prompt_tokens + usage.completion_tokens
+        cost = cost_usd(self._spec.model, usage, self._settings.prices)
+        known = draft.judge_usd
+        draft.judge_usd = None if cost is None or known is None else known + cost
+
+    def _with(self, verdict: Verdict, found: _Judgement) -> Verdict:
+        opinion, model = found.opinion, self._spec.model
+        report: dict[str, Any] = {"model": model, "kept": found.kept}
+        report |= _reported(opinion) if opinion else {"error": found.why}
+        report |= found.usage.model_dump(include={"prompt_tokens", "completion_tokens"})
+        rewards = dict(verdict.rewards)
+        # An agent's work may have had a hand in what the env measured.
+        if (of_env := rewards.pop(REWARD, None)) is not None:
+            report["of_env"] = of_env
+        if opinion:
+            rewards[REWARD] = opinion.score
+        further: dict[str, Any] = {"judge": report}
+        known = verdict.report.get("findings", [])
+        if opinion and opinion.findings and isinstance(known, list):
+            further["findings"] = [*known, *_findings(opinion, model)]
+        return replace(verdict, rewards=rewards, report={**verdict.report, **further})
 
 
 def _agent(spec: JudgeSpec) -> AgentSpec:
@@ -142,7 +264,7 @@ def _agent(spec: JudgeSpec) -> AgentSpec:
     )
 
 
-def _script(draft: Draft, limiter: Limiter | None) -> AgentScript:
+def _script(draft: Draft, limiter: Limiter) -> AgentScript:
     async def oracle() -> tuple[list[Any], str]:
         return [], ""
 
@@ -152,16 +274,8 @@ def _script(draft: Draft, limiter: Limiter | None) -> AgentScript:
         trajectory_id=job.trajectory_id,
         group_id=job.group_id,
         endpoint_failures=sum(earlier.failure.cause == "model" for earlier in draft.earlier),
-        limiter=NotCounting(limiter or Unlimited(), draft.clock),
+        limiter=limiter,
     )
-
-
-def _pay(draft: Draft, spec: JudgeSpec, usage: Usage, settings: ModelSettings) -> None:
-    """Count an answer, usable or not, in the run's budgets and the cost of the record."""
-    draft.judge_tokens += usage.prompt_tokens + usage.completion_tokens
-    cost = cost_usd(spec.model, usage, settings.prices)
-    known = draft.judge_usd
-    draft.judge_usd = None if cost is None or known is None else known + cost
 
 
 def _reported(opinion: Opinion) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,20 +18,27 @@ from hermes_queue.disk.durable import make_directory
 from hermes_queue.settings import PathSettings
 from hermes_queue.wire.judge import JudgeSpec
 from workers.judging.opinion import Opinion
-from workers.judging.transcript import SYSTEM
+from workers.judging.transcript import question
 
 KEPT_S = 30 * 86400.0
 """Opinions that were not needed for longer are deleted."""
 BYTES_MAX = 256 << 10
+_NO_CASE = "-"
 
 
 class KeptOpinion:
-    """The opinion on one transcript by one judge. Calls block."""
+    """The opinion on one transcript by one judge. Calls block.
 
-    def __init__(self, spec: JudgeSpec, lines: Sequence[str]) -> None:
-        asked = spec.model_dump(mode="json", include=_ASKED)
-        text = json.dumps([SYSTEM, asked, list(lines)], sort_keys=True)
-        digest = hashlib.sha256(text.encode(errors="replace")).hexdigest()
+    Args:
+        spec: the judge.
+        lines: the transcript as it is shown.
+        endpoints: those that are asked, whichever of them it is.
+    """
+
+    def __init__(self, spec: JudgeSpec, lines: Sequence[str], endpoints: Iterable[str]) -> None:
+        asked = [each.model_dump(mode="json") for each in question(spec, lines, _NO_CASE)]
+        text = json.dumps([spec.model, spec.sampling, sorted(endpoints), asked], sort_keys=True)
+        digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
         self._path: Path = PathSettings().cache / "judgements" / digest[:2] / f"{digest}.json"
 
     def read(self) -> Opinion | None:
@@ -39,9 +46,10 @@ class KeptOpinion:
         try:
             with self._path.open("rb") as file:
                 found = Opinion.model_validate_json(file.read(BYTES_MAX + 1))
-            os.utime(self._path)
         except (OSError, ValueError):
             return None
+        with suppress(OSError):  # a file system that is read-only
+            os.utime(self._path)
         return found
 
     def write(self, opinion: Opinion) -> None:
@@ -55,9 +63,6 @@ class KeptOpinion:
         except OSError:
             with suppress(OSError):
                 draft.unlink(missing_ok=True)
-
-
-_ASKED = {"model", "prompt", "base_url", "sampling"}
 
 
 def _forget(folder: Path) -> None:

@@ -14,7 +14,12 @@ from workers.judging.transcript import texts_of
 
 ANSWER_CHARACTERS = 64 << 10
 FINDINGS_MOST = 20
+QUOTE_CHARACTERS = 1000
+REASON_CHARACTERS = 4000
+"""Of a longer reason, the beginning is kept."""
 _FENCED = re.compile(r"```(?:json)?\s*\n(.*)\n```", re.DOTALL)
+_THOUGHTS = re.compile(r"<think>.*</think>", re.DOTALL)
+"""What a reasoning model says first where its server does not take it out."""
 
 
 class Unusable(Exception):
@@ -27,7 +32,7 @@ class JudgedPassage(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
 
     message: Annotated[int, Field(ge=0, le=10**6)]
-    quote: Annotated[str, Field(min_length=1, max_length=1000)]
+    quote: Annotated[str, Field(min_length=1, max_length=QUOTE_CHARACTERS)]
     label: Annotated[str, Field(min_length=1, max_length=80)]
 
 
@@ -37,10 +42,10 @@ class Opinion(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
 
     score: Annotated[FiniteFloat, Field(ge=0, le=1)]
-    reason: Annotated[str, Field(max_length=4000)] = ""
-    findings: tuple[JudgedPassage, ...] = ()
+    reason: Annotated[str, Field(max_length=REASON_CHARACTERS)] = ""
+    findings: Annotated[tuple[JudgedPassage, ...], Field(max_length=FINDINGS_MOST)] = ()
     """Passages whose quotes are in their messages."""
-    unfounded: int = 0
+    unfounded: Annotated[int, Field(ge=0)] = 0
     """Passages that were left out: no such message or quote, or malformed."""
 
 
@@ -56,26 +61,52 @@ def read_opinion(answer: str, case: str, messages: Sequence[Message]) -> Opinion
     score, reason = value.get("score"), value.get("reason", "")
     if isinstance(score, int) and not isinstance(score, bool):
         score = float(score) if score in (0, 1) else -1.0
+    if isinstance(score, float):
+        score += 0.0  # no negative zero
     given = value.get("findings", [])
     given = given if isinstance(given, list) else []
-    passages = filter(None, map(_passage, given[:FINDINGS_MOST]))
-    found = [each for each in passages if _is_there(each, messages)]
     try:
-        return Opinion(
+        opinion = Opinion(
             score=score,  # type: ignore[arg-type]  # checked here
-            reason=reason if isinstance(reason, str) else "",
-            findings=tuple(found),
-            unfounded=len(given) - len(found),
+            reason=reason[:REASON_CHARACTERS] if isinstance(reason, str) else "",
+            findings=tuple(filter(None, map(_passage, given[:FINDINGS_MOST]))),
         )
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         raise Unusable(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+    malformed = len(given) - len(opinion.findings)
+    return founded(opinion.model_copy(update={"unfounded": malformed}), messages)
+
+
+def founded(opinion: Opinion, messages: Sequence[Message]) -> Opinion:
+    """The opinion with those of its passages that are there, in the words of their messages."""
+    texts: dict[int, list[str]] = {}
+    found = []
+    for each in opinion.findings:
+        if each.message < len(messages):
+            if each.message not in texts:
+                texts[each.message] = list(texts_of(messages[each.message]))
+            words = _words(each.quote)
+            match = next(filter(None, map(words.search, texts[each.message])), None)
+            if match and len(match[0]) <= QUOTE_CHARACTERS:
+                found.append(each.model_copy(update={"quote": match[0]}))
+    lost = len(opinion.findings) - len(found)
+    update = {"findings": tuple(found), "unfounded": opinion.unfounded + lost}
+    return opinion.model_copy(update=update)
+
+
+def _words(quote: str) -> re.Pattern[str]:
+    """Finds a quote; blanks and line ends may differ."""
+    words = map(re.escape, quote.split())
+    return re.compile(r"\s+".join(words) or r"(?!)")
 
 
 def _object(answer: str) -> dict[str, Any]:
     text = answer.strip()
     if len(text) > ANSWER_CHARACTERS:
         raise Unusable(f"it has more than {ANSWER_CHARACTERS:,} characters")
+    if thoughts := _THOUGHTS.match(text):
+        text = text[thoughts.end() :].strip()
     if fenced := _FENCED.fullmatch(text):
         text = fenced[1]
     try:
@@ -92,13 +123,3 @@ def _passage(value: object) -> JudgedPassage | None:
         return JudgedPassage.model_validate(value)
     except ValidationError:
         return None
-
-
-def _is_there(passage: JudgedPassage, messages: Sequence[Message]) -> bool:
-    """Whether the message has these words; blanks and line ends may differ."""
-    if passage.message >= len(messages):
-        return False
-    words = " ".join(passage.quote.split())
-    return bool(words) and any(
-        words in " ".join(text.split()) for text in texts_of(messages[passage.message])
-    )

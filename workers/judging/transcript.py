@@ -7,7 +7,7 @@ it can end its line, and the whole is between two marks that its author could no
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from hermes_queue.models import Message
@@ -17,9 +17,19 @@ from hermes_queue.wire.parameters import printable
 
 TEXT_CHARACTERS = 12_000
 """Of one text of a message; of a longer one, its beginning and end are shown."""
+TEXT_LEAST = 40
+"""Characters of each text in a line that is still too long with less of it."""
 CALLS_MOST = 50
+"""Calls of one message; of more, the first and the last ones are shown."""
 HEAD_SHARE = 4
 """A quarter of the characters is for the first messages, the rest for the last ones."""
+LINE_SHARE = 8
+"""One message has an eighth of the characters at most, so that no message hides those before it."""
+LINE_LEAST = 250
+_MARGIN = 8192
+"""Characters beyond a cut in which the end of a secret is looked for: half of one is not known."""
+_DECODED_CHARACTERS = 1 << 20
+"""Arguments of a call that are parsed for the texts in them."""
 _LINE_ENDS = {code: f"\\u{code:04x}" for code in (0x85, 0x2028, 0x2029)}
 
 SYSTEM = """\
@@ -45,14 +55,24 @@ list may be empty.
 
 def shown(messages: Sequence[Message], spec: JudgeSpec) -> list[str]:
     """One line per message, at most about `spec.transcript_chars` characters in all."""
-    lines = [_line(number, each, spec) for number, each in enumerate(messages)]
-    if sum(map(len, lines)) <= spec.transcript_chars:
-        return lines
-    head = _fitting(lines, spec.transcript_chars // HEAD_SHARE)
-    tail = _fitting(
-        lines[: len(head) - 1 or None : -1], spec.transcript_chars - sum(map(len, head))
-    )
-    left_out = len(lines) - len(head) - len(tail)
+    lines: list[str] = []
+    left = spec.transcript_chars
+    for number, each in enumerate(messages):
+        lines.append(_line(number, each, spec))
+        left -= len(lines[-1])
+        if left < 0:
+            return _without_middle(lines, messages, spec)
+    return lines
+
+
+def _without_middle(
+    first: Sequence[str], messages: Sequence[Message], spec: JudgeSpec
+) -> list[str]:
+    """The lines of the first and of the last messages; `first`: those that are made already."""
+    head = list(_fitting(first, spec.transcript_chars // HEAD_SHARE))
+    last = (_line(n, messages[n], spec) for n in range(len(messages) - 1, len(head) - 1, -1))
+    tail = list(_fitting(last, spec.transcript_chars - sum(map(len, head))))
+    left_out = len(messages) - len(head) - len(tail)
     return [*head, json.dumps({"left_out": f"{left_out} messages"}), *reversed(tail)]
 
 
@@ -68,16 +88,20 @@ def question(spec: JudgeSpec, lines: Iterable[str], case: str) -> list[Message]:
     return [Message(role="system", content=SYSTEM), Message(role="user", content=text)]
 
 
-def texts_of(message: Message) -> Iterable[str]:
-    """The texts in which a quote is looked for."""
-    yield from filter(None, (message.content, message.reasoning))
+def texts_of(message: Message) -> Iterator[str]:
+    """The texts in which a quote is looked for, as far as a judge may have seen them."""
+    for text in filter(None, (message.content, message.reasoning)):
+        yield from _parts(text, TEXT_CHARACTERS)
     for call in message.tool_calls:
-        yield call.function.name
-        yield call.function.arguments
-        yield from _strings(call.function.arguments)
+        yield from _parts(call.function.name, TEXT_CHARACTERS)
+        yield from _parts(call.function.arguments, TEXT_CHARACTERS)
+        for text in _strings(call.function.arguments):
+            yield from _parts(text, TEXT_CHARACTERS)
 
 
-def _strings(arguments: str) -> Iterable[str]:
+def _strings(arguments: str) -> Iterator[str]:
+    if len(arguments) > _DECODED_CHARACTERS:
+        return
     try:
         values = json.loads(arguments)
     except (ValueError, RecursionError):
@@ -88,33 +112,83 @@ def _strings(arguments: str) -> Iterable[str]:
 
 
 def _line(number: int, message: Message, spec: JudgeSpec) -> str:
-    fields: dict[str, Any] = {"n": number, "role": message.role}
+    """A message within its share of the characters, however it is made."""
+    room = max(LINE_LEAST, spec.transcript_chars // LINE_SHARE)
+    characters, calls = _that_may_fit(message, spec, room)
+    while True:
+        fields = _fields(message, spec, characters, calls)
+        line = json.dumps({"n": number, "role": message.role, **fields}, ensure_ascii=False)
+        if len(line) <= room or (characters <= TEXT_LEAST and calls <= 1):
+            return line.translate(_LINE_ENDS)
+        characters, calls = _less(characters, calls)
+
+
+def _that_may_fit(message: Message, spec: JudgeSpec, room: int) -> tuple[int, int]:
+    """Characters of each text, and calls, with which the texts alone are not too long."""
+    lengths = [len(message.content or ""), len(message.reasoning or "") * spec.reasoning]
+    for call in message.tool_calls[:CALLS_MOST]:
+        lengths += [len(call.function.name), len(call.function.arguments)]
+    characters, calls = TEXT_CHARACTERS, CALLS_MOST
+    while characters > TEXT_LEAST and sum(min(each, characters) for each in lengths) > room:
+        characters, calls = _less(characters, calls)
+    return characters, calls
+
+
+def _less(characters: int, calls: int) -> tuple[int, int]:
+    if characters > TEXT_LEAST:
+        return max(TEXT_LEAST, characters // 2), calls
+    return characters, calls // 2
+
+
+def _fields(message: Message, spec: JudgeSpec, characters: int, calls: int) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
     if spec.reasoning and message.reasoning:
-        fields["reasoning"] = _cut(message.reasoning)
+        fields["reasoning"] = _cut(message.reasoning, characters)
     if message.content:
-        fields["text"] = _cut(message.content)
-    if message.tool_calls:
-        calls = message.tool_calls[:CALLS_MOST]
-        fields["calls"] = [_call(each.function.name, each.function.arguments) for each in calls]
-    return json.dumps(fields, ensure_ascii=False).translate(_LINE_ENDS)
+        fields["text"] = _cut(message.content, characters)
+    given = message.tool_calls
+    if given:
+        last = min(len(given) - 1, calls) // 2
+        few = (
+            given[:calls]
+            if last == 0 or len(given) <= calls
+            else [*given[: calls - last], *given[-last:]]
+        )
+        fields["calls"] = [
+            {
+                "tool": _cut(each.function.name, characters),
+                "arguments": _cut(each.function.arguments, characters),
+            }
+            for each in few
+        ]
+        if len(given) > calls:
+            fields["calls_left_out"] = len(given) - calls
+    return fields
 
 
-def _call(name: str, arguments: str) -> Mapping[str, str]:
-    return {"tool": _cut(name), "arguments": _cut(arguments)}
+def _cut(text: str, characters: int) -> str:
+    parts = _parts(text, characters)
+    if len(parts) == 1:
+        return parts[0]
+    left_out = len(text) - 2 * (characters // 2)
+    return f"\n[{left_out} characters left out]\n".join(parts)
 
 
-def _cut(text: str) -> str:
-    if len(text) > TEXT_CHARACTERS:
-        half = TEXT_CHARACTERS // 2
-        text = f"{text[:half]}\n[{len(text) - 2 * half} characters left out]\n{text[-half:]}"
-    return printable(scrub(text))
+def _parts(text: str, characters: int) -> tuple[str, ...]:
+    """The text without secrets, or its beginning and its end."""
+    if len(text) <= characters:
+        return (printable(scrub(text)),)
+    half = characters // 2
+    begin = scrub(text[: half + _MARGIN])
+    end = scrub(text[-half - _MARGIN :])
+    if len(text) > half + _MARGIN:  # else no secret in it is cut
+        begin, end = begin[: max(0, len(begin) - _MARGIN)], end[min(len(end), _MARGIN) :]
+    return printable(begin[:half]), printable(end[-half:])
 
 
-def _fitting(lines: Iterable[str], characters: int) -> list[str]:
-    taken = []
+def _fitting(lines: Iterable[str], characters: int) -> Iterator[str]:
     for line in lines:
         characters -= len(line)
         if characters < 0:
-            break
-        taken.append(line)
-    return taken
+            return
+        yield line

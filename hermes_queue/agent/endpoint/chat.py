@@ -25,7 +25,7 @@ from hermes_queue.agent.endpoint.facts import ServerFacts, server_facts
 from hermes_queue.agent.endpoint.limiter import Permit
 from hermes_queue.agent.endpoint.probe import ToolProbe
 from hermes_queue.agent.endpoint.reply import Completion, parse, to_wire
-from hermes_queue.agent.endpoint.request import ChatRequest, first_number
+from hermes_queue.agent.endpoint.request import ChatRequest, check_sampling, first_number
 from hermes_queue.agent.endpoint.tries import Tries
 from hermes_queue.agent.parameters import OpenAIParams
 from hermes_queue.agent.registry import AgentScript
@@ -44,12 +44,6 @@ LONG_REPLY_CHARS = 10_000
 """A longer reply is searched for tool calls in a thread, off the event loop."""
 ESTIMATED_COMPLETION_TOKENS = 512
 """Estimate for a call without `max_tokens`."""
-
-_RESERVED = frozenset(
-    {"model", "messages", "tools", "stream", "n"}
-    # These would make a turn something other than one sample after the recorded prompt.
-    | {"prompt", "input_ids", "echo", "best_of", "use_beam_search"}
-)
 
 
 class OpenAIChat:
@@ -214,8 +208,7 @@ class OpenAIChat:
         sampling: Mapping[str, Any],
         anchor: Anchor | None,
     ) -> ChatRequest:
-        if reserved := sorted(_RESERVED & sampling.keys()):
-            raise ModelConfigError(f"sampling must not set {', '.join(reserved)}")
+        check_sampling(sampling)
         sent = self._dialect.outgoing(messages, tools)
         wire, rewritten = to_wire(sent, self._reasoning_field, tools)
         body: dict[str, Any] = {"model": self._model, "messages": wire, **sampling}
@@ -376,4 +369,6 @@ def _estimate_tokens(body: Mapping[str, Any]) -> int:
         )
     )
     cap = body.get("max_completion_tokens") or body.get("max_tokens")
-    return characters // 4 + (cap or ESTIMATED_COMPLETION_TOKENS)
+    if not isinstance(cap, int) or not 0 < cap < 2**31:  # the server will refuse it
+        cap = ESTIMATED_COMPLETION_TOKENS
+    return characters // 4 + cap

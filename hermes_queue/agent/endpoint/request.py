@@ -8,8 +8,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hermes_queue.agent.tokens.anchor import Anchor
+from hermes_queue.errors import ModelConfigError
 from hermes_queue.models import Message
 
+_RESERVED = frozenset(
+    {"model", "messages", "tools", "stream", "n"}
+    # These would make a turn something other than one sample after the recorded prompt.
+    | {"prompt", "input_ids", "echo", "best_of", "use_beam_search"}
+)
 _OWN_CALL = re.compile(r"call_(\d{1,9})_\d+")
 
 
@@ -27,6 +33,12 @@ class ChatRequest:
     """Whether the server has not yet answered a call of the trajectory."""
     events: list[dict[str, Any]] = field(default_factory=list)
     """Differences between the conversation and what is sent."""
+
+
+def check_sampling(sampling: Mapping[str, Any]) -> None:
+    """Raise ModelConfigError if the parameters would change what is asked."""
+    if reserved := sorted(_RESERVED & sampling.keys()):
+        raise ModelConfigError(f"sampling must not set {', '.join(reserved)}")
 
 
 def first_number(messages: Sequence[Message]) -> int:

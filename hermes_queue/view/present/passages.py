@@ -1,12 +1,24 @@
-"""Findings at the passages that they quote; a quote that is not there is broken."""
+"""Findings at the passages that they quote; a quote that is not there is broken.
+
+They come with the record, from patterns and the judge of its job, and from files.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import chain
 from typing import Any, TypedDict, cast
 
+from pydantic import ValidationError
+
 from hermes_queue.bodies.findings import TranscriptFinding
-from hermes_queue.view.present.conversation import OutlineEntry, ShownMessage, all_messages
+from hermes_queue.view.present.conversation import (
+    OutlineEntry,
+    ShownMessage,
+    all_messages,
+    arguments_of,
+)
 from hermes_queue.view.present.patches import patch_text
 from hermes_queue.view.present.shapes import items, mapping
 from hermes_queue.view.present.signs import label
@@ -14,6 +26,8 @@ from hermes_queue.view.present.texts import ShownText, TextMark, text_of
 
 MARK = "finding"
 """Class of a quoted passage."""
+OWN_MOST = 200
+"""Findings of a report that are shown."""
 PLACES_MOST = 20
 """Passages with the same quote that are marked in one text."""
 
@@ -36,11 +50,11 @@ class ShownFinding(TypedDict):
 def shown_findings(
     raw: Mapping[Any, Any], findings: Iterable[TranscriptFinding]
 ) -> list[ShownFinding]:
-    """The findings about a record, each with the place of its quote."""
+    """The findings in a record's report and `findings`, each with the place of its quote."""
     given = all_messages(raw)
     texts: dict[int, list[str]] = {}
     found: list[ShownFinding] = []
-    for each in findings:
+    for each in dict.fromkeys(chain(_own(raw), findings)):
         message, place = _place(raw, given, each, texts)
         found.append(
             {
@@ -54,6 +68,13 @@ def shown_findings(
             }
         )
     return found
+
+
+def _own(raw: Mapping[Any, Any]) -> Iterator[TranscriptFinding]:
+    """Those in the report, as far as they are any: an env may report what it likes."""
+    for each in items(mapping(raw.get("report")).get("findings"))[:OWN_MOST]:
+        with suppress(ValidationError):
+            yield TranscriptFinding.model_validate({**mapping(each), "trajectory_id": "-"})
 
 
 def with_passages(
@@ -110,6 +131,7 @@ def _texts(message: object) -> Iterable[str]:
     for call in items(known.get("tool_calls")):
         function = mapping(mapping(call).get("function"))
         values += [function.get("name"), function.get("arguments")]
+        values += (arguments_of(call) or {}).values()
     for value in values:
         if isinstance(value, str):
             yield value
@@ -132,7 +154,12 @@ def _marked(message: ShownMessage, findings: Sequence[ShownFinding]) -> ShownMes
         "content": _text(message["content"], quotes),
         "reasoning": message["reasoning"] and _text(message["reasoning"], quotes),
         "calls": [
-            {**call, "arguments": _text(call["arguments"], quotes)} for call in message["calls"]
+            {
+                **call,
+                "arguments": _text(call["arguments"], quotes),
+                "command": call["command"] and _text(call["command"], quotes),
+            }
+            for call in message["calls"]
         ],
         "flags": _flags(message["flags"], findings),
     }

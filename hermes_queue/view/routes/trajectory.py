@@ -139,9 +139,9 @@ def _neighbours(call: ApiCall, name: str) -> dict[str, Any] | None:
 
 
 def findings(call: ApiCall, raw: Mapping[str, Any]) -> list[present.ShownFinding]:
-    """What judges say of the trajectory of a request."""
+    """What its record and judges' files say of the trajectory of a request."""
     files = call.site.findings
-    return present.shown_findings(raw, files.of(call.path["id"])) if files else []
+    return present.shown_findings(raw, files.of(call.path["id"]) if files else ())
 
 
 def review(call: ApiCall) -> dict[str, Any] | None:
