@@ -18,7 +18,7 @@ from hermes_queue.view.records.raw import MAX_RECORD_BYTES, UnreadableRecord, de
 from hermes_queue.view.sources.base import Batch, FoundRecord, Mark, RecordGone
 from hermes_queue.view.sources.entries import decoded_fields, found_members
 from hermes_queue.view.sources.frames import Frame, frames
-from hermes_queue.view.sources.resuming import ended, mark_at, resumed
+from hermes_queue.view.sources.resuming import ended, mark_at, resumed, unchanged
 
 _SUFFIX = ".groups"
 _BATCH_RECORDS = 64
@@ -113,7 +113,7 @@ class ArchiveSource:
             yield Batch(name, mark=mark_at(fd, at, state), begins=True)
         start = at
         found: list[FoundRecord] = []
-        for frame in frames(fd, at, state.st_size):
+        for frame in frames(fd, at, state.st_size) if not unchanged(mark, state) else ():
             found += self._members(name, frame)
             at = frame.end
             if len(found) >= _BATCH_RECORDS:
