@@ -17,7 +17,6 @@ from hermes_queue.view import present
 from hermes_queue.view.answers import to_json
 from hermes_queue.view.compare import compare, patch_against
 from hermes_queue.view.index.index import Index
-from hermes_queue.view.present.conversation import ShownMessage
 from hermes_queue.view.records.raw import UnreadableRecord
 from hermes_queue.view.sources.base import RecordGone
 
@@ -105,7 +104,9 @@ class FiledContents:
             return {}
         path = f"/api/t/{_segment(name)}"
         said = present.shown_findings(raw, [_without_secrets(f) for f in self.findings(name)])
-        messages = present.with_passages(list(_messages(raw)), said)
+        messages = present.with_passages(
+            list(present.each_message(raw, cut_bytes=TEXT_BYTES)), said
+        )
         return {
             path: {
                 "row": shown[place],
@@ -222,13 +223,6 @@ def _label(review: TrajectoryReview | None) -> dict[str, Any] | None:
         return None
     note, by = present.text_of(scrub(review.note)), present.label(scrub(review.by))
     return {"label": review.label, "note": note, "by": by, "at": review.at}
-
-
-def _messages(raw: Mapping[str, Any]) -> Iterator[ShownMessage]:
-    start = 0
-    while page := present.messages(raw, start, TEXT_BYTES):
-        yield from page
-        start = page[-1]["n"] + 1
 
 
 def _sequences(raw: Mapping[str, Any], path: str) -> dict[str, Any]:
