@@ -7,6 +7,7 @@ import os
 import sqlite3
 import struct
 import threading
+import tracemalloc
 import zlib
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from hermes_queue.view.records.raw import UnreadableRecord
 from hermes_queue.view.sources import jsonl
 from hermes_queue.view.sources.archive import ArchiveSource
 from hermes_queue.view.sources.base import RecordGone
+from hermes_queue.view.sources.frames import group_in
 from hermes_queue.view.sources.jsonl import JsonlSource
 from hermes_queue.view.sources.opening import index_path, open_sources
 from hermes_queue.view.sources.parquet import ParquetSource
@@ -283,6 +285,19 @@ def test_a_frame_of_anything_is_read_past(opened, tmp_path, payload):
     with path.open("ab") as more:
         more.write(struct.pack("<II", len(payload), zlib.crc32(payload)) + payload)
     assert opened(ArchiveSource(tmp_path / "archive")).count("run:run") == 4
+
+
+def test_a_frame_that_names_millions_of_bodies_does_not_take_their_memory(opened, tmp_path):
+    path = archived(tmp_path / "archive", stored(group("a")))
+    payload = b"\x92\x80\xdd" + struct.pack(">I", 1 << 20) + b"\xc0" * (1 << 20)
+    frame = struct.pack("<II", len(payload), zlib.crc32(payload)) + payload
+    path.write_bytes(path.read_bytes() + frame)
+    assert opened(ArchiveSource(tmp_path / "archive")).count("is:damaged") == 1
+    tracemalloc.start()
+    assert group_in(payload) is None
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 1 << 20
 
 
 def test_a_deleted_run_of_the_archive_is_gone_unless_another_source_has_it(opened, tmp_path, file):

@@ -15,7 +15,7 @@ from strange_records import nearly, record, text
 
 from hermes_queue.view import present
 from hermes_queue.view.compare import compare, patch_against
-from hermes_queue.view.present import conversation
+from hermes_queue.view.present import conversation, texts
 from hermes_queue.view.present.conversation import _Turns as Turns
 from hermes_queue.view.present.signs import visible
 from hermes_queue.view.present.texts import MARKS_MOST, text_of
@@ -191,6 +191,30 @@ def test_marks_of_random_texts_are_within_them_and_no_control_remains():
             part = found["text"].encode("utf-16-le")[2 * start : 2 * end].decode("utf-16-le")
             assert 0 <= start < end <= units
             assert part or name == "ctl"
+
+
+def test_signs_are_found_at_the_same_places_by_a_search_for_their_beginnings():
+    chance = random.Random(7)
+    pieces = [
+        "a",
+        "é",
+        "😀",
+        "\n",
+        "\t",
+        "\r",
+        "\r\n",
+        "\x1b",
+        "\x1b[",
+        "\x1b[31m",
+        "\x1b[2J",
+        "\0",
+    ]
+    pieces += ["\ufe0f", "\ufe0f\ufe00", "\u200b", "\x7f", "\x85", "\ud800", "1;", "m", "["]
+    for _ in range(500):
+        some = pieces if chance.random() < 0.7 else [each for each in pieces if each.isascii()]
+        written = "".join(chance.choices(some, k=12))
+        expected = [found.span() for found in texts._SPECIAL.finditer(written)]
+        assert [found.span() for found in texts._specials(written)] == expected
 
 
 def test_a_text_is_cut_between_characters_and_says_so():
