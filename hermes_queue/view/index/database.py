@@ -87,7 +87,7 @@ FILLING = (
     _HERE / "writing.py",
 )
 SCHEMA = schema_of(_TABLES, FILLING)
-Identity = tuple[int, int]
+FileIdentity = tuple[int, int]
 """Device and inode of a file: which file it is, whatever has its name by now."""
 
 
@@ -315,7 +315,7 @@ class _Opened:
     """A connection of a reader, and to which file."""
 
     connection: sqlite3.Connection
-    identity: Identity | None
+    identity: FileIdentity | None
 
 
 def _close(opened: _Opened | None) -> None:
@@ -323,7 +323,7 @@ def _close(opened: _Opened | None) -> None:
         opened.connection.close()
 
 
-def _identity(path: Path) -> Identity | None:
+def _identity(path: Path) -> FileIdentity | None:
     """Which file has a name; None if there is none."""
     try:
         state = path.stat()
