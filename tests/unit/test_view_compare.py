@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hermes_queue.view.compare import compare, patch_against
+from hermes_queue.view.compare import compare, patch_against, patching
 from hermes_queue.view.compare.alignment import aligned, common
 from hermes_queue.view.compare.steps import normalised
 
@@ -186,6 +186,21 @@ def test_equal_patches_are_named_and_two_are_shown_against_each_other():
         ("+", "+c"),
     ]
     assert patch_against(records[0], records[2])["same"]
+
+
+def test_of_a_patch_of_very_many_lines_no_more_are_made_than_are_compared(monkeypatch):
+    made = []
+    lines = patching.lines_of
+
+    def counted(text: str) -> Any:
+        for line in lines(text):
+            made.append(line)
+            yield line
+
+    monkeypatch.setattr(patching, "lines_of", counted)
+    long = {"report": {"patch": "+x\n" * 100_000}}
+    assert patch_against(long, {})["cut"]
+    assert len(made) == patching.LINES_MOST + 1
 
 
 def test_a_group_of_no_samples_has_no_rows():

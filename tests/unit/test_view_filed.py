@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import re
+from collections.abc import Iterator
 from contextlib import closing
 from html.parser import HTMLParser
 from pathlib import Path
@@ -19,7 +20,7 @@ from hermes_queue.cli import cli
 from hermes_queue.models import Message
 from hermes_queue.view.assets import DIRECTORY
 from hermes_queue.view.filed.bundle import BundleError, bundled
-from hermes_queue.view.filed.document import MARK, as_data
+from hermes_queue.view.filed.document import MARK, as_data, document
 from hermes_queue.view.index.index import Index
 from hermes_queue.view.sources.opening import index_path, open_sources
 
@@ -243,6 +244,34 @@ def test_what_cannot_be_written_is_an_error_that_says_why(source, tmp_path, argu
     assert done.exit_code == 2
     assert message in done.stderr
     assert not (tmp_path / "out.html").exists()
+
+
+def test_each_answer_is_written_before_the_next_one_is_made():
+    made = []
+
+    def answers() -> Iterator[tuple[str, Any]]:
+        for number in range(3):
+            made.append(number)
+            yield f"/{number}", "</script>"
+
+    parts = document(answers(), "x")
+    assert next(parts).startswith(MARK)
+    assert [next(parts), next(parts)] == [
+        '{"/0":"\\u003c/script\\u003e"',
+        ',"/1":"\\u003c/script\\u003e"',
+    ]
+    assert made == [0, 1]
+
+
+def test_a_file_that_would_be_too_large_leaves_the_one_that_is_there(source, tmp_path, monkeypatch):
+    out = tmp_path / "out.html"
+    assert export("--from", source, "--out", out).exit_code == 0
+    before = out.read_bytes()
+    monkeypatch.setattr("hermes_queue.view.filed.document.FILE_BYTES_MAX", 5000)
+    done = export("--from", source, "--out", out)
+    assert (done.exit_code, out.read_bytes()) == (2, before)
+    assert "choose fewer trajectories" in done.stderr
+    assert [each.name for each in tmp_path.glob("*out.html*")] == ["out.html"]
 
 
 def test_only_a_file_of_this_kind_is_replaced(source, tmp_path):

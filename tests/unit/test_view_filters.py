@@ -17,6 +17,7 @@ from hermes_queue.view.index.pages import RowKey, Sort, rows_after
 from hermes_queue.view.index.terms import FilterError
 from hermes_queue.view.index.writing import _INSERT
 from hermes_queue.view.records.rows import IndexRow, joined
+from hermes_queue.view.records.values import TEXT_CHARACTERS
 
 NOW = 1_800_000_000.0
 DAY_S = 86400.0
@@ -250,6 +251,12 @@ def _column(sort: Sort) -> int:
 def test_a_cursor_that_was_not_given_out_is_refused(text):
     with pytest.raises(PageError, match="not a cursor"):
         RowKey.decode(text, Sort.of("-created"))
+
+
+@pytest.mark.parametrize("character", ["\U0001f600", "é", "\x01", '"'])
+def test_a_page_that_ends_at_the_longest_text_has_a_next_one(character):
+    key, sort = RowKey(character * TEXT_CHARACTERS, 2**53), Sort.of("-reason")
+    assert RowKey.decode(key.encode(sort), sort) == key
 
 
 def test_a_cursor_belongs_to_its_order():

@@ -7,6 +7,7 @@ import random
 import struct
 import sys
 import unicodedata
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -14,8 +15,11 @@ from strange_records import nearly, record, text
 
 from hermes_queue.view import present
 from hermes_queue.view.compare import compare, patch_against
+from hermes_queue.view.present import conversation, texts
+from hermes_queue.view.present.conversation import _Turns as Turns
 from hermes_queue.view.present.signs import visible
 from hermes_queue.view.present.texts import MARKS_MOST, text_of
+from hermes_queue.wire.arrays import PackedArray
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "terminal", "arguments": ""}}
 CALL["function"] = {"name": "terminal", "arguments": '{"command": "pytest -x", "timeout_s": 5}'}
@@ -189,6 +193,30 @@ def test_marks_of_random_texts_are_within_them_and_no_control_remains():
             assert part or name == "ctl"
 
 
+def test_signs_are_found_at_the_same_places_by_a_search_for_their_beginnings():
+    chance = random.Random(7)
+    pieces = [
+        "a",
+        "é",
+        "😀",
+        "\n",
+        "\t",
+        "\r",
+        "\r\n",
+        "\x1b",
+        "\x1b[",
+        "\x1b[31m",
+        "\x1b[2J",
+        "\0",
+    ]
+    pieces += ["\ufe0f", "\ufe0f\ufe00", "\u200b", "\x7f", "\x85", "\ud800", "1;", "m", "["]
+    for _ in range(500):
+        some = pieces if chance.random() < 0.7 else [each for each in pieces if each.isascii()]
+        written = "".join(chance.choices(some, k=12))
+        expected = [found.span() for found in texts._SPECIAL.finditer(written)]
+        assert [found.span() for found in texts._specials(written)] == expected
+
+
 def test_a_text_is_cut_between_characters_and_says_so():
     assert text_of("aé😀", 3) == {"text": "aé", "bytes": 7, "cut": True, "marks": []}
     assert text_of("aé😀", 6)["text"] == "aé"
@@ -252,6 +280,29 @@ def test_turns_of_a_program_are_those_of_its_nodes():
     ]
     turns = [each["turn"] and each["turn"]["n"] for each in present.messages(raw)]
     assert turns == [None, None, 1, None, 0]
+
+
+def test_a_name_that_is_no_text_is_shown_in_short_however_deep_or_long_it_is():
+    deep: Any = 1
+    for _ in range(1015):
+        deep = [deep]
+    wide = {f"k{n}": list(range(10_000)) for n in range(1000)}
+    for value in (deep, wide, [deep, wide], b"x" * 10_000, PackedArray("i", bytes(40_000))):
+        raw = {**sound(), "status": value, "report": {"reason": value, "flags": [value]}}
+        raw["messages"] = [{"role": value, "tool_calls": [{"id": value}]}]
+        shown = [present.head(raw)["status"], present.verifier(raw)["reason"]]
+        shown += [each["role"] for each in (*present.messages(raw), *present.outline(raw))]
+        assert all(0 < len(each) <= 201 for each in shown)
+    assert present.label({"a": [1, None]}) == "{'a': [1, None]}"
+
+
+def test_turns_are_looked_for_once_for_all_messages(monkeypatch):
+    made = []
+    monkeypatch.setattr(conversation, "_Turns", lambda *given: made.append(1) or Turns(*given))
+    raw = sound()
+    each = list(present.each_message(raw, cut_bytes=None))
+    assert made == [1]
+    assert each == [present.message(raw, n) for n in range(5)]
 
 
 def test_messages_come_in_pages_that_end_with_their_bytes():
@@ -373,6 +424,17 @@ def test_each_turn_has_its_place_in_the_sequence():
         (None, 2, 1),
         (None, 4, 2),
     ]
+
+
+def test_a_turn_that_a_sequence_names_often_is_looked_for_once(monkeypatch):
+    places = []
+    module = import_module("hermes_queue.view.present.tokens")
+    place = module._place
+    monkeypatch.setattr(module, "_place", lambda *given: places.append(1) or place(*given))
+    raw = sound()
+    raw["sequences"] = [{"ids": [1, 2], "loss_mask": [0, 1], "turns": [0] * 5000}]
+    present.sequence_turns(raw, 0)
+    assert len(places) == 1
 
 
 def test_a_turn_with_another_prompt_is_in_another_sequence():

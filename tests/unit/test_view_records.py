@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+import tracemalloc
 from dataclasses import replace
 
 import msgpack
@@ -106,6 +107,17 @@ def test_bytes_that_are_no_record_say_why(body, problem):
 def test_a_body_that_unpacks_to_too_much_says_so():
     with pytest.raises(UnreadableRecord, match="bytes unpacked, of which"):
         decode_raw(zstandard.compress(b"\x80" + bytes(200 << 20)))
+
+
+def test_a_few_bytes_that_name_long_lists_in_each_other_do_not_take_their_memory():
+    heads = b"\x81\xa1a" + b"\xdd\x00\x20\x00\x00" * 500
+    body = zstandard.compress(heads + b"\xc0" * (2 << 20))
+    tracemalloc.start()
+    with pytest.raises(UnreadableRecord, match="exceeds max_array_len"):
+        decode_raw(body)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 8 << 20
 
 
 def test_a_record_of_very_many_elements_is_refused_before_it_takes_the_memory(monkeypatch):

@@ -136,6 +136,13 @@ def test_a_patch_with_hidden_characters_is_shown_with_signs_and_says_so(file):
     assert "--json has the patch as it is" in shown
 
 
+def test_a_member_of_a_group_whose_id_is_no_text_is_named_in_short(file):
+    file.write_text(json.dumps({"group_id": "g", "trajectory_id": ["x\x1b" * 9000]}))
+    shown = show("g", file, "--patch")
+    assert "the report has no patch" in shown
+    assert len(shown) < 400
+
+
 def test_an_unknown_id_says_where_it_was_looked_for(file, tmp_path):
     (tmp_path / "archive").mkdir()
     shown = show("no.such.0", file, tmp_path / "archive", expect=2)

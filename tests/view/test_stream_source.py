@@ -21,6 +21,7 @@ from hermes_queue.settings import ResultSettings
 from hermes_queue.view.index import indexer
 from hermes_queue.view.index.index import Index
 from hermes_queue.view.sources.archive import ArchiveSource
+from hermes_queue.view.sources.base import RecordGone
 from hermes_queue.view.sources.stream import StreamSource
 
 
@@ -118,6 +119,16 @@ def test_an_entry_of_another_program_and_a_damaged_body_are_no_end(ledger, index
     [row] = index.page("is:damaged").rows
     assert (row["id"], row["run"], row["status"]) == ("x.y.0", "x", "damaged")
     assert "not a record body" in row["problem"]
+
+
+def test_a_key_of_another_type_is_a_record_that_is_gone(ledger, index):
+    publish(ledger, "a", scores=(1.0,))
+    index.refresh()
+    [row] = index.page().rows
+    ledger.client.delete(f"hq:body:{row['id']}")
+    ledger.client.lpush(f"hq:body:{row['id']}", "x")
+    with pytest.raises(RecordGone, match="deleted from Redis"):
+        index.read(row["id"])
 
 
 def test_a_purged_run_that_runs_again_takes_the_place_of_its_first_life(ledger, index):

@@ -18,7 +18,7 @@ from hermes_queue.models import ScoredTrajectory
 from hermes_queue.view.lookup import LookedUp, NotFound, find, open_places
 from hermes_queue.view.present.patches import patch_text
 from hermes_queue.view.present.shapes import as_json
-from hermes_queue.view.present.signs import INVISIBLE, visible
+from hermes_queue.view.present.signs import INVISIBLE, label, visible
 from hermes_queue.wire.arrays import PackedArray
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ def _print_patches(found: LookedUp) -> None:
     for raw in found.records:
         text, size = patch_text(raw)
         if not isinstance(text, str):
-            click.echo(f"{raw.get('trajectory_id')!r}: the report has no patch", err=True)
+            click.echo(f"{label(raw.get('trajectory_id'))}: the report has no patch", err=True)
             continue
         shown = visible(text)
         if size > len(text.encode(errors="surrogatepass")):

@@ -116,9 +116,9 @@ def _write(
     except FilterError as error:
         raise click.BadParameter(f"{error}; {error.hint}", param_hint="--filter") from error
     title = ", ".join(ids) or query or ", ".join(path.name for path in flags["sources"])
-    text = document(contents.answers(rows, title[:200], version("hermes-queue")), title[:200])
-    with replacing(out) as draft:
-        draft.write_text(text, encoding="utf-8")
+    answers = contents.answers(rows, title[:200], version("hermes-queue"))
+    with replacing(out) as draft, draft.open("w", encoding="utf-8", newline="\n") as file:
+        file.writelines(document(answers, title[:200]))
     return len(rows), list(dict.fromkeys(contents.unreadable))
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from hermes_queue.view.compare.alignment import common
-from hermes_queue.view.present.patches import files_of, patch_text
+from hermes_queue.view.present.patches import files_of, lines_of, patch_text
 from hermes_queue.view.present.texts import ShownText, text_of
 
 LINES_MOST = 4000
@@ -56,11 +57,12 @@ def _lines(raw: Mapping[Any, Any]) -> list[str]:
     if not isinstance(text, str):
         return []
     # What `index` and the numbers of a hunk say follows from the other lines.
-    return [
+    lines = (
         "@@" if line.startswith("@@ ") else line
-        for line in text.split("\n")
+        for line in lines_of(text)
         if not line.startswith("index ")
-    ]
+    )
+    return list(islice(lines, LINES_MOST + 1))
 
 
 def _text(line: str) -> ShownText:

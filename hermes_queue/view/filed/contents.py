@@ -14,18 +14,14 @@ from hermes_queue.bodies.reviews import TrajectoryReview
 from hermes_queue.errors import InputError
 from hermes_queue.telemetry.scrubbing import scrub
 from hermes_queue.view import present
-from hermes_queue.view.answers import to_json
 from hermes_queue.view.compare import compare, patch_against
 from hermes_queue.view.index.index import Index
-from hermes_queue.view.present.conversation import ShownMessage
 from hermes_queue.view.records.raw import UnreadableRecord
 from hermes_queue.view.sources.base import RecordGone
 
 TRAJECTORIES_MOST = 2000
 TEXT_BYTES = 256 << 10
 """Of each text of a message."""
-FILE_BYTES_MAX = 256 << 20
-"""More is refused: no browser would open it in a reasonable time."""
 REFERENCES_MOST = 8
 """Samples of a group up to which each of them can be the reference."""
 COMPARED_BYTES = 64 << 20
@@ -52,26 +48,25 @@ class FiledContents:
     tokens: bool = False
     unreadable: list[str] = field(default_factory=list)
     """Why some could not be read."""
-    _bytes: int = 0
 
-    def answers(self, rows: Sequence[ListedRow], title: str, version: str) -> dict[str, Any]:
-        """The answers about these rows, by path.
+    def answers(
+        self, rows: Sequence[ListedRow], title: str, version: str
+    ) -> Iterator[tuple[str, Any]]:
+        """The paths and answers about these rows, one after the other, so that few are in memory.
 
         Raises:
-            InputError: they would be too much for one file.
             HermesQueueError: a source does not answer.
         """
         shown = [scrubbed(row) for row in rows]
-        found: dict[str, Any] = {}
         for place, row in enumerate(rows):
-            self._add(found, self._trajectory(row, shown, place))
+            yield from self._trajectory(row, shown, place).items()
         groups = {
             name: members
             for name, members in _groups(shown).items()
             if self._has_all(name, members)
         }
         for name, members in groups.items():
-            self._add(found, self._group(name, members))
+            yield from self._group(name, members).items()
         many = {name: members for name, members in groups.items() if len(members) > 1}
         listed = [
             {"group": name, "instance": members[0]["instance"], "count": len(members)}
@@ -86,17 +81,7 @@ class FiledContents:
             "left_out": len(set(self.unreadable)),
             "begin": _begin(shown, many),
         }
-        self._add(found, {"/api/filed": about})
-        return found
-
-    def _add(self, found: dict[str, Any], more: Mapping[str, Any]) -> None:
-        self._bytes += sum(len(to_json(value)) for value in more.values())
-        if self._bytes > FILE_BYTES_MAX:
-            raise InputError(
-                f"more than {FILE_BYTES_MAX >> 20} MiB for one file: choose fewer trajectories, "
-                "or leave --tokens out"
-            )
-        found.update(more)
+        yield "/api/filed", about
 
     def _trajectory(self, row: ListedRow, shown: Sequence[ListedRow], place: int) -> dict[str, Any]:
         name = row["id"]
@@ -105,7 +90,9 @@ class FiledContents:
             return {}
         path = f"/api/t/{_segment(name)}"
         said = present.shown_findings(raw, [_without_secrets(f) for f in self.findings(name)])
-        messages = present.with_passages(list(_messages(raw)), said)
+        messages = present.with_passages(
+            list(present.each_message(raw, cut_bytes=TEXT_BYTES)), said
+        )
         return {
             path: {
                 "row": shown[place],
@@ -222,13 +209,6 @@ def _label(review: TrajectoryReview | None) -> dict[str, Any] | None:
         return None
     note, by = present.text_of(scrub(review.note)), present.label(scrub(review.by))
     return {"label": review.label, "note": note, "by": by, "at": review.at}
-
-
-def _messages(raw: Mapping[str, Any]) -> Iterator[ShownMessage]:
-    start = 0
-    while page := present.messages(raw, start, TEXT_BYTES):
-        yield from page
-        start = page[-1]["n"] + 1
 
 
 def _sequences(raw: Mapping[str, Any], path: str) -> dict[str, Any]:

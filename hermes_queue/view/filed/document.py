@@ -6,10 +6,11 @@ import base64
 import hashlib
 import html
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from hermes_queue.errors import InputError
 from hermes_queue.view.answers import to_json
 from hermes_queue.view.assets import DIRECTORY
 from hermes_queue.view.filed.bundle import BundleError, bundled
@@ -17,16 +18,23 @@ from hermes_queue.view.filed.bundle import BundleError, bundled
 ENTRY = "filed.js"
 MARK = "<!doctype html>\n<!-- hermes-queue export -->\n"
 """How each such file begins."""
+FILE_BYTES_MAX = 256 << 20
+"""More is refused: no browser would open it in a reasonable time."""
 _UNSAFE = re.compile("[<>&\u2028\u2029]")
 
 
-def document(answers: Mapping[str, Any], title: str, directory: Path = DIRECTORY) -> str:
-    """The file, as HTML.
+def document(
+    answers: Iterable[tuple[str, Any]], title: str, directory: Path = DIRECTORY
+) -> Iterator[str]:
+    """The file as HTML, piece by piece.
 
     Args:
-        answers: what the page asks for, by path of the API.
+        answers: what the page asks for: paths of the API, each with its answer.
         title: for people.
         directory: the files of the page.
+
+    Raises:
+        InputError: it would be too much for one file.
     """
     modules = {
         path.relative_to(directory).as_posix(): path.read_text(encoding="utf-8")
@@ -41,7 +49,7 @@ def document(answers: Mapping[str, Any], title: str, directory: Path = DIRECTORY
         "img-src data:; base-uri 'none'; form-action 'none'; "
         "require-trusted-types-for 'script'; trusted-types 'none'"
     )
-    return f"""{MARK}<html lang="en">
+    yield f"""{MARK}<html lang="en">
 <head>
 <meta charset="utf-8">
 <meta http-equiv="Content-Security-Policy" content="{policy}">
@@ -55,11 +63,30 @@ def document(answers: Mapping[str, Any], title: str, directory: Path = DIRECTORY
 <body>
 <div id="app"><noscript>This file needs JavaScript.</noscript></div>
 <div id="said" class="toast" role="status" aria-live="polite"></div>
-<script type="application/json" id="filed">{as_data(answers)}</script>
+<script type="application/json" id="filed">"""
+    yield from _data(answers)
+    yield f"""</script>
 <script type="module">{script}</script>
 </body>
 </html>
 """
+
+
+def _data(answers: Iterable[tuple[str, Any]]) -> Iterator[str]:
+    """The answers as a JSON object."""
+    size = 0
+    before = "{"
+    for path, value in answers:
+        piece = f"{before}{as_data(path)}:{as_data(value)}"
+        size += len(piece.encode())
+        if size > FILE_BYTES_MAX:
+            raise InputError(
+                f"more than {FILE_BYTES_MAX >> 20} MiB for one file: choose fewer trajectories, "
+                "or leave --tokens out"
+            )
+        yield piece
+        before = ","
+    yield "{}" if before == "{" else "}"
 
 
 def as_data(value: Any) -> str:

@@ -7,23 +7,23 @@ import os
 import queue
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from hermes_queue.disk.locks import try_hold
 from hermes_queue.errors import ConfigurationError, HermesQueueError
 from hermes_queue.view.records.rows import COLUMNS
 
-SCHEMA = 2
-"""Part of the file's name. It rises with every change of the tables or of what is in them: an
-older file is deleted and read anew."""
 READERS = 4
 """Connections of readers; more requests wait for one."""
 QUERY_S = 10.0
 """A query that takes longer is ended."""
 _CHECK_OPERATIONS = 200_000
 _BUSY_MS = 5000
+_DAMAGES = ("no such table: ", "no such column: ", "vtable constructor failed: ")
+"""What SQLite says, as of a mistake in a query, of a file that lost some of its tables."""
 
 _REAL = {"score", "cost", "seconds", "created", "finished"}
 _WHOLE = {
@@ -66,12 +66,34 @@ CREATE TABLE labels (kept_in TEXT NOT NULL, id TEXT NOT NULL, label TEXT NOT NUL
   PRIMARY KEY (kept_in, id)) WITHOUT ROWID;
 CREATE VIRTUAL TABLE words USING fts5 (
   text, content='', detail=none, tokenize="ascii tokenchars '_'");
-PRAGMA user_version = {SCHEMA};
+PRAGMA user_version = 1;
 """
 
 
 REVIEWS = "CREATE TEMP VIEW reviews AS SELECT id, label FROM labels WHERE kept_in = '{}'"
 """What `reviewed:` looks at, of a reader: labels that are kept in one file."""
+
+
+def schema_of(tables: str, filling: Iterable[Path]) -> str:
+    """A digest of the tables, and of the modules `filling`, which decide what is in them.
+
+    It is part of the file's name: a file that other code has filled is deleted and read anew.
+    """
+    made = hashlib.sha256(tables.encode())
+    for module in sorted(filling):
+        made.update(b"\0" + module.read_bytes())
+    return made.hexdigest()[:12]
+
+
+_HERE = Path(__file__).parent
+FILLING = (
+    *(_HERE.parent / "records").glob("*.py"),
+    *(_HERE.parent / "sources").glob("*.py"),
+    _HERE / "writing.py",
+)
+SCHEMA = schema_of(_TABLES, FILLING)
+FileIdentity = tuple[int, int]
+"""Device and inode of a file: which file it is, whatever has its name by now."""
 
 
 class QueryTooSlow(HermesQueueError):
@@ -81,9 +103,11 @@ class QueryTooSlow(HermesQueueError):
 class Database:
     """The file of one index. One process writes it, of which one thread; any may read.
 
+    It may be deleted or replaced at any time: then it is made again.
+
     Args:
-        path: without the schema version, which is put before the suffix. Files of other versions
-            beside it are deleted.
+        path: without the digest of the schema, which is put before the suffix. Files of other
+            schemas beside it are deleted, unless a process has them open.
         labels_of: the file of the labels that this process shows. Another one may show those of
             another file.
 
@@ -94,20 +118,16 @@ class Database:
     def __init__(self, path: Path, labels_of: Path | None = None) -> None:
         named = os.fsencode(labels_of.resolve()) if labels_of else b""
         self._kept_in = hashlib.sha256(named).hexdigest()[:16] if named else ""
-        self.path = path.with_name(f"{path.stem}.v{SCHEMA}{path.suffix}")
+        self.path = path.absolute().with_name(f"{path.stem}.{SCHEMA}{path.suffix}")
         self._lock: int | None = None
-        self._lock_path = path.with_suffix(".lock")
-        self._idle: queue.SimpleQueue[sqlite3.Connection | None] = queue.SimpleQueue()
+        self._idle: queue.SimpleQueue[_Opened | None] = queue.SimpleQueue()
         self._closed = False
-        self._life = 0
-        """Number of files that this one has replaced; connections to them are closed."""
         self._damaged = False
         self._labels: Mapping[str, str] = {}
         try:
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._lock = try_hold(self._lock_path)
+            self._hold()
             if self.writes:
-                self._forget_other_versions(path)
+                self._forget_other_schemas(path)
             self._open()
         except (OSError, sqlite3.Error) as error:
             self.close()
@@ -126,17 +146,17 @@ class Database:
     def writable(self) -> bool:
         """Whether this process may write, by now: the one that did may have ended.
 
-        A file that readers found damaged is made again.
+        A file that is gone, or that readers found damaged, is made again.
 
         Raises:
-            sqlite3.Error: it cannot be opened.
+            OSError, sqlite3.Error: it cannot be opened.
         """
         if self._lock is None and not self._closed:
             with suppress(OSError):
-                self._lock = try_hold(self._lock_path)
+                self._hold()
             if self.writes:
                 self._open()
-        if self.writes and self._damaged:
+        if self.writes and (self._damaged or not self._is_made()):
             self.rebuild()
         return self.writes
 
@@ -155,7 +175,7 @@ class Database:
         if self._closed:
             raise HermesQueueError("the index is closed")
         try:
-            connection, life = self._idle.get(timeout=seconds + QUERY_S), self._life
+            opened = self._idle.get(timeout=seconds + QUERY_S)
         except queue.Empty:
             raise QueryTooSlow("too many other queries take long: try again") from None
         deadline = time.monotonic() + seconds
@@ -167,27 +187,24 @@ class Database:
             return late
 
         try:
-            if connection is None:
-                reviews = REVIEWS.format(self._kept_in)
-                settings = ("PRAGMA query_only = 1", "PRAGMA cache_size = -2000")
-                connection = self._connect(reviews, *settings)
-            connection.set_progress_handler(check, _CHECK_OPERATIONS)
-            yield connection
+            opened = self._reopened(opened)
+            opened.connection.set_progress_handler(check, _CHECK_OPERATIONS)
+            yield opened.connection
+            opened.connection.set_progress_handler(None, 0)
         except sqlite3.Error as error:
+            _close(opened)
+            opened = None
             if late:
                 raise QueryTooSlow(
                     f"the query took longer than {seconds:g} s: narrow it, for example by run:"
                 ) from error
             self._damaged |= is_damage(error)
-            life = -1
             raise HermesQueueError(f"{self.path}: cannot be read: {error}") from error
         finally:
-            if connection is not None:
-                connection.set_progress_handler(None, 0)
-            if connection is not None and (life != self._life or self._closed):
-                connection.close()
-                connection = None
-            self._idle.put(connection)
+            if self._closed:
+                _close(opened)
+                opened = None
+            self._idle.put(opened)
 
     def set_reviews(self, labels: Mapping[str, str]) -> None:
         """Replace all labels of `reviews`, by trajectory id; those of other files stay.
@@ -204,32 +221,45 @@ class Database:
                 connection.executemany("INSERT INTO labels VALUES (?, ?, ?)", rows)
                 connection.execute("COMMIT")
         except sqlite3.Error as error:
+            self._damaged |= is_damage(error)
             raise HermesQueueError(f"{self.path}: cannot be written: {error}") from error
 
     def rebuild(self) -> None:
-        """Begin with an empty file, after the present one turned out to be damaged."""
-        _unlink(self.path)
+        """Begin with an empty file, after the present one turned out to be damaged or gone.
+
+        Raises:
+            OSError, sqlite3.Error: it cannot be made.
+        """
+        if not self._lock_path.exists():  # its directory was deleted, so others may hold another
+            self._unlock()
+            self._hold()
+        if self.writes:
+            _unlink(self.path)
         self._open()
+        self._damaged = False
         if self._labels:
             self.set_reviews(self._labels)
-        self._life += 1
-        self._damaged = False
-        for _ in range(self._idle.qsize()):
-            connection = self._idle.get()
-            if connection is not None:
-                connection.close()
-            self._idle.put(None)
 
     def close(self) -> None:
         """Close the connections of readers, and let another process write. Idempotent."""
         if not self._closed:
             self._closed = True
             while not self._idle.empty():
-                connection = self._idle.get()
-                if connection is not None:
-                    connection.close()
-            if self._lock is not None:
-                os.close(self._lock)
+                _close(self._idle.get())
+            self._unlock()
+
+    @property
+    def _lock_path(self) -> Path:
+        return self.path.with_suffix(".lock")
+
+    def _hold(self) -> None:
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._lock = try_hold(self._lock_path)
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
     def _open(self) -> None:
         fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -240,18 +270,30 @@ class Database:
             if not is_damage(error) or not self.writes:
                 raise
             _unlink(self.path)  # it is no database any more
-            self._prepare()
+            self._open()
 
     def _prepare(self) -> None:
         with closing(self._connect()) as connection:
             connection.execute("PRAGMA journal_mode = WAL")
-            if connection.execute("PRAGMA user_version").fetchone()[0] != SCHEMA and self.writes:
+            if self.writes and not _has_tables(connection):
                 connection.executescript(f"BEGIN; {_TABLES} COMMIT;")
         self.path.chmod(0o600)
 
+    def _is_made(self) -> bool:
+        """Whether the file is there, with its tables."""
+        if _identity(self.path) is None:
+            return False
+        with closing(self._connect()) as connection:
+            return _has_tables(connection)
+
     def _connect(self, *settings: str) -> sqlite3.Connection:
+        """A connection to the file, which is never made by it, with the rights of any file."""
         connection = sqlite3.connect(
-            self.path, timeout=_BUSY_MS / 1000, isolation_level=None, check_same_thread=False
+            f"{self.path.as_uri()}?mode=rw",
+            uri=True,
+            timeout=_BUSY_MS / 1000,
+            isolation_level=None,
+            check_same_thread=False,
         )
         try:
             for setting in settings:
@@ -261,15 +303,57 @@ class Database:
             raise
         return connection
 
-    def _forget_other_versions(self, path: Path) -> None:
-        for other in path.parent.glob(f"{path.stem}.v*{path.suffix}"):
-            if other != self.path:
+    def _reopened(self, opened: _Opened | None) -> _Opened:
+        """The connection of a reader, or a new one if another file has the name by now."""
+        identity = _identity(self.path)
+        if opened is not None and opened.identity == identity:
+            return opened
+        if opened is not None:
+            _close(opened)
+            if self._labels:  # who made the file anew knows only its own
+                self.set_reviews(self._labels)
+        reviews = REVIEWS.format(self._kept_in)
+        settings = ("PRAGMA query_only = 1", "PRAGMA cache_size = -2000")
+        return _Opened(self._connect(reviews, *settings), identity)
+
+    def _forget_other_schemas(self, path: Path) -> None:
+        for other in path.parent.glob(f"{path.stem}.*{path.suffix}"):
+            if other != self.path and (lock := try_hold(other.with_suffix(".lock"))) is not None:
                 _unlink(other)
+                other.with_suffix(".lock").unlink(missing_ok=True)
+                os.close(lock)
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """A connection of a reader, and to which file."""
+
+    connection: sqlite3.Connection
+    identity: FileIdentity | None
+
+
+def _close(opened: _Opened | None) -> None:
+    if opened is not None:
+        opened.connection.close()
+
+
+def _identity(path: Path) -> FileIdentity | None:
+    """Which file has a name; None if there is none."""
+    try:
+        state = path.stat()
+    except OSError:
+        return None
+    return state.st_dev, state.st_ino
+
+
+def _has_tables(connection: sqlite3.Connection) -> bool:
+    return bool(connection.execute("PRAGMA user_version").fetchone()[0])
 
 
 def is_damage(error: sqlite3.Error) -> bool:
-    """Whether the file is no database any more; other errors pass, or are mistakes of ours."""
-    return type(error) is sqlite3.DatabaseError
+    """Whether the file is not ours any more; other errors pass, or are mistakes of ours."""
+    said = str(error)
+    return type(error) is sqlite3.DatabaseError or said.startswith(_DAMAGES)
 
 
 def _unlink(path: Path) -> None:

@@ -20,6 +20,7 @@ from hermes_queue.view.index.pages import RowKey, RowPage, Sort
 from hermes_queue.view.records.containing import holds_all
 from hermes_queue.view.records.location import Location
 from hermes_queue.view.records.raw import UnreadableRecord
+from hermes_queue.view.records.rows import damaged_row, id_of
 from hermes_queue.view.sources.base import RecordGone, RecordSource
 
 DEFAULT_SORT = "-created"
@@ -308,7 +309,7 @@ class Index:
                 continue
             try:
                 raw = source.read(place)
-                if raw.get("trajectory_id") in (name, place.member or name):
+                if (id_of(raw) or damaged_row(place).id) in (name, place.member or name):
                     return raw
                 problem = RecordGone(f"{source.title} holds another record at its place")
             except RecordGone as error:

@@ -89,7 +89,7 @@ class Indexer:
                     self._round(IndexWriter(connection))
                     connection.execute("PRAGMA optimize")
             self._problems.pop("", None)
-        except sqlite3.DatabaseError as error:
+        except (sqlite3.Error, OSError) as error:
             self._failed(error)
         self._behind = False
 
@@ -149,9 +149,9 @@ class Indexer:
             logger.warning("%s", problem, extra={"action": "index_source_failed"})
         self._problems[name] = problem
 
-    def _failed(self, error: sqlite3.DatabaseError) -> None:
+    def _failed(self, error: sqlite3.Error | OSError) -> None:
         """Begin anew with a file that is damaged; leave one that cannot be written for later."""
         self._note("", f"the index cannot be written: {error}")
-        if is_damage(error):
-            with suppress(sqlite3.Error, OSError):
+        if isinstance(error, sqlite3.Error) and is_damage(error):
+            with suppress(sqlite3.Error, OSError, HermesQueueError):
                 self._database.rebuild()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import logging
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from statistics import median
 from typing import Any
 
@@ -23,9 +24,19 @@ from hermes_queue.view.records.texts import searchable_text
 from hermes_queue.view.records.values import text
 from hermes_queue.view.sources.base import Batch, FoundRecord, Mark
 
+logger = logging.getLogger(__name__)
+
 LONE_SCORE, FEW_TURNS = "lone_score", "few_turns"
 """Flags that come of the group: the only sample with a score above 0, and one that got there in a
 third of the others' turns."""
+OF_GROUPS = (LONE_SCORE, FEW_TURNS)
+_OF_ENTRIES = {"extra", "stale", "finished"}
+"""What the entry of a group says of its members."""
+_OF_A_RECORD = (
+    *(ArithmeticError, LookupError, MemoryError, RecursionError, TypeError, ValueError),
+    *(sqlite3.InterfaceError, sqlite3.ProgrammingError),
+)
+"""What a record can cause, whatever the state of the file."""
 _SAME_S = 0.002
 """Records of one id that were made at the same time, to the digits of a summary, are one."""
 _LONE_OTHERS = 3
@@ -91,26 +102,35 @@ class IndexWriter:
         return int(made.lastrowid or 0)
 
     def _add(self, fid: int, found: FoundRecord, groups: set[str]) -> bool:
-        row = _row(found)
+        try:
+            return self._put(fid, found, _row(found), groups)
+        except _OF_A_RECORD as error:  # all others would wait for this one forever
+            logger.exception("a record cannot be listed", extra={"action": "index_row_failed"})
+            problem = f"cannot be listed: {type(error).__name__}: {error}"
+            row = damaged_row(found.location, problem)
+            return self._put(fid, replace(found, raw=None), row, groups)
+
+    def _put(self, fid: int, found: FoundRecord, row: IndexRow, groups: set[str]) -> bool:
         query = "SELECT n, created, problem, partial, extra, stale FROM t WHERE id = ?"
         known = self._run(query, row.id).fetchone()
-        n, changed = self._merged(known, row, found) if known else (None, True)
+        n, changed = self._merged(known, row, found, fid) if known else (None, True)
         if n is None and changed:
             n = self._insert(row, found)
-            if row.grp:
-                groups.add(row.grp)
+        if changed and row.grp:
+            groups.add(row.grp)
         if n is not None:
             place = found.location
             self._run(_PLACE, n, fid, place.offset, place.length, place.member)
         return changed
 
     def _merged(
-        self, known: tuple[Any, ...], row: IndexRow, found: FoundRecord
+        self, known: tuple[Any, ...], row: IndexRow, found: FoundRecord, fid: int
     ) -> tuple[int | None, bool]:
         """(number of the row that holds this record, whether something changed).
 
         The number is None if the record takes the row's place, or is an older one that lost it: a
-        purged run begins another life with the same ids.
+        purged run begins another life with the same ids. Of several records with an id that were
+        made at the same time, the last one in a file counts.
         """
         n, created, problem, partial, extra, stale = known
         if row.problem is not None and partial:
@@ -123,11 +143,18 @@ class IndexWriter:
         if problem is not None or later_s > _SAME_S:
             self._delete(n)
             return None, True
-        if later_s < -_SAME_S:
+        query = "SELECT at, unseen FROM places WHERE n = ? AND fid = ?"
+        at, unseen = self._run(query, n, fid).fetchone() or (found.location.offset, 0)
+        if not unseen and found.location.offset < at:
+            return None, False
+        if later_s < -_SAME_S and not (unseen and self._is_unseen(n)):
             return None, False
         if partial and not row.partial:
             self._complete(n, row, found)
             return n, True
+        written_anew = unseen or found.location.offset > at
+        if written_anew and not row.partial and self._differs(n, row):
+            return self._replace(n, row, found), True
         if row.extra > extra or row.stale > stale:
             marks = (max(row.extra, extra), max(row.stale, stale), n)
             self._run("UPDATE t SET extra = ?, stale = ? WHERE n = ?", *marks)
@@ -137,9 +164,27 @@ class IndexWriter:
         """Make a row of a summary one of the record; it keeps its number."""
         query = "SELECT flags FROM t WHERE n = ?"
         had = split(self._run(query, n).fetchone()[0])
-        row.flags = joined([*split(row.flags), *(f for f in had if f in (LONE_SCORE, FEW_TURNS))])
+        row.flags = joined([*split(row.flags), *(f for f in had if f in OF_GROUPS)])
         self._run(_UPDATE, *astuple(row), n)
         self._add_words(n, found)
+
+    def _is_unseen(self, n: int) -> bool:
+        """Whether all places of a row are in files that are read from their beginning again."""
+        return not self._run("SELECT 1 FROM places WHERE n = ? AND unseen = 0", n).fetchone()
+
+    def _differs(self, n: int, row: IndexRow) -> bool:
+        """Whether a record is another one than that of its row, apart from what its group says."""
+        (known,) = self._run(f"SELECT {', '.join(COLUMNS)} FROM t WHERE n = ?", n).fetchall()
+        had = dict(zip(COLUMNS, known, strict=True))
+        had["flags"] = joined(flag for flag in split(had["flags"]) if flag not in OF_GROUPS)
+        return any(had[name] != getattr(row, name) for name in COLUMNS if name not in _OF_ENTRIES)
+
+    def _replace(self, n: int, row: IndexRow, found: FoundRecord) -> int:
+        """Put a record into the place of another one with its id; returns its number, a new one."""
+        self._run("DELETE FROM t WHERE n = ?", n)
+        made = self._insert(row, found)
+        self._run("UPDATE places SET n = ? WHERE n = ?", made, n)
+        return made
 
     def _insert(self, row: IndexRow, found: FoundRecord) -> int:
         n = int(self._run(_INSERT, *astuple(row)).lastrowid or 0)
@@ -158,7 +203,7 @@ class IndexWriter:
             return
         for n, _, _, flags in members:
             had = split(flags)
-            own = [flag for flag in had if flag not in (LONE_SCORE, FEW_TURNS)]
+            own = [flag for flag in had if flag not in OF_GROUPS]
             now = [*own, *_flags_of(n, members)]
             if now != had:
                 self._run("UPDATE t SET flags = ? WHERE n = ?", joined(now), n)

@@ -7,14 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import msgpack
-
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.results.archive import MAGIC, archived_runs, directory_of
 from hermes_queue.view.lookup.base import LookedUp, by_sample
 from hermes_queue.view.records.raw import UnreadableRecord, decode_raw
 from hermes_queue.view.sources.entries import decoded_fields, members_of
-from hermes_queue.view.sources.frames import frames
+from hermes_queue.view.sources.frames import frames, group_in
 from hermes_queue.wire.ids import group_of
 
 
@@ -80,12 +78,10 @@ class ArchivePlace:
             os.close(fd)
 
     def _unpacked(self, payload: bytes, name: str, path: Path) -> LookedUp | None:
-        try:
-            fields, bodies = msgpack.unpackb(payload, unicode_errors="replace")
-            if not isinstance(fields, dict) or not isinstance(bodies, dict):
-                return None
-        except (ValueError, TypeError, msgpack.UnpackException):
+        group = group_in(payload)
+        if group is None:
             return None
+        fields, bodies = group
         known = decoded_fields(fields)
         if known.get("group_id") != name:
             return None

@@ -74,7 +74,9 @@ def open_places(paths: Sequence[Path] = ()) -> list[LookupPlace]:
         elif path.is_file():
             places.append(FilePlace(path))
         else:
-            raise ConfigurationError(f"{path}: there is no such file or directory")
+            there = "is neither a file nor a directory"
+            missing = "there is no such file or directory"
+            raise ConfigurationError(f"{path}: {there if path.exists() else missing}")
     return places
 
 

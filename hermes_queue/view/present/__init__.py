@@ -2,7 +2,7 @@
 
     ansi.py          colours of terminals as names of classes
     branches.py      other conversations of a program: `branches`, `of_branch`
-    conversation.py  messages: `messages`, `message`, `outline`
+    conversation.py  messages: `messages`, `each_message`, `message`, `outline`
     decoding.py      token ids as text, with a tokenizer file: `Decoder`
     heads.py         ids, outcome, stages, events, earlier attempts
     passages.py      findings of judges at what they quote
@@ -22,7 +22,7 @@ octets of `tokens`.
 """
 
 from hermes_queue.view.present.branches import branches, of_branch
-from hermes_queue.view.present.conversation import message, messages, outline
+from hermes_queue.view.present.conversation import each_message, message, messages, outline
 from hermes_queue.view.present.decoding import Decoder
 from hermes_queue.view.present.heads import attempts, events, head, stages
 from hermes_queue.view.present.passages import (
@@ -42,6 +42,7 @@ __all__ = [
     "ShownFinding",
     "attempts",
     "branches",
+    "each_message",
     "events",
     "flagged_outline",
     "head",

@@ -10,7 +10,7 @@ others are `ansi-bold`, `ansi-dim`, `ansi-italic`, `ansi-underline`, `ansi-inver
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 
 PARAMETERS_MOST = 32
 """Parameters of one sequence that are obeyed."""
@@ -47,6 +47,7 @@ class SgrStyle:
             found.append(f"ansi-bg-{self.bg}")
         return tuple(found)
 
+    @lru_cache(maxsize=1024)  # noqa: B019 - it is immutable, and there are few
     def after(self, parameters: str) -> SgrStyle:
         """The style after `ESC [ parameters m`; what is unknown in it changes nothing."""
         style = self

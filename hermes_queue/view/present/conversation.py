@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, TypedDict
 
@@ -15,7 +15,8 @@ from hermes_queue.view.present.texts import WHOLE_BYTES, ShownText, text_of
 CUT_BYTES = 4096
 PAGE_BYTES = 256 << 10
 CALLS_MOST = 64
-"""Tool calls of one message in a page; `message` has up to sixteen times as many."""
+CALLS_OF_ONE = 16 * CALLS_MOST
+"""Tool calls of one message: in a page, and where it is shown alone."""
 MESSAGES_MOST = 500
 """In one page."""
 OUTLINE_MOST = 20_000
@@ -97,16 +98,28 @@ def messages(
     The page ends when its texts have `total_bytes` together; it has at least one message, unless
     `start` is behind the last one. The next page begins at the last `n` plus 1.
     """
-    given = all_messages(raw)
-    turns = _Turns(raw, given)
     found: list[ShownMessage] = []
     taken = 0
-    for n in range(max(0, start), min(len(given), max(0, start) + MESSAGES_MOST)):
-        found.append(_message(given, n, turns, cut_bytes, CALLS_MOST))
-        taken += _shown_bytes(found[-1])
+    for each in islice(each_message(raw, start, cut_bytes), MESSAGES_MOST):
+        found.append(each)
+        taken += _shown_bytes(each)
         if taken >= total_bytes:
             break
     return found
+
+
+def each_message(
+    raw: Mapping[Any, Any], start: int = 0, cut_bytes: int | None = CUT_BYTES
+) -> Iterator[ShownMessage]:
+    """All messages from number `start` on, in time that grows with their number.
+
+    Each text is cut at `cut_bytes`; None = they are shown as `message` shows them.
+    """
+    given = all_messages(raw)
+    turns = _Turns(raw, given)
+    cut, calls = (WHOLE_BYTES, CALLS_OF_ONE) if cut_bytes is None else (cut_bytes, CALLS_MOST)
+    for n in range(max(0, start), len(given)):
+        yield _message(given, n, turns, cut, calls)
 
 
 def message(raw: Mapping[Any, Any], n: int) -> ShownMessage | None:
@@ -114,7 +127,7 @@ def message(raw: Mapping[Any, Any], n: int) -> ShownMessage | None:
     given = all_messages(raw)
     if not 0 <= n < len(given):
         return None
-    return _message(given, n, _Turns(raw, given), WHOLE_BYTES, CALLS_MOST * 16)
+    return _message(given, n, _Turns(raw, given), WHOLE_BYTES, CALLS_OF_ONE)
 
 
 def outline(raw: Mapping[Any, Any]) -> list[OutlineEntry]:

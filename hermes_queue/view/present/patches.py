@@ -40,7 +40,7 @@ def patch(raw: Mapping[Any, Any]) -> dict[str, Any]:
     text = given if isinstance(given, str) else ""
     part = text[:PATCH_BYTES]
     reader = _Reader()
-    for line in _lines(part):
+    for line in lines_of(part):
         if not reader.take(line):
             break
     odd = "\n".join(reader.other) if isinstance(given, str) else given
@@ -160,7 +160,7 @@ class _Reader:
             file["old_path"] = None
 
 
-def _lines(text: str) -> Iterator[str]:
+def lines_of(text: str) -> Iterator[str]:
     """Lines as git has them: only a line feed ends one."""
     at = 0
     while at < len(text):

@@ -8,8 +8,11 @@ tabs remain as they are.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import cache
 from itertools import groupby
+from reprlib import Repr
+from typing import Any
 
 INVISIBLE = (
     "\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f"  # C0 without tab, LF, CR and ESC; DEL; C1
@@ -60,6 +63,26 @@ def _repeated(character: str, times: int) -> str:
     return f"⟨{shown.strip('⟨⟩')} x{times}⟩"
 
 
+class _Brief(Repr):
+    """Texts of values that ought to be names: bounded in time, whatever they hold, and how deep."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel, self.maxstring, self.maxother, self.maxlong = 3, LABEL_MOST, LABEL_MOST, 100
+        self.maxlist = self.maxtuple = self.maxdict = 8
+
+    def repr_instance(self, x: Any, level: int) -> str:
+        if isinstance(x, Sequence) and not isinstance(x, bytes):  # a packed array
+            return self.repr1(list(x[: self.maxlist + 1]), level)
+        return super().repr_instance(x, level)
+
+    def repr_bytes(self, x: bytes, level: int) -> str:
+        return repr(x[:LABEL_MOST])
+
+
+_brief = _Brief()
+
+
 def visible(text: str) -> str:
     """`text` with a sign for each character that would deceive; escape sequences are not obeyed.
 
@@ -73,7 +96,7 @@ def visible(text: str) -> str:
 
 def label(value: object, most: int = LABEL_MOST) -> str:
     """A name on one line, of at most about `most` characters: ids, roles, models, paths."""
-    text = value if isinstance(value, str) else "" if value is None else repr(value)[: most + 1]
+    text = value if isinstance(value, str) else "" if value is None else _brief.repr(value)
     cut = visible(text[:most]).replace("\n", "␊").replace("\t", "␉")
     return f"{cut}…" if len(text) > most else cut
 

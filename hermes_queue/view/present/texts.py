@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import TypedDict
 
 from hermes_queue.view.present.ansi import PLAIN, SgrStyle
 from hermes_queue.view.present.shapes import as_json
-from hermes_queue.view.present.signs import RETURN, ROW, signs, visible
+from hermes_queue.view.present.signs import INVISIBLE, RETURN, ROW, signs, visible
 
 WHOLE_BYTES = 8 << 20
 """Most of one text that is ever shown; the record as a file has all of it."""
@@ -35,6 +36,9 @@ class ShownText(TypedDict):
 
 _SGR = "\x1b\\[([0-9;:]{0,64})m"
 _SPECIAL = re.compile(f"{_SGR}|(\x1b\\[[0-?]{{0,64}}[ -/]{{0,8}}[@-~]|\x1b)|(\r\n)|(\r)|({ROW})")
+_FIRST = re.compile(f"[\x1b\r{INVISIBLE}\ufe00-\ufe0f]")
+"""What `_SPECIAL` begins with: a class alone is searched for far faster than alternatives."""
+_FIRST_OF_ASCII = re.compile("[\x00-\x08\x0b-\x1f\x7f]")
 _SGR_ALONE = re.compile(_SGR)
 _HALF_SEQUENCE = re.compile("\x1b(?:\\[[0-?]{0,64}[ -/]{0,8})?$")
 
@@ -68,11 +72,9 @@ def _decoded(beginning: bytes) -> str:
 
 
 def _marked(text: str) -> tuple[str, list[TextMark]]:
-    if text.isprintable() or not _SPECIAL.search(text):
-        return text, []
     written = _Written()
     read = 0
-    for count, found in enumerate(_SPECIAL.finditer(text)):
+    for count, found in enumerate(_specials(text)):
         written.plain(text[read : found.start()])
         if len(written.marks) >= MARKS_MOST or count >= _SEQUENCES_MOST:
             written.turn(PLAIN)
@@ -88,9 +90,23 @@ def _marked(text: str) -> tuple[str, list[TextMark]]:
             written.marked(RETURN)
         else:
             written.marked(f"␛{sequence[1:]}" if sequence else signs(row))
+    else:
+        if not read:
+            return text, []
     written.plain(visible(_SGR_ALONE.sub("", text[read:])))
     written.turn(PLAIN)
     return "".join(written.parts), sorted(written.marks, key=lambda mark: (mark[0], -mark[1]))
+
+
+def _specials(text: str) -> Iterator[re.Match[str]]:
+    """What `_SPECIAL.finditer` finds, in a fraction of its time where there is little of it."""
+    first = _FIRST_OF_ASCII if text.isascii() else _FIRST
+    at = 0
+    while (begin := first.search(text, at)) is not None:
+        found = _SPECIAL.match(text, begin.start())
+        if found is not None:
+            yield found
+        at = begin.end() if found is None else found.end()
 
 
 class _Written:

@@ -86,7 +86,8 @@ def sequence_turns(raw: Mapping[Any, Any], k: int) -> list[SequenceTurn]:
     ids = ids_of(each.get("ids")).tobytes()
     mask = _filled(_mask(each.get("loss_mask")), len(ids) // 4)
     turns = items(raw.get("turns"))
-    named = [n for n in map(whole, items(each.get("turns"))[:TURNS_MOST]) if n is not None]
+    given = map(whole, items(each.get("turns"))[:TURNS_MOST])
+    named = dict.fromkeys(n for n in given if n is not None)
     found: list[SequenceTurn] = []
     end = 0
     for n in named or range(min(len(turns), TURNS_MOST)):

@@ -25,6 +25,10 @@ MAX_ELEMENTS = 8 << 20
 """Most members of all lists and maps of a record together: each costs far more memory than the one
 byte that it may take when packed."""
 
+MAX_LENGTH = 1 << 20
+"""Most members of one list or map of a body: its memory is taken as soon as its head is read, for
+as many levels as a few bytes name. Arrays of tokens are no lists there."""
+
 _NUMBERS = re.compile(rb"\[[0-9eE.,\s+-]{256,}\]")
 """A list of numbers in JSON: token ids, log-probabilities."""
 
@@ -53,11 +57,13 @@ def decode_raw(frame: bytes) -> dict[str, Any]:
             list_hook=count.items,
             object_hook=count.items,
             strict_map_key=False,
+            max_array_len=MAX_LENGTH,
+            max_map_len=MAX_LENGTH,
             unicode_errors="replace",
         )
     except UnreadableRecord:
         raise
-    except (ValueError, TypeError, msgpack.UnpackException) as error:
+    except (ValueError, TypeError, MemoryError, msgpack.UnpackException) as error:
         raise UnreadableRecord(f"not a record body: {_short(error)}") from error
     return checked(found)
 
@@ -80,7 +86,7 @@ def decode_json(line: bytes, *, numbers: bool = True) -> dict[str, Any]:
         raise UnreadableRecord(f"more than {MAX_ELEMENTS} elements")
     try:
         found = from_json(data)
-    except ValueError:
+    except (ValueError, MemoryError):
         found = _slowly(data)
     return checked(found)
 
@@ -126,7 +132,7 @@ def _slowly(data: bytes) -> Any:
         return json.loads(data.decode("utf-8-sig", errors="replace"))
     except RecursionError as error:
         raise UnreadableRecord("not a record: nested too deep") from error
-    except ValueError as error:
+    except (ValueError, MemoryError) as error:
         raise UnreadableRecord(f"not a record: {_short(error)}") from error
 
 

@@ -9,7 +9,14 @@ from typing import Any
 
 from hermes_queue.sinks.selection import caught_reason, report_tampered
 from hermes_queue.view.records.location import Location
-from hermes_queue.view.records.values import listing, mapping, number, text, whole
+from hermes_queue.view.records.values import (
+    TEXT_CHARACTERS,
+    listing,
+    mapping,
+    number,
+    text,
+    whole,
+)
 
 STAGES = ("queue", "load", "prepare", "acquire", "setup", "agent", "verify", "publish")
 _FLAGS, _FLAG_CHARACTERS = 32, 80
@@ -92,8 +99,8 @@ def row_of(raw: Mapping[str, Any], location: Location) -> IndexRow:
 
     A record without a trajectory id, or with one that no worker gives, has the status `damaged`.
     """
-    name = raw.get("trajectory_id")
-    if not isinstance(name, str) or not 0 < len(name) <= 256 or text(name) != name:
+    name = id_of(raw)
+    if name is None:
         return damaged_row(location, "the record has no trajectory id")
     agent, failure = mapping(raw.get("agent")), mapping(raw.get("failure"))
     calls, usage = mapping(raw.get("tool_calls")), mapping(raw.get("usage"))
@@ -141,17 +148,27 @@ def row_of(raw: Mapping[str, Any], location: Location) -> IndexRow:
     )
 
 
-def damaged_row(location: Location, problem: str) -> IndexRow:
+def id_of(raw: Mapping[str, Any]) -> str | None:
+    """The trajectory id of a record; None if it has none that a worker gives."""
+    name = raw.get("trajectory_id")
+    return name if isinstance(name, str) and _is_name(name) else None
+
+
+def damaged_row(location: Location, problem: str = "") -> IndexRow:
     """The row of what cannot be read as a record: it is counted, and shown as such.
 
     Its id is the name that the record has in its source, or one made of the place.
     """
     name = location.member
-    if not 0 < len(name) <= 256 or text(name) != name:
+    if not _is_name(name):
         place = f"{location.source}\0{location.file}\0{location.offset}\0{name}"
         digest = hashlib.sha256(place.encode(errors="replace")).hexdigest()
         name = f"damaged-{digest[:20]}"
     return IndexRow(id=name, problem=text(problem) or "unreadable")
+
+
+def _is_name(name: str) -> bool:
+    return 0 < len(name) <= TEXT_CHARACTERS and text(name) == name
 
 
 def joined(names: Iterable[str]) -> str:
@@ -209,9 +226,10 @@ def _tests_failed(report: Mapping[str, Any]) -> int | None:
         if (count := whole(mapping(part).get("failure"))) is not None
     ]
     if found:
-        return sum(found)
+        return whole(sum(found))
     failed = mapping(mapping(report.get("tests")).get("failed"))
-    return len(listing(failed.get("names"))) + (whole(failed.get("more")) or 0) if failed else None
+    count = len(listing(failed.get("names"))) + (whole(failed.get("more")) or 0)
+    return whole(count) if failed else None
 
 
 def _patch_bytes(report: Mapping[str, Any]) -> int | None:

@@ -10,15 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import msgpack
-
 from hermes_queue.results.archive import MAGIC
 from hermes_queue.view.records.location import Location
 from hermes_queue.view.records.raw import MAX_RECORD_BYTES, UnreadableRecord, decode_raw
 from hermes_queue.view.sources.base import Batch, FoundRecord, Mark, RecordGone
 from hermes_queue.view.sources.entries import decoded_fields, found_members
-from hermes_queue.view.sources.frames import Frame, frames
-from hermes_queue.view.sources.resuming import ended, mark_at, resumed
+from hermes_queue.view.sources.frames import Frame, frames, group_in
+from hermes_queue.view.sources.resuming import ended, mark_at, resumed, unchanged
 
 _SUFFIX = ".groups"
 _BATCH_RECORDS = 64
@@ -113,7 +111,7 @@ class ArchiveSource:
             yield Batch(name, mark=mark_at(fd, at, state), begins=True)
         start = at
         found: list[FoundRecord] = []
-        for frame in frames(fd, at, state.st_size):
+        for frame in frames(fd, at, state.st_size) if not unchanged(mark, state) else ():
             found += self._members(name, frame)
             at = frame.end
             if len(found) >= _BATCH_RECORDS:
@@ -128,12 +126,10 @@ class ArchiveSource:
         here = Location(self.name, name, frame.start, frame.end - frame.start)
         if frame.payload is None:
             return [FoundRecord(here, None, f"the group at byte {frame.start} is damaged")]
-        try:
-            fields, bodies = msgpack.unpackb(frame.payload, unicode_errors="replace")
-            if not isinstance(fields, dict) or not isinstance(bodies, dict):
-                raise TypeError("not two maps")
-        except (ValueError, TypeError, msgpack.UnpackException):
+        group = group_in(frame.payload)
+        if group is None:
             return [FoundRecord(here, None, f"the group at byte {frame.start} is no group")]
+        fields, bodies = group
         known = {k: v for k, v in bodies.items() if isinstance(k, str) and isinstance(v, bytes)}
         places = _places(frame, known)
 

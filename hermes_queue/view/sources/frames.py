@@ -11,9 +11,14 @@ import struct
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
+
+import msgpack
 
 _HEAD = struct.Struct("<II")
 MAX_FRAME_BYTES = 512 << 20
+_BODIES_MOST = 1 << 16
+"""Of one group, which has far fewer: a few bytes may name millions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +50,17 @@ def frames(fd: int, start: int, size: int | None = None) -> Iterator[Frame]:
             payload = None
         yield Frame(begin, end, payload)
         start = end
+
+
+def group_in(payload: bytes) -> tuple[dict[Any, Any], dict[Any, Any]] | None:
+    """The fields of a group and its bodies in a frame; None if it holds no group."""
+    try:
+        fields, bodies = msgpack.unpackb(
+            payload, unicode_errors="replace", max_array_len=2, max_map_len=_BODIES_MOST
+        )
+    except (ValueError, TypeError, MemoryError, msgpack.UnpackException):
+        return None
+    return (fields, bodies) if isinstance(fields, dict) and isinstance(bodies, dict) else None
 
 
 def _read(fd: int, length: int, offset: int) -> bytes:

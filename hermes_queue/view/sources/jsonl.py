@@ -14,7 +14,7 @@ from hermes_queue.errors import ConfigurationError
 from hermes_queue.view.records.location import Location
 from hermes_queue.view.records.raw import MAX_RECORD_BYTES, UnreadableRecord, decode_json
 from hermes_queue.view.sources.base import Batch, FoundRecord, Mark, RecordGone
-from hermes_queue.view.sources.resuming import ended, mark_at, resumed
+from hermes_queue.view.sources.resuming import ended, mark_at, resumed, unchanged
 
 _BATCH_BYTES = 4 << 20
 _BATCH_LINES = 64
@@ -87,6 +87,8 @@ class JsonlSource:
             at, mark = _segment(fd, state.st_size), None
             low = at
             yield Batch(self.title, mark=mark_at(fd, at, state) | {"low": low}, begins=True)
+        if not low and unchanged(mark, state):
+            return
         begun, found = at, []
         for record, end in self._records(fd, at, state.st_size):
             found += record

@@ -74,7 +74,7 @@ class StreamSource:
     def read(self, location: Location) -> Mapping[str, Any]:
         """See `RecordSource.read`."""
         with explained(self._url):
-            stored = self._client.get(f"{self._prefix}body:{location.member}")
+            [stored] = self._client.mget([f"{self._prefix}body:{location.member}"])
         if stored is None:
             raise RecordGone("the record was deleted from Redis")
         try:

@@ -147,22 +147,12 @@ def transcript(
     events: dict[int | None, list[dict[str, Any]]] = {}
     for event in present.events(raw):
         events.setdefault(event["at"], []).append(event)
-    place = max(0, first)
-    while page := _page(raw, place, whole):
-        for message in page:
-            if last is not None and message["n"] >= last:
-                return
-            yield from map(_event, events.get(message["n"], []))
-            yield from _message(message)
-        place = page[-1]["n"] + 1
+    for message in present.each_message(raw, first, None if whole else CUT_BYTES):
+        if last is not None and message["n"] >= last:
+            return
+        yield from map(_event, events.get(message["n"], []))
+        yield from _message(message)
     yield from map(_event, events.get(None, []))
-
-
-def _page(raw: Mapping[Any, Any], place: int, whole: bool) -> list[ShownMessage]:
-    if not whole:
-        return present.messages(raw, place, CUT_BYTES)
-    found = present.message(raw, place)
-    return [] if found is None else [found]
 
 
 def _event(event: Mapping[str, Any]) -> Text:
