@@ -34,8 +34,8 @@ def opened(cache: Path, file: Path) -> Iterator[Callable[[], Index]]:
     """Opens an index of the file, up to date."""
     made: list[Index] = []
 
-    def open_index() -> Index:
-        made.append(Index(cache, [JsonlSource(file)]))
+    def open_index(labels_of: Path | None = None) -> Index:
+        made.append(Index(cache, [JsonlSource(file)], labels_of=labels_of))
         made[-1].refresh()
         return made[-1]
 
@@ -184,6 +184,17 @@ def test_a_reader_of_an_index_that_another_viewer_made_again_reads_the_new_one(o
     file.write_text(lines(record(0), record(1)))
     writer.refresh()
     assert reader.count() == 2
+
+
+def test_labels_of_another_viewer_are_in_an_index_that_was_made_again(opened, cache, file):
+    file.write_text(lines(record(0)))
+    writer, reader = opened(), opened(labels_of=Path("ada.jsonl"))
+    reader.set_reviews({"r.g.0": "fine"})
+    assert reader.count("reviewed:fine") == 1
+    [path] = cache.parent.glob("*.sqlite")
+    path.unlink()
+    writer.refresh()
+    assert (reader.count("reviewed:fine"), writer.count("reviewed:fine")) == (1, 0)
 
 
 def test_other_tables_or_other_ways_to_fill_them_are_another_file(tmp_path):
