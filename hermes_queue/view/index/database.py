@@ -124,6 +124,7 @@ class Database:
         self._closed = False
         self._damaged = False
         self._labels: Mapping[str, str] = {}
+        self._labels_in: FileIdentity | None = None
         try:
             self._hold()
             if self.writes:
@@ -220,6 +221,7 @@ class Database:
                 rows = ((self._kept_in, name, label) for name, label in labels.items())
                 connection.executemany("INSERT INTO labels VALUES (?, ?, ?)", rows)
                 connection.execute("COMMIT")
+            self._labels_in = _identity(self.path)
         except sqlite3.Error as error:
             self._damaged |= is_damage(error)
             raise HermesQueueError(f"{self.path}: cannot be written: {error}") from error
@@ -308,10 +310,9 @@ class Database:
         identity = _identity(self.path)
         if opened is not None and opened.identity == identity:
             return opened
-        if opened is not None:
-            _close(opened)
-            if self._labels:  # who made the file anew knows only its own
-                self.set_reviews(self._labels)
+        _close(opened)
+        if self._labels and self._labels_in != identity:  # who made it anew knows only its own
+            self.set_reviews(self._labels)
         reviews = REVIEWS.format(self._kept_in)
         settings = ("PRAGMA query_only = 1", "PRAGMA cache_size = -2000")
         return _Opened(self._connect(reviews, *settings), identity)
