@@ -163,6 +163,11 @@ class RunningTranscript:
         ends = {"next": start + len(shown), "total": len(said)}
         return {**where, "worker": "trainer-1", "messages": shown, **ends}
 
+    def whole(self, name: str, number: int) -> Any:
+        """One of its messages, all of it."""
+        said = [{"role": "assistant", "content": text} for text in self.texts]
+        return present.message({"messages": said}, number)
+
 
 class Unserved:
     """What the server cannot answer here: actions."""
@@ -193,7 +198,9 @@ class Unserved:
 class ViewedPages:
     """All of it, started; to be closed."""
 
-    def __init__(self, records: Path, directory: Path, redis_binary: str) -> None:
+    def __init__(
+        self, records: Path, directory: Path, redis_binary: str, tokenizer: Any = None
+    ) -> None:
         self.records = records
         self._redis = RedisServer(redis_binary, directory / "redis")
         self._redis.start()
@@ -221,6 +228,7 @@ class ViewedPages:
             transcripts=self.running,
             actions=True,
             reviews=self.reviews,
+            tokenizer=tokenizer,
         )
         self.server = ViewServer(site, (*self.unserved.routes(), *every_route()))
 

@@ -237,7 +237,7 @@ def test_groups_of_a_run_and_the_samples_of_one(viewed, records):
     viewed.open(f"/group/{name}")
     samples = viewed.api(f"/api/groups/{name}")["rows"]
     assert len(samples) == SAMPLES
-    assert rows(viewed) == [f"{row['instance']} #{row['sample']}" for row in samples]
+    assert rows(viewed) == [f"#{row['sample']}" for row in samples]
     assert len(viewed.all(".signs a")) == SAMPLES
     viewed.keep("group")
 
@@ -340,7 +340,7 @@ def test_cancelling_needs_the_name_of_the_run_and_shows_the_command(viewed):
         ".find((b) => b.textContent === 'Cancel…').click()"
     )
     viewed.says(f"hermes-queue run cancel {RUN}")
-    viewed.says("Meets 2.")
+    viewed.says("Meets 2 trajectories.")
     final = "dialog[open] button.danger"
     assert not viewed.one(final).is_enabled()
     fields = viewed.all("dialog[open] input")

@@ -128,3 +128,15 @@ def test_questions_of_all_together_have_a_bound(followed, workers, monkeypatch):
         followed.after(NAME, n)
     with pytest.raises(Refusal, match="too many"):
         followed.after(NAME, 3)
+
+
+def test_one_message_is_shown_whole(followed, workers):
+    long = "x" * 50_000
+    workers.answer = {"messages": [{"role": "tool", "content": long}], "total": 8}
+    assert followed.after(NAME, 7)["messages"][0]["content"]["cut"]
+    shown = followed.whole(NAME, 7)
+    assert (shown["n"], shown["content"]["text"], shown["content"]["cut"]) == (7, long, False)
+    assert workers.asked[-1]["start"] == 7
+    workers.answer = {"messages": [], "total": 8}
+    with pytest.raises(Refusal, match="no such message"):
+        followed.whole(NAME, 8)
