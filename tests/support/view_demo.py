@@ -55,11 +55,11 @@ PATCH = """diff --git a/{file} b/{file}
 --- a/{file}
 +++ b/{file}
 @@ -281,6 +281,6 @@ class Job:
- {blank}
+{blank}
          def {name}(j):
 -            return isinstance(j, Job)
 +            return not isinstance(j, Job)
- 
+{blank}
          timestats = "(last run: %s, next run: %s)" % (
              format_time(self.last_run),
 """.replace("{blank}", " ")

@@ -148,9 +148,14 @@ def viewed(
 ) -> Iterator[Any]:
     """A browser at a viewer of these records."""
     from view_fixture import ViewedPages
+    from view_records import write_findings
     from viewed import Viewed
 
-    pages = ViewedPages(written[0], tmp_path_factory.mktemp("viewed"), redis_binary)
+    from hermes_queue.view.findings import FindingFiles
+
+    directory = tmp_path_factory.mktemp("viewed")
+    findings = FindingFiles([write_findings(written[1], directory / "findings.jsonl")])
+    pages = ViewedPages(written[0], directory, redis_binary, findings=findings)
     try:
         browser = Viewed(pages, tmp_path_factory.mktemp("profile"))
         try:

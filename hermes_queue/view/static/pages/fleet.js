@@ -30,8 +30,8 @@ function Run({ run, session }) {
     <td>${now ? html`<span class=${"tag " + now.state} title=${safe(now.state_reason)}>${now.state}</span>` : html`<span class="quiet">in files</span>`}</td>
     <td>${now?.total ? html`<${Bar} of=${now.done / now.total} /> ${now.done}/${now.total}` : html`${count(run.count)}`}</td>
     <td class="n"><b>${score(run.mean)}</b></td><td class=${"n " + (run.failed || now?.failed ? "fail" : "quiet")}>${now?.failed ?? run.failed}</td>
-    <td class="n wide">${now?.running || ""}</td><td class="n wide">${run.live ? run.live.per_hour.toFixed(0) : ""}</td>
-    <td class="n wide">${run.live?.eta_s ? seconds(run.live.eta_s) : ""}</td><td class="n wide">${money(run.cost)}</td><td class="n">${ago(run.finished || run.created)}</td>
+    <td class="n wide">${now?.running || ""}</td><td class="n wide">${run.live?.per_hour ? run.live.per_hour.toFixed(0) : ""}</td>
+    <td class="n wide">${run.live?.eta_s ? seconds(run.live.eta_s) : ""}</td><td class="n wide">${money(run.cost)}</td><td class="n">${run.finished ? ago(run.finished) : ""}</td>
     <td><${session.Actions} of=${actions} /></td></tr>`;
 }
 

@@ -156,7 +156,7 @@ function About({ sequence, blocks, texts, at, spoken }) {
   const logprob = sequence.logprobs[at];
   const policy = at >= block.start ? policyAt(block.turn, at) : null;
   return html`<p class="about" aria-live=${spoken ? "polite" : "off"}><b>#${at}</b> id <b>${sequence.ids[at]}</b> ${!gap && html`<code>${JSON.stringify(text.slice(starts[at - block.from], starts[at - block.from + 1]))}</code>`}
-    ${sequence.mask[at] ? html`logp <b>${logprob.toFixed(3)}</b> p <b>${Math.exp(logprob).toPrecision(3)}</b>` : ""} ${policy !== null && html`policy <b>${safe(policy)}</b>`} ${sequence.mask[at] ? "trained" : "context"}</p>`;
+    ${sequence.mask[at] ? html`logp <b>${signed(logprob, 3)}</b> p <b>${Math.exp(logprob).toPrecision(3)}</b>` : ""} ${policy !== null && html`policy <b>${safe(policy)}</b>`} ${sequence.mask[at] ? "trained" : "context"}</p>`;
 }
 
 /** The token under a point of the screen, or null. */
@@ -231,7 +231,7 @@ function Strip({ sequence, turns, pieces, by }) {
   return html`<p class="tools"><button onClick=${() => choose(lowest(sequence), true)}>to the least likely ↓</button>
       <button onClick=${() => copy(JSON.stringify([...sequence.ids]))}>copy ids</button></p>
     <div class="strip" ref=${strip} onMouseMove=${hover}>${body}</div>
-    <${About} sequence=${sequence} blocks=${blocks} texts=${texts} at=${at} spoken=${spoken} />`;
+    <div class="foot"><${About} sequence=${sequence} blocks=${blocks} texts=${texts} at=${at} spoken=${spoken} /><${Legend} by=${by} turns=${turns} /></div>`;
 }
 
 /** The trained token with the lowest log-probability. @param {Sequence} sequence */
@@ -279,6 +279,5 @@ export function Tokens({ id, data, session }) {
   const ready = sequence && octets.fresh && (turns.data || turns.error) && (as === "ids" || pieces.data || pieces.error);
   return html`<${Choices} sequences=${sequences} k=${k} by=${by} as=${as} tokenizer=${session.tokenizer} />
     <${Facts} of=${[["ids", count(facts.ids)], ["trained", count(facts.trained)], ["mean logp", signed(facts.mean_logprob, 3)], ["least logp", signed(facts.min_logprob, 2)]]} />
-    <${Legend} by=${by} turns=${turns.data?.turns || null} />
     ${ready ? html`<${Strip} key=${`${k} ${as}`} sequence=${sequence} turns=${turns.data?.turns || null} pieces=${as === "text" && !pieces.error ? pieces.data.pieces : null} by=${by} />` : html`<${Waiting} />`}`;
 }
