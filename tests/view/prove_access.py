@@ -195,7 +195,7 @@ def test_all_that_acts_or_leads_on_is_reached_by_tab_and_can_be_seen(viewed, rec
             found = viewed.run(step)
             if found is None or not found[0] or reached == wanted:
                 break
-            fresh, seen, counts = found
+            _, seen, counts = found
             assert seen, (name, viewed.run("return document.activeElement.outerHTML;")[:200])
             reached += counts
         assert reached == wanted, name

@@ -172,6 +172,21 @@ def test_a_text_that_was_cut_is_shown_whole_on_demand(viewed, records):
     viewed.wait("all of it", lambda: viewed.run(script) == whole)
 
 
+def test_all_texts_can_be_had_whole(viewed, records):
+    record = find(records, run_id=HOSTILE_RUN)
+    viewed.open(f"/t/{record.trajectory_id}")
+    assert viewed.texts(".chips button") == ["all texts, whole"]
+    viewed.click(".chips button")
+    viewed.wait("no text is cut", lambda: not viewed.all(".chips button"))
+    assert len(viewed.all("article.message")) == len(record.messages)
+    last = f"#m{len(record.messages) - 1}"
+    long = f"return document.querySelector('{last} pre.text').textContent.length;"
+    assert viewed.run(long) == len(record.messages[-1].content or "")
+    short = find(records, sample_index=0)
+    viewed.open(f"/t/{short.trajectory_id}")
+    assert not viewed.all(".chips button")
+
+
 def test_the_list_one_came_from_is_walked_with_the_tab(viewed, records):
     q = f"run:{RUN} score:0"
     ids = [row["id"] for row in viewed.api("/api/trajectories", q=q)["rows"]]

@@ -110,9 +110,9 @@ function Dialog({ action, close, done }) {
     ${(action.fields || []).map((field) => html`<${Input} key=${field.name} field=${field} value=${values[field.name] || ""} set=${(value) => setValues({ ...values, [field.name]: value })} />`)}
     ${trial.met !== null ? html`<p>Meets <b>${trial.met}</b> ${met(action, trial.met)}.</p>` : args && !trial.error && html`<${Waiting} />`}
     ${trial.command && html`<p><${Command} line=${trial.command} /></p>`}
-    <label>Reason <input value=${reason} maxlength="200" placeholder="kept with the action, and in the log" onInput=${(event) => setReason(event.target.value)} /></label>
-    ${action.confirm && html`<label>Type <b>${action.confirm}</b> to confirm <input value=${typed} autocomplete="off" onInput=${(event) => type(event.target.value)} /></label>`}
-    <p class="end"><button type="button" onClick=${() => dialog.current.close()}>Back</button>
+    <label key="reason">Reason <input value=${reason} maxlength="200" placeholder="kept with the action, and in the log" onInput=${(event) => setReason(event.target.value)} /></label>
+    ${action.confirm && html`<label key="confirm">Type <b>${action.confirm}</b> to confirm <input value=${typed} autocomplete="off" onInput=${(event) => type(event.target.value)} /></label>`}
+    <p class="end" key="end"><button type="button" onClick=${() => dialog.current.close()}>Back</button>
       <button class=${action.danger ? "danger" : "main"} disabled=${!ready}>${named(action)}</button></p>
   </form></dialog>`;
 }

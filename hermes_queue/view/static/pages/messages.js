@@ -1,5 +1,5 @@
 /** Messages of a trajectory by turns: folded, filtered by kind, all of it in the document. */
-import { api, go, html, link, query, search, useAddress, useEffect, useMemo, useRef, useState } from "../core.js";
+import { api, filed, go, html, link, query, search, useAddress, useEffect, useMemo, useRef, useState } from "../core.js";
 import { Marked, Problem, asText, bytes, count, part, safe, seconds } from "../show.js";
 
 const HEAD_LINES = 20;
@@ -94,6 +94,9 @@ const failed = (message) => message.kind === "error";
 const ORDINARY = ["error", "reasoning", "cut", "odd"];
 const findings = (message) => (message.flags || []).filter((flag) => !ORDINARY.includes(flag));
 
+/** Whether the server has cut a text of it. @param {any} message */
+const isCut = ({ content, reasoning, calls }) => [content, reasoning, ...(calls || []).map((call) => call.arguments)].some((text) => text?.cut);
+
 /** The first words of a text. @param {any} value */
 const glimpse = (value) => (value ? asText(value).text.slice(0, 160).replace(/\s+/g, " ").trim() : "");
 
@@ -117,7 +120,7 @@ function Body({ message, off, whole: pathOf }) {
   useEffect(() => think(!off.has("reasoning")), [off.has("reasoning")]);
   const path = pathOf(message.n);
   const seen = whole || message;
-  const cut = [seen.content, seen.reasoning, ...(seen.calls || []).map((call) => call.arguments)].some((text) => text?.cut);
+  const cut = isCut(seen);
   const flat = ["assistant", "user", "system"].includes(message.role);
   return html`${seen.reasoning && html`<div class="reasoning"><button class="fold" aria-expanded=${thought} onClick=${() => think(!thought)}>reasoning <span class="quiet">${bytes(asText(seen.reasoning).bytes)}</span></button>
       <${Hidden} open=${thought} found=${() => think(true)}><pre class="prose"><${Marked} of=${seen.reasoning} /></pre></${Hidden}></div>`}
@@ -180,14 +183,14 @@ function Turn({ turn, events, off, whole, at }) {
     ${turn.messages.map((message) => html`<${Message} key=${message.n} message=${message} off=${off} whole=${whole} marked=${message.n === at} />`)}</section>`;
 }
 
-/** @param {{off: Set<string>}} props */
-function Chips({ off }) {
+/** @param {{off: Set<string>, more: any}} props `more`: what else can be had */
+function Chips({ off, more }) {
   const toggle = (kind) => {
     const next = new Set(off);
     next.delete(kind) || next.add(kind);
     go(link({ hide: [...next].join(",") || "none" }), true);
   };
-  return html`<fieldset class="chips"><legend>show</legend>${KINDS.map(([kind, title]) => html`<label class="chip"><input type="checkbox" checked=${!off.has(kind)} aria-keyshortcuts=${kind === "outputs" ? "o" : undefined} onChange=${() => toggle(kind)} /> ${title}</label>`)}</fieldset>`;
+  return html`<fieldset class="chips"><legend>show</legend>${KINDS.map(([kind, title]) => html`<label class="chip"><input type="checkbox" checked=${!off.has(kind)} aria-keyshortcuts=${kind === "outputs" ? "o" : undefined} onChange=${() => toggle(kind)} /> ${title}</label>`)} ${more}</fieldset>`;
 }
 
 /** Messages, and the loading of those that follow. @param {string} id @param {any} first answer of `/api/t/ID` @param {number|null} until */
@@ -196,13 +199,14 @@ function useMessages(id, first, until) {
   const state = more.id === id ? more : { id, messages: first.messages || [], next: first.next ?? null };
   const [busy, setBusy] = useState(false);
   const [error, fail] = useState(null);
-  const load = async (all) => {
-    if (busy || state.next === null) return;
+  /** `uncut`: begin anew, with the whole texts of all. @param {boolean} all @param {boolean} [uncut] */
+  const load = async (all, uncut = false) => {
+    if (busy || (state.next === null && !uncut)) return;
     setBusy(true);
-    let { messages, next } = state;
+    let { messages, next } = uncut ? { messages: [], next: 0 } : state;
     try {
       do {
-        const found = await api(query(`/api/t/${encodeURIComponent(id)}/messages`, { from: next }));
+        const found = await api(query(`/api/t/${encodeURIComponent(id)}/messages`, { from: next, whole: uncut ? 1 : null }));
         messages = [...messages, ...found.messages];
         next = found.next > next ? found.next : null;
       } while (next !== null && (all || (until !== null && until >= next)));
@@ -276,7 +280,10 @@ function toPassage(place, quote) {
   const marks = [.../** @type {NodeListOf<HTMLElement>} */ (place.querySelectorAll(".finding"))];
   const mark = marks.find((each) => each.textContent && quote.startsWith(each.textContent)) || marks[0];
   if (!mark) return place.scrollIntoView({ block: "start" });
-  for (let fold = mark.closest("[hidden]"); fold; fold = fold.parentElement.closest("[hidden]")) fold.dispatchEvent(new Event("beforematch"));
+  for (let fold = mark.closest("[hidden]"); fold; fold = fold.parentElement.closest("[hidden]")) {
+    fold.dispatchEvent(new Event("beforematch"));
+    fold.removeAttribute("hidden");
+  }
   requestAnimationFrame(() => mark.scrollIntoView({ block: "center" }));
 }
 
@@ -301,7 +308,8 @@ export function Messages({ id, data, whole = (n) => `/api/t/${encodeURIComponent
   }, [at, reached, finding]);
   const events = (turn) => (data.events || []).filter((event) => BREAKS.includes(event.event) && turn.messages.some((message) => message.n === event.at));
   const left = (data.outline || []).length - messages.length;
-  return html`<div class="reading"><div class="transcript"><${Findings} of=${data.findings || []} /><${Chips} off=${off} />
+  const some = !filed && data.row && (next !== null || messages.some(isCut));
+  return html`<div class="reading"><div class="transcript"><${Findings} of=${data.findings || []} /><${Chips} off=${off} more=${some && html`<button class="small" disabled=${busy} onClick=${() => load(true, true)}>all texts, whole</button>`} />
       ${turns.map((turn) => made(turn.n, [turn.messages[0], turn.messages.length, off, turn.messages.some((message) => message.n === at)], () => html`<${Turn} key=${turn.n} turn=${turn} events=${events(turn)} off=${off} whole=${whole} at=${at} />`))}
       ${error && html`<${Problem} error=${error} />`}
       ${next !== null && html`<${Rest} left=${left > 0 ? left : ""} load=${load} busy=${busy} />`}
