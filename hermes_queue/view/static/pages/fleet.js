@@ -61,7 +61,7 @@ function laneState(lane) {
 }
 
 /** @param {{of: any[], session: any}} props */
-const Lanes = ({ of, session }) => html`<section class="panel" aria-labelledby="lanes"><h2 id="lanes">Lanes</h2><div class="scroll" role="region" aria-label="lanes" tabindex="0"><table class="small"><thead><tr><th scope="col">lane</th><th scope="col" class="n">waiting</th><th scope="col" class="n">oldest</th><th scope="col" class="n">active</th><th scope="col" class="n">workers</th><th scope="col">state</th></tr></thead>
+const Lanes = ({ of, session }) => html`<section class="panel" aria-labelledby="lanes"><h2 id="lanes">Lanes</h2><div class="scroll" role="region" aria-label="table of lanes" tabindex="0"><table class="small"><thead><tr><th scope="col">lane</th><th scope="col" class="n">waiting</th><th scope="col" class="n">oldest</th><th scope="col" class="n">active</th><th scope="col" class="n">workers</th><th scope="col">state</th></tr></thead>
   <tbody>${of.map((lane) => html`<tr key=${lane.name}><th scope="row">${safe(lane.name)}</th><td class="n">${count(lane.depth)}</td><td class="n">${lane.oldest_s === null ? "" : seconds(lane.oldest_s)}</td><td class="n">${lane.running}</td><td class="n">${lane.workers}</td>
     <td>${laneState(lane)} <${session.Actions} of=${[lane.breaker?.state === "open" ? { name: "lane_resume", title: "Free", args: { lane: lane.name } } : { name: "lane_pause", title: "Hold", args: { lane: lane.name } }]} /></td></tr>
     ${lane.breaker?.message && lane.breaker.state !== "closed" && html`<tr><td></td><td colspan="5" class="warn said">${safe(lane.breaker.message)}</td></tr>`}`)}</tbody></table></div></section>`;
