@@ -153,7 +153,7 @@ def _serve(options: ViewOptions) -> None:
         where = _where(options, address, port, allowed)
         names = HostNames.of(address, port, allowed, name=options.host)
         server = PageServer(make_app(site, names, every_route()), ending=site.stopping.set)
-        for line in greeting(options, keys, where):
+        for line in greeting(options, keys, where, settings):
             click.echo(line)
         if address and not is_loopback(address):
             click.echo("not encrypted: put a proxy with TLS in front (docs/viewer.md)", err=True)
@@ -213,9 +213,8 @@ def _keys(settings: ViewSettings, *, actions: bool) -> Keys:
         chosen["operate"] = settings.operator_token
     tokens: dict[Role, str] = {}
     for role, secret in chosen.items():
-        setting = f"HERMES_QUEUE_VIEW_{'OPERATOR_' * (role == 'operate')}TOKEN"
         if secret is not None:
-            tokens[role] = check_chosen(secret.get_secret_value(), setting)
+            tokens[role] = check_chosen(secret.get_secret_value(), _setting_of(role))
         else:
             tokens[role] = kept_token(directory, f"{role}.token")
     if len(set(tokens.values())) < len(tokens):
@@ -223,6 +222,10 @@ def _keys(settings: ViewSettings, *, actions: bool) -> Keys:
             "HERMES_QUEUE_VIEW_OPERATOR_TOKEN is that of the role view; choose another one"
         )
     return Keys(tokens)
+
+
+def _setting_of(role: Role) -> str:
+    return f"HERMES_QUEUE_VIEW_{'OPERATOR_' * (role == 'operate')}TOKEN"
 
 
 @contextmanager
@@ -252,7 +255,8 @@ def open_site(options: ViewOptions, keys: Keys, port: int) -> Iterator[ViewSite]
             raise RedisUnavailable(f"{error}; --no-redis shows files alone") from error
         in_redis = any(source.kind == "redis" for source in sources)
         ledger = stack.enter_context(_ledger()) if in_redis else None
-        index = stack.enter_context(closing(Index(index_path(sources), sources)))
+        made = Index(index_path(sources), sources, labels_of=options.reviews)
+        index = stack.enter_context(closing(made))
         index.start()
         seen = partial(_overview, ledger) if ledger else None
         live = stack.enter_context(closing(LivePoller(seen, index))) if seen else None
@@ -300,12 +304,19 @@ def _version() -> str:
         return "?"
 
 
-def greeting(options: ViewOptions, keys: Keys, where: Authority) -> Iterator[str]:
-    """What is printed: an address for each role, and how to come to a unix socket."""
+def greeting(
+    options: ViewOptions, keys: Keys, where: Authority, settings: ViewSettings
+) -> Iterator[str]:
+    """What is printed: an address for each role, and how to come to a unix socket.
+
+    A token that was set is known to whoever set it, and would stay in the log of a service.
+    """
     port = "" if where.port is None else f":{where.port}"
     roles: tuple[Role, ...] = ("view", "operate") if options.actions else ("view",)
     for role in roles:
-        address = f"http://{where.host}{port}/#token={keys.token(role)}"
+        is_set = settings.token if role == "view" else settings.operator_token
+        shown = f" and the value of {_setting_of(role)}" if is_set else keys.token(role)
+        address = f"http://{where.host}{port}/#token={shown}"
         yield address if len(roles) == 1 else f"{role + ':':9}{address}"
     if options.unix_socket:
         path = options.unix_socket.absolute()

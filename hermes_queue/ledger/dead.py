@@ -120,7 +120,8 @@ def revived(letter: Letter) -> TrajectoryJob:
     """The job of a letter, see `as_new_group`.
 
     Raises:
-        ConfigurationError: the letter holds no job, e.g. because it is about a group.
+        ConfigurationError: the letter holds no job, e.g. because it is about a group, or one that
+            is damaged.
         SchemaTooNew: a newer producer wrote the job.
     """
     if not letter.fields.get("job"):
@@ -137,9 +138,13 @@ def as_new_group(text: str | bytes, old: str, occasion: str = "") -> TrajectoryJ
     `occasion`: a repeated call makes the same job.
 
     Raises:
+        ConfigurationError: it is no job.
         SchemaTooNew: a newer producer wrote the job.
     """
-    job = codec.decode_job(text, old)
+    try:
+        job = codec.decode_job(text, old)
+    except ValueError as error:
+        raise ConfigurationError(f"what is kept of {old} is no job that can run again") from error
     digest = hashlib.sha256(f"{old}\0{occasion}".encode()).hexdigest()[:20]
     group_id = f"{job.run_id}.{digest}"
     return job.model_copy(

@@ -12,7 +12,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
@@ -36,6 +36,8 @@ from hermes_queue.view.tokens import Role, ViewSession
 
 AT_ONCE = 8
 """Requests that run at the same time."""
+AT_REDIS = 4
+"""Those among them that ask Redis: where it does not answer, the others find a place."""
 WAITING_MAX = 64
 WAIT_S = 10.0
 BODY_MAX_BYTES = 64 << 10
@@ -103,8 +105,10 @@ class Route:
     """Needed for it; None = nobody is asked."""
     parameters: tuple[str, ...] | None = ()
     """Those of the query; others are refused. None: the query is not looked at."""
-    needs_slot: bool = field(default=True)
+    needs_slot: bool = True
     """False for what takes no time, so that a login never waits."""
+    asks_redis: bool = False
+    """Whether it may wait for Redis."""
 
 
 def make_app(site: ViewSite, names: HostNames, routes: Iterable[Route]) -> ASGIApp:
@@ -122,22 +126,32 @@ class Slots:
 
     def __init__(self) -> None:
         self._free = asyncio.Semaphore(AT_ONCE)
+        self._at_redis = asyncio.Semaphore(AT_REDIS)
         self._waiting = 0
 
     @asynccontextmanager
-    async def one(self) -> AsyncIterator[None]:
+    async def one(self, *, asks_redis: bool) -> AsyncIterator[None]:
         """Hold one for the block.
 
         Raises:
             Refusal: none became free.
         """
+        if asks_redis:
+            async with self._held(self._at_redis), self._held(self._free):
+                yield
+        else:
+            async with self._held(self._free):
+                yield
+
+    @asynccontextmanager
+    async def _held(self, free: asyncio.Semaphore) -> AsyncIterator[None]:
         busy = Refusal(503, "too many requests at once", "try again", Retry_After="1")
         if self._waiting >= WAITING_MAX:
             raise busy
         self._waiting += 1
         try:
             async with asyncio.timeout(WAIT_S):
-                await self._free.acquire()
+                await free.acquire()
         except TimeoutError:
             raise busy from None
         finally:
@@ -145,7 +159,7 @@ class Slots:
         try:
             yield
         finally:
-            self._free.release()
+            free.release()
 
 
 class _Endpoint:
@@ -185,7 +199,7 @@ class _Endpoint:
     async def _run(self, route: Route, call: ApiCall) -> Response:
         if not route.needs_slot:
             return await run_in_threadpool(_answer, route, call)
-        async with self._slots.one():
+        async with self._slots.one(asks_redis=route.asks_redis):
             return await run_in_threadpool(_answer, route, call)
 
 
@@ -206,15 +220,20 @@ def _answer(route: Route, call: ApiCall) -> Response:
     except QueryTooSlow as error:
         raise Refusal(400, str(error), "narrow it") from error
     except RecordGone as error:
-        raise Refusal(410, str(error), "the index is brought up to date") from error
+        raise Refusal(410, told(error), "the index is brought up to date") from error
     except UnreadableRecord as error:
-        raise Refusal(422, str(error), "its row in lists says what is known") from error
+        raise Refusal(422, told(error), "its row in lists says what is known") from error
     except (RedisUnavailable, RedisFull) as error:
-        raise Refusal(503, str(error), "the page goes on when Redis answers") from error
+        raise Refusal(503, told(error), "the page goes on when Redis answers") from error
     except ConfigurationError as error:
-        raise Refusal(409, str(error)) from error
+        raise Refusal(409, told(error)) from error
     except HermesQueueError as error:
-        raise Refusal(503, str(error)) from error
+        raise Refusal(503, told(error)) from error
+
+
+def told(error: Exception) -> str:
+    """What is wrong, and what was noted about it on the way."""
+    return "; ".join([str(error), *getattr(error, "__notes__", ())])
 
 
 def address_of(request: Request) -> str:
@@ -233,8 +252,9 @@ def who(site: ViewSite, request: Request) -> ViewSession:
         return ViewSession(site.keys.of_token(token.strip(), address_of(request)))
     for pair in request.headers.get("cookie", "").split(";"):
         name, _, value = pair.strip().partition("=")
-        if name == site.cookie:
-            return site.keys.open(value)
+        # Other servers of this host may have set one of that name, which then comes first.
+        if name == site.cookie and (session := site.keys.open(value)).role:
+            return session
     return ViewSession()
 
 

@@ -238,6 +238,9 @@ def check_path(scope: Mapping[str, Any]) -> str:
 def check(method: str, path: str, headers: Headers, names: HostNames) -> None:
     """Raise Refusal unless this request may come from our page, or from a program."""
     host = _host(headers, names)
+    if b"transfer-encoding" in headers and b"content-length" in headers:
+        # A proxy in front may read another body than we do, and another request behind it.
+        raise Refusal(400, "the body has two lengths", Connection="close")
     if method not in METHODS:
         raise Refusal(405, f"{method[:20]} is not allowed", Allow=", ".join(METHODS))
     _check_fetch_site(method, path, headers)

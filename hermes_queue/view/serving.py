@@ -27,6 +27,11 @@ from hermes_queue.view.guard import COMMON, DATA_POLICY
 CONNECTIONS_MAX = 512
 HEADERS_S = 10.0
 """A request's headers must have come by then."""
+BODY_S = 15.0
+"""And its body so long after them, whether anybody reads it or not. The application waits less."""
+STALLED_S = 30.0
+"""A reader has this long for the next `STALLED_BYTES` of an answer."""
+STALLED_BYTES = 16 << 10
 ENDING_S = 2
 """Requests that still run when the server ends have this long."""
 KEEP_ALIVE_S = 30
@@ -149,7 +154,7 @@ class PageServer(uvicorn.Server):
                 lifespan="off",
                 access_log=False,
                 log_config=None,
-                log_level="warning",
+                log_level="error",  # its warnings are what anybody may write into a log
                 server_header=False,
                 proxy_headers=False,  # nobody else may say where a request comes from
                 timeout_keep_alive=KEEP_ALIVE_S,
@@ -186,9 +191,12 @@ class PageServer(uvicorn.Server):
 
 
 class _Protocol(H11Protocol):
-    """uvicorn's own, but for senders who take their time, and for what it refuses itself."""
+    """uvicorn's own, but for peers who take their time, and for what it refuses itself."""
 
     _late: asyncio.TimerHandle | None = None
+    _awaited: object = None
+    """The state in which the sender is late."""
+    _stalled: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -202,24 +210,53 @@ class _Protocol(H11Protocol):
         self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._late:
-            self._late.cancel()
+        for timer in (self._late, self._stalled):
+            if timer:
+                timer.cancel()
         super().connection_lost(exc)
 
+    def pause_writing(self) -> None:
+        """What was sent is not read. A stream would wait for ever, and so would the poller."""
+        super().pause_writing()
+        self._wait_for_reader()
+
+    def resume_writing(self) -> None:
+        if self._stalled:
+            self._stalled.cancel()
+        super().resume_writing()
+
+    def _wait_for_reader(self) -> None:
+        left = self.transport.get_write_buffer_size()
+        self._stalled = self.loop.call_later(STALLED_S, self._check_reader, left)
+
+    def _check_reader(self, before: int) -> None:
+        if self.transport.get_write_buffer_size() > before - STALLED_BYTES:
+            self.transport.abort()
+        else:
+            self._wait_for_reader()
+
     def _watch(self) -> None:
-        """A request that began to come must have all its headers in time."""
-        complete = self.conn.their_state is not h11.IDLE
-        if complete and self._late:
+        """A request that began to come must have all its headers in time, and then all its body.
+
+        Refused requests, too: their connections count among those that there may be.
+        """
+        state = self.conn.their_state
+        if state is self._awaited:
+            return
+        if self._late:
             self._late.cancel()
-            self._late = None
-        elif not complete and self._late is None:
-            self._late = self.loop.call_later(HEADERS_S, self._close_late)
+        seconds = {h11.IDLE: HEADERS_S, h11.SEND_BODY: BODY_S}.get(state)
+        self._awaited = state if seconds else None
+        self._late = self.loop.call_later(seconds, self._close_late) if seconds else None
 
     def _close_late(self) -> None:
         if not self.transport.is_closing():
             self.transport.close()
 
     def send_400_response(self, msg: str) -> None:
+        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            self.transport.close()  # it has been answered already, or is being answered
+            return
         refusal = Refusal(400, "not a request that this server understands")
         said = {
             **COMMON,

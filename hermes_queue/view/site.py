@@ -62,6 +62,8 @@ class ViewSite:
     """Set when the server is about to end, so that streams end, too."""
     streams: int = 0
     """Open ones; counted by the thread of the event loop alone."""
+    saving: int = 0
+    """Records that are being saved; counted as `streams` are."""
     decoding: threading.BoundedSemaphore = field(
         default_factory=lambda: threading.BoundedSemaphore(DECODED_AT_ONCE)
     )

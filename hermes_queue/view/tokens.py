@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import ipaddress
 import json
 import os
 import secrets
@@ -65,7 +66,7 @@ class Attempts:
     def check(self, address: str) -> None:
         """Raise Refusal after ten wrong tokens within a minute, whatever the next one is."""
         with self._lock:
-            times = self._wrong.get(address)
+            times = self._wrong.get(_network(address))
             now = self._clock()
             while times and times[0] <= now - WRONG_WINDOW_S:
                 times.popleft()
@@ -81,10 +82,20 @@ class Attempts:
     def count(self, address: str) -> None:
         """A token was wrong."""
         with self._lock:
-            self._wrong.setdefault(address, deque(maxlen=WRONG_MAX)).append(self._clock())
-            self._wrong.move_to_end(address)
+            network = _network(address)
+            self._wrong.setdefault(network, deque(maxlen=WRONG_MAX)).append(self._clock())
+            self._wrong.move_to_end(network)
             while len(self._wrong) > _ADDRESSES_MAX:
                 self._wrong.popitem(last=False)
+
+
+def _network(address: str) -> str:
+    """Whom to count together: one machine may have all addresses of an IPv6 network."""
+    try:
+        found = ipaddress.IPv6Address(address.partition("%")[0])
+    except ValueError:
+        return address
+    return str(found.ipv4_mapped or ipaddress.IPv6Network((found, 64), strict=False))
 
 
 class Keys:

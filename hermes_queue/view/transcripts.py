@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from redis.exceptions import NoPermissionError
+from redis.exceptions import AuthenticationError, NoPermissionError
 
 from hermes_queue.errors import RedisUnavailable
 from hermes_queue.keyspace.connection import explained
@@ -34,6 +34,7 @@ SILENT_S = 15.0
 REFUSED_S = 60.0
 """A Redis that refuses to pass questions on is not asked to again for this long."""
 _KEPT = 32
+_STAGE_MAX = 100
 _FIELDS = ("state", "owner", "stage", "attempt")
 
 LiveAnswer = Mapping[str, Any]
@@ -85,7 +86,7 @@ class Transcripts:
             Refusal: there is none, it does not run, or there were too many questions.
             RedisUnavailable: Redis does not answer.
         """
-        found = self._answer(name, number, _whole).get("message")
+        found = self._answer(name, number, _uncut).get("message")
         if found is None:
             raise Refusal(404, "there is no such message")
         return found
@@ -138,10 +139,12 @@ class Transcripts:
             given = [each.model_dump(mode="json", exclude_defaults=True) for each in ended]
             note = f"turns that have ended, since {reason}"
             return {**where, "note": note, "source": "journal", **show(given[start:], start)}
-        where |= {key: said[key] for key in ("stage", "attempt") if key in said}
         news = said.get("messages")
         shown = show(news if isinstance(news, list) else [], start)
-        return {**where, "source": "worker", **shown, "total": said.get("total")}
+        total = _whole(said.get("total"), shown["total"])
+        where["stage"] = present.label(said.get("stage", stage), _STAGE_MAX)
+        where["attempt"] = _whole(said.get("attempt"), number)
+        return {**where, "source": "worker", **shown, "total": total}
 
     def _worker(self, owner: str) -> str:
         """The name under which Celery knows a worker; "" if it has not reported lately."""
@@ -188,21 +191,26 @@ class Transcripts:
         return said
 
 
+def _whole(given: object, otherwise: int | None) -> int | None:
+    """A number that a worker gave, if it is one."""
+    return given if type(given) is int and 0 <= given < 1 << 53 else otherwise
+
+
 def _too_many() -> Refusal:
     return Refusal(429, "too many running transcripts are followed", Retry_After="2")
 
 
 def refused(error: BaseException | None) -> bool:
-    """Whether Redis has refused a command to its user, which no repetition changes."""
+    """Whether Redis has refused a user, or a command to him, which no repetition changes."""
     seen = 0
     while error is not None and seen < 10:
-        if isinstance(error, NoPermissionError) or "NOPERM" in str(error):
+        if isinstance(error, NoPermissionError | AuthenticationError) or "NOPERM" in str(error):
             return True
         error, seen = error.__cause__ or error.__context__, seen + 1
     return False
 
 
-def _whole(given: list[Any], start: int) -> dict[str, Any]:
+def _uncut(given: list[Any], start: int) -> dict[str, Any]:
     """The first of these messages, all of it."""
     return {"message": present.message({"messages": [{}] * start + given[:1]}, start)}
 

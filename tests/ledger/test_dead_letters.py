@@ -161,6 +161,13 @@ def test_a_revived_job_is_a_group_of_its_own_that_names_the_old_one(ledger):
     assert make_record(job).requeued_from == old.trajectory_id
 
 
+def test_what_is_no_job_any_more_is_named_and_cannot_run_again(ledger):
+    ledger.client.xadd("hq:dead", {"cause": "poison", "trajectory_id": "r.g.0", "job": "{half"})
+    [letter] = DeadLetters(ledger).find()
+    with pytest.raises(ConfigurationError, match=r"r\.g\.0 is no job"):
+        revived(letter)
+
+
 def test_a_letter_without_a_job_cannot_run_again(ledger):
     ledger.client.xadd("hq:dead", {"cause": "undeliverable", "group_id": "g"})
     [letter] = DeadLetters(ledger).find()

@@ -1,19 +1,15 @@
-"""The viewer's server over real records and a real Redis, and a deployment moved by hand.
-
-Actions are answered here, since the Redis holds none of the runs that are shown.
-"""
+"""The viewer's server over real records and a real Redis, and a deployment moved by hand."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from redis_server import RedisServer
-from starlette.responses import Response
 from view_records import HOSTILE_RUN, HOSTILE_TEXTS, RUN
 from view_server import OPERATE_TOKEN, VIEW_TOKEN, ViewServer
 
@@ -27,10 +23,9 @@ from hermes_queue.ledger.runs import RunInfo
 from hermes_queue.results.consumers import ConsumerGroup
 from hermes_queue.view import present
 from hermes_queue.view.answers import Refusal
-from hermes_queue.view.app import ApiCall, Route
+from hermes_queue.view.app import Route
 from hermes_queue.view.assets import Assets
 from hermes_queue.view.index.index import Index
-from hermes_queue.view.routes import every_route
 from hermes_queue.view.site import Tell, ViewSite
 from hermes_queue.view.sources.jsonl import JsonlSource
 from hermes_queue.view.tokens import Keys
@@ -176,36 +171,17 @@ class RunningTranscript:
         return [{"role": roles[n % 2], "content": text} for n, text in enumerate(texts)]
 
 
-class Unserved:
-    """What the server cannot answer here: actions."""
-
-    def __init__(self) -> None:
-        self.acted: list[tuple[str, dict[str, Any]]] = []
-
-    def act(self, call: ApiCall) -> Response:
-        name, body = call.path["name"], dict(call.body)
-        trial = bool(body.pop("dry_run", False))
-        if not trial:
-            self.acted.append((name, body))
-        command = f"hermes-queue {name.replace('_', ' ')} {RUN}"
-        return call.json({"met": 2, "done": 0 if trial else 2, "command": command})
-
-    def routes(self) -> Iterator[Route]:
-        """Actions, and those that the server's own table lacks; they come before that table."""
-        known = {(route.method, route.path) for route in every_route()}
-        known.discard(("POST", "/api/actions/{name}"))
-        for method, path, answer, role in self._table():
-            if (method, path) not in known:
-                yield Route(method, path, answer, role=role, parameters=("q",))
-
-    def _table(self) -> Iterator[tuple[str, str, Callable[[ApiCall], Response], Any]]:
-        yield "POST", "/api/actions/{name}", self.act, "operate"
-
-
 class ViewedPages:
     """All of it, started; to be closed."""
 
-    def __init__(self, records: Path, directory: Path, redis_binary: str, **more: Any) -> None:
+    def __init__(
+        self,
+        records: Path,
+        directory: Path,
+        redis_binary: str,
+        routes: Iterable[Route] = (),
+        **more: Any,
+    ) -> None:
         self.records = records
         self._redis = RedisServer(redis_binary, directory / "redis")
         self._redis.start()
@@ -218,7 +194,7 @@ class ViewedPages:
         self.deployment = Deployment()
         self.reviews = ReviewFile(directory / "reviews.jsonl")
         self.running: Any = RunningTranscript()
-        self.unserved = Unserved()
+        self.ledger = Ledger(self._client, prefix="hq:", url=self._redis.url)
         site = ViewSite(
             keys=Keys({"view": VIEW_TOKEN, "operate": OPERATE_TOKEN}),
             cookie="hq_view",
@@ -227,7 +203,7 @@ class ViewedPages:
             assets=Assets(),
             index=self.index,
             sources=[{"kind": "jsonl", "name": records.name}],
-            ledger=Ledger(self._client, prefix="hq:", url=self._redis.url),
+            ledger=self.ledger,
             overview=lambda: self.deployment.seen,
             live=self.deployment,
             transcripts=self.running,
@@ -235,7 +211,7 @@ class ViewedPages:
             reviews=self.reviews,
             **more,
         )
-        self.server = ViewServer(site, (*self.unserved.routes(), *every_route()))
+        self.server = ViewServer(site, routes)
 
     @property
     def address(self) -> str:

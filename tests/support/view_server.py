@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import threading
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hermes_queue.view.app import Route, make_app
@@ -39,11 +40,12 @@ class ViewServer:
     def __init__(
         self, site: ViewSite, routes: Iterable[Route] = (), host: str = "127.0.0.1"
     ) -> None:
-        self.site = site
+        # Another server may show the same, and end earlier or later.
+        self.site = replace(site, stopping=asyncio.Event(), streams=0, saving=0)
         self.socket = listen(host, 0)
         self.host, self.port = numeric(self.socket)
-        app = make_app(site, HostNames.of(self.host, self.port), (*routes, *every_route()))
-        self.server = PageServer(app, ending=site.stopping.set)
+        app = make_app(self.site, HostNames.of(self.host, self.port), (*routes, *every_route()))
+        self.server = PageServer(app, ending=self.site.stopping.set)
         self._thread = threading.Thread(target=self.server.run, args=([self.socket],))
         self._thread.start()
 

@@ -10,7 +10,7 @@ from dataclasses import astuple, replace
 import pytest
 
 from hermes_queue.view.index.cursors import PageError
-from hermes_queue.view.index.database import _TABLES
+from hermes_queue.view.index.database import _TABLES, REVIEWS
 from hermes_queue.view.index.fields import FIELDS, SORTS
 from hermes_queue.view.index.filters import compiled
 from hermes_queue.view.index.pages import RowKey, Sort, rows_after
@@ -71,7 +71,9 @@ def table():
     for row in ROWS:
         connection.execute(_INSERT, astuple(row))
     connection.execute("INSERT INTO words (rowid, text) VALUES (1, 'the parser fails _c3bc')")
-    connection.execute("INSERT INTO reviews VALUES ('r1.a.0', 'cheating')")
+    connection.execute("INSERT INTO labels VALUES ('', 'r1.a.0', 'cheating')")
+    connection.execute("INSERT INTO labels VALUES ('another', 'r1.a.1', 'fine')")
+    connection.execute(REVIEWS.format(""))
     yield connection
     connection.close()
 

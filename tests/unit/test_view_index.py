@@ -429,6 +429,21 @@ def test_reviewed_looks_at_labels(listed):
     assert listed.count("reviewed:no") == 49
 
 
+def test_viewers_of_one_index_with_other_files_of_labels_see_their_own(tmp_path):
+    path = tmp_path / "out.jsonl"
+    path.write_text(make_record(make_job()).to_json() + "\n")
+    name = make_job().trajectory_id
+    files = (tmp_path / "ada.jsonl", tmp_path / "bob.jsonl", None)
+    shown = [Index(tmp_path / "i", [JsonlSource(path)], labels_of=file) for file in files]
+    shown[0].refresh()
+    for index, label in zip(shown, ("fine", "cheating"), strict=False):
+        index.set_reviews({name: label})
+    met = [[each.count(f"reviewed:{label}") for label in ("fine", "cheating")] for each in shown]
+    assert met == [[1, 0], [0, 1], [0, 0]]
+    for each in shown:
+        each.close()
+
+
 def test_a_query_that_takes_too_long_is_ended(listed, monkeypatch):
     monkeypatch.setattr(database, "_CHECK_OPERATIONS", 10)
     sql = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT max(x) FROM c"

@@ -68,6 +68,17 @@ def test_wrong_tokens_are_counted_for_each_address_and_for_a_minute() -> None:
     attempts.check("a")
 
 
+def test_addresses_of_one_network_are_counted_together() -> None:
+    attempts = Attempts(Clock())
+    for n in range(WRONG_MAX):
+        attempts.count(f"2001:db8::{n:x}:1")
+        attempts.count(f"::ffff:10.0.0.{n}")
+    with pytest.raises(Refusal, match="too many"):
+        attempts.check("2001:db8::ffff")
+    attempts.check("2001:db8:0:1::1")
+    attempts.check("::ffff:10.0.0.1")
+
+
 def test_the_count_holds_few_addresses() -> None:
     attempts = Attempts(Clock())
     for n in range(5000):

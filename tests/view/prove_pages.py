@@ -6,16 +6,18 @@
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from records import make_job
 from view_records import MANY, MANY_RUN, RUN, SAMPLES
 from view_server import VIEW_TOKEN
 from viewed import Keys, Viewed
 
+from hermes_queue.broker.enqueue import enqueue
+from hermes_queue.ledger import Runs
 from hermes_queue.models import ScoredTrajectory
 
 Records = list[ScoredTrajectory]
@@ -333,82 +335,6 @@ def test_who_may_only_look_has_no_button_that_acts(viewed):
     assert not [url for url in viewed.requests() if "actions" in url]
 
 
-def test_buttons_are_those_that_the_state_allows(viewed):
-    viewed.login(operate=True)
-    viewed.open("/")
-    viewed.wait("workers", lambda: viewed.texts("[aria-labelledby=workers] tbody tr"))
-    buttons = [
-        [text for text in re.findall(r"Pause|Resume|Size…|Drain…", row)]
-        for row in viewed.texts("[aria-labelledby=workers] tbody tr")
-    ]
-    assert buttons == [["Pause", "Size…", "Drain…"], ["Resume", "Size…", "Drain…"]]
-    viewed.open(f"/run/{RUN}")
-    assert viewed.texts(".title .actions button") == [
-        "Pause",
-        "Retry failed…",
-        "Budget…",
-        "Cancel…",
-    ]
-
-
-def press_button(viewed: Viewed, title: str) -> None:
-    script = """[...document.querySelectorAll('.actions button')]
-      .find((b) => b.textContent === arguments[0]).click();"""
-    viewed.run(script, title)
-    viewed.wait("the dialog", lambda: viewed.all("dialog[open]"))
-
-
-@pytest.mark.parametrize(
-    ("path", "button", "given", "name", "wanted"),
-    [
-        ("/", "Size…", ["12", "6"], "worker_size", {"concurrency": "12", "slots": "6"}),
-        ("/", "Drain…", [], "worker_drain", {"worker": "trainer-1"}),
-        (f"/run/{RUN}", "Budget…", ["20", "", "none"], "run_budget", {"budget_usd": "20"}),
-        (f"/run/{RUN}", "Retry failed…", ["sandbox"], "run_retry", {"cause": "sandbox"}),
-        (f"/run/{RUN}", "Retry failed…", [], "run_retry", {"run": RUN}),
-    ],
-)
-def test_an_action_asks_for_what_it_needs(viewed, path, button, given, name, wanted):
-    viewed.login(operate=True)
-    viewed.open(path)
-    viewed.wait("buttons", lambda: button in viewed.texts(".actions button"))
-    press_button(viewed, button)
-    final = viewed.all("dialog[open] button")[-1]
-    if button in ("Size…", "Budget…"):
-        assert not final.is_enabled()
-    for field, text in zip(viewed.all("dialog[open] label > *"), given, strict=False):
-        if text:
-            field.send_keys(text)
-    viewed.wait("it may be done", final.is_enabled)
-    viewed.all("dialog[open] input")[-1].send_keys("as agreed")
-    acted = viewed.pages.unserved.acted
-    before = len(acted)
-    final.click()
-    viewed.wait("it is done", lambda: len(acted) > before)
-    done, body = acted.pop()
-    assert (done, body["reason"]) == (name, "as agreed")
-    assert wanted.items() <= body.items()
-    if "none" in given:
-        assert body["budget_wall_s"] == "none"
-        assert "budget_tokens" not in body
-
-
-def test_one_letter_is_requeued_or_purged_alone(viewed):
-    viewed.login(operate=True)
-    name = viewed.pages.bury({"cause": "poison", "reason": "killed it", "job": "{}"})
-    try:
-        viewed.open("/dead", letter=name)
-        viewed.wait("the letter", lambda: viewed.all(".letter .actions"))
-        assert viewed.texts(".letter .actions button") == ["Requeue", "Purge…"]
-        viewed.click(".letter .actions button")
-        viewed.says("Meets 2 dead letters.")
-        viewed.click("dialog[open] button.main")
-        viewed.wait("it is done", lambda: viewed.pages.unserved.acted)
-        assert viewed.pages.unserved.acted.pop()[1]["ids"] == [name]
-    finally:
-        viewed.pages.exhume(name)
-
-
 def test_lists_without_rows_say_what_to_do_next(viewed):
     viewed.open("/all", q="run:nothing")
     viewed.click(".empty a")
@@ -421,7 +347,18 @@ def test_lists_without_rows_say_what_to_do_next(viewed):
     assert "in a source that this server does not read" in viewed.texts("[role=alert]")[0]
 
 
-def test_cancelling_needs_the_name_of_the_run_and_shows_the_command(viewed):
+@pytest.fixture
+def enqueued(viewed) -> Iterator[Runs]:
+    """The run, with two jobs that wait in Redis."""
+    ledger = viewed.pages.ledger
+    enqueue([make_job(RUN, f"waiting-{n}") for n in range(2)], ledger=ledger)
+    runs = Runs(ledger)
+    yield runs
+    runs.cancel(RUN)
+    runs.purge(RUN)
+
+
+def test_cancelling_needs_the_name_of_the_run_and_shows_the_command(viewed, enqueued):
     viewed.login(operate=True)
     viewed.open(f"/run/{RUN}")
     viewed.run(
@@ -436,9 +373,7 @@ def test_cancelling_needs_the_name_of_the_run_and_shows_the_command(viewed):
     fields[-1].send_keys(RUN[:-1])
     assert not viewed.one(final).is_enabled()
     fields[-1].send_keys(RUN[-1])
-    assert viewed.pages.unserved.acted == []
+    assert enqueued.get(RUN).state == "active"
     viewed.keep("action")
     viewed.click(final)
-    viewed.wait("it is done", lambda: viewed.pages.unserved.acted)
-    [(name, body)] = viewed.pages.unserved.acted
-    assert (name, body["run"], body["confirm"]) == ("run_cancel", RUN, RUN)
+    viewed.wait("it is done", lambda: enqueued.get(RUN).state == "cancelled")

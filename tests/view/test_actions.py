@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import shlex
@@ -20,6 +19,7 @@ from redis_server import redis_binary_of
 from view_server import OPERATE_TOKEN, VIEW_TOKEN, Said, ViewServer
 
 from hermes_queue.broker.enqueue import enqueue
+from hermes_queue.broker.pool import remote_control
 from hermes_queue.cli import cli
 from hermes_queue.ledger import Breakers, DeadLetters, Ledger, Runs
 from hermes_queue.view.actions import ACTIONS
@@ -86,8 +86,6 @@ def serving(server, ledger: Ledger, url: str | None, **more: Any) -> Iterator[Vi
         actions=True,
         operator_url=url,
         transcripts=Transcripts(ledger, url),
-        stopping=asyncio.Event(),
-        streams=0,
     )
     with closing(ViewServer(replace(site, **more))) as made:
         yield made
@@ -151,11 +149,19 @@ def test_each_action_is_refused_by_redis_under_the_user_of_the_pages(
     assert state(operator) == before
 
 
+def test_a_wrong_password_of_the_operator_is_named(server, operator, viewer, guarded):
+    wrong = guarded.url("operator").replace("operator-", "another-")
+    with serving(server, viewer, wrong) as served:
+        said = act(served, "run_pause", run="run")
+    assert (said.status, "VIEW_OPERATOR_REDIS_URL" in said.json["hint"]) == (403, True)
+    assert "another-" not in said.body.decode()
+
+
 def test_each_action_can_be_counted_under_the_user_of_the_pages(served, operator):
     prepare(operator)
     before = state(operator)
     for name, body in every_action(operator).items():
-        said = act(served, name, dry_run=True, **body)
+        said = act(served, name, dry_run=True, reason="it's late", **body)
         assert (name, said.status) == (name, 200), said.body
         assert said.json["met"] > 0
         assert said.json["done"] == 0
@@ -191,6 +197,18 @@ def test_without_actions_nobody_may(server, operator, viewer, guarded):
     assert Runs(operator).get("run").state == "active"
 
 
+def test_nothing_is_done_to_another_deployment_than_the_one_that_is_shown(
+    server, operator, viewer, guarded
+):
+    elsewhere = guarded.url("operator").replace("/0", "/1")
+    with closing(Ledger.connect(elsewhere, timeout_s=10)) as other:
+        enqueue([make_job("run", "i")], ledger=other)
+        with serving(server, viewer, elsewhere) as served:
+            said = act(served, "run_cancel", run="run", confirm="run")
+        assert (said.status, "another deployment" in said.json["error"]) == (409, True)
+        assert Runs(other).get("run").state == "active"
+
+
 def test_the_list_names_every_action_and_its_arguments(served):
     listed = {
         each["name"]: each for each in served.get("/api/actions", OPERATE_TOKEN).json["actions"]
@@ -205,7 +223,8 @@ def test_the_list_names_every_action_and_its_arguments(served):
 def test_a_run_is_paused_by_name_resumed_cancelled_and_purged(served, operator):
     runs = Runs(operator)
     said = act(served, "run_pause", run="run", reason="the endpoint is down")
-    assert said.json == {"met": 2, "done": 2, "command": "hermes-queue run pause run"}
+    command = "hermes-queue run pause run --reason 'the endpoint is down'"
+    assert said.json == {"met": 2, "done": 2, "command": command}
     info = runs.get("run")
     assert (info.state, info.reason) == ("paused", "by somebody: the endpoint is down")
     assert act(served, "run_resume", run="run").json["done"] == 2
@@ -326,6 +345,26 @@ def test_each_action_is_a_log_record_that_says_who(served, operator, caplog):
     }  # fmt: skip
     assert vars(first)["address"] == "127.0.0.1"
     assert refused in vars(second)["result"]
+
+
+def test_what_was_done_before_an_action_failed_is_recorded_and_told(served, operator, caplog):
+    caplog.set_level(logging.WARNING, "hermes_queue.view.routes.acting")
+    damaged: Any = {"cause": "poison", "run_id": "old", "trajectory_id": "old.g.0", "job": "{"}
+    operator.client.xadd("hq:dead", damaged)
+    said = act(served, "dead_requeue", q="run:old")
+    assert (said.status, f"{LETTERS} were done before" in said.json["error"]) == (409, True)
+    [record] = [each for each in caplog.records if vars(each).get("action") == "view_action"]
+    assert f"{LETTERS} were done before" in vars(record)["result"]
+
+
+def test_what_a_worker_objects_makes_no_line_of_the_log(served, operator, monkeypatch, caplog):
+    objecting = {WORKER: {"error": "no\n[2026] run_purge: by ada: 1 done" + "y" * 5000}}
+    monkeypatch.setattr(remote_control, "ask", lambda *_, **__: objecting)
+    said = act(served, "worker_pause", worker=WORKER)
+    assert said.status == 409
+    assert len(said.json["error"]) < 1000
+    [record] = [each for each in caplog.records if vars(each).get("action") == "view_action"]
+    assert "\n" not in record.getMessage()
 
 
 # --- running transcripts -------------------------------------------------------------------------

@@ -148,6 +148,14 @@ def test_each_role_has_a_token_of_its_own(file, monkeypatch):
     assert "choose another one" in refused(str(file), "--actions", "--port", "0")
 
 
+def test_a_token_that_was_set_is_not_printed_since_services_keep_what_is(monkeypatch):
+    keys, options = Keys({"view": TOKEN, "operate": "kept"}), command.ViewOptions(actions=True)
+    monkeypatch.setenv("HERMES_QUEUE_VIEW_TOKEN", TOKEN)
+    view, operate = command.greeting(options, keys, allowed_host("host:1"), ViewSettings())
+    assert view.endswith("http://host:1/#token= and the value of HERMES_QUEUE_VIEW_TOKEN")
+    assert operate.endswith("http://host:1/#token=kept")
+
+
 def test_a_unix_socket_is_its_owners_and_a_dead_one_is_replaced(tmp_path):
     path = tmp_path / "s"
     first = listen_unix(path)

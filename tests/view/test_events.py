@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
 from http.client import HTTPResponse
 
 import pytest
@@ -75,6 +76,28 @@ def test_readers_beyond_the_most_are_sent_away(server, monkeypatch):
         assert server.get("/api/events").status == 503
 
 
+def test_readers_who_come_at_the_same_moment_are_no_more_than_the_most(server, monkeypatch):
+    monkeypatch.setattr(live, "STREAMS_MAX", 2)
+    admitted = threading.Barrier(3)
+    answer_events = live.events
+
+    def together(call):
+        response = answer_events(call)
+        admitted.wait(20)
+        return response
+
+    site = replace(server.site, live=type(server.site.live)())
+    with closing(ViewServer(site, [app.Route("GET", "/api/test/events", together)])) as served:
+        connections = [served.connect() for _ in range(3)]
+        for each in connections:
+            headers = {"Authorization": f"Bearer {VIEW_TOKEN}"}
+            each.request("GET", "/api/test/events", headers=headers)
+        first = sorted(each.getresponse().readline() for each in connections)
+        for each in connections:
+            each.close()
+    assert first == [b"retry: 10000\n", b"retry: 2000\n", b"retry: 2000\n"]
+
+
 @pytest.fixture
 def own(server):
     """A server of the test's own, which it may end."""
@@ -131,6 +154,59 @@ def test_a_body_that_does_not_come_is_not_waited_for(own, monkeypatch):
         served.close()
 
 
+CHANGE = "POST /api/reviews HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\n"
+
+
+def test_a_refused_body_that_trickles_does_not_hold_its_connection(own, monkeypatch):
+    monkeypatch.setattr(serving, "BODY_S", 0.2)
+    served = own()
+    try:
+        with socket.create_connection((served.host, served.port), timeout=0.02) as raw:
+            raw.sendall((CHANGE.format(served.authority) + "Content-Length: 9999\r\n\r\n").encode())
+            until = time.monotonic() + 20
+            with suppress(ConnectionError):
+                while time.monotonic() < until:
+                    raw.sendall(b" ")
+                    with suppress(TimeoutError):
+                        if raw.recv(4096) == b"":
+                            break
+            assert time.monotonic() < until
+    finally:
+        served.close()
+
+
+def test_what_no_request_is_behind_an_answer_ends_the_connection_without_a_fault(own, caplog):
+    served = own()
+    try:
+        with socket.create_connection((served.host, served.port), timeout=20) as raw:
+            head = CHANGE.format(served.authority) + "Transfer-Encoding: chunked\r\n\r\n"
+            raw.sendall(head.encode())
+            assert raw.recv(4096).startswith(b"HTTP/1.1 403 ")
+            raw.sendall(b"this is no chunk\r\n")
+            while raw.recv(4096):
+                pass
+    finally:
+        served.close()
+    assert "Fatal" not in caplog.text
+
+
+def test_a_reader_who_stops_reading_is_let_go_and_nothing_piles_up_for_him(own, monkeypatch):
+    monkeypatch.setattr(serving, "STALLED_S", 0.1)
+    served = own()
+    try:
+        with stream(served) as answer:
+            lines_of(answer, 6)
+            [tell] = served.site.live.listeners
+            until = time.monotonic() + 20
+            for _ in range(5):
+                tell("change", "y" * 3_000_000)
+            while served.site.streams and time.monotonic() < until:
+                time.sleep(0.01)
+            assert served.site.streams == 0
+    finally:
+        served.close()
+
+
 def test_connections_beyond_the_most_are_closed(own, monkeypatch):
     monkeypatch.setattr(serving, "CONNECTIONS_MAX", 1)
     served = own()
@@ -141,6 +217,28 @@ def test_connections_beyond_the_most_are_closed(own, monkeypatch):
                     assert second.recv(1) == b""
         assert served.get("/api/session").status == 200
     finally:
+        served.close()
+
+
+def test_requests_that_wait_for_redis_leave_room_for_those_that_do_not(own):
+    go = threading.Event()
+
+    def waits(call):
+        go.wait(20)
+        return call.json(True)
+
+    served = own(app.Route("GET", "/api/test/waits", waits, asks_redis=True))
+    asked = [
+        threading.Thread(target=served.get, args=("/api/test/waits",)) for _ in range(app.AT_ONCE)
+    ]
+    try:
+        for thread in asked:
+            thread.start()
+        assert [served.get("/api/trajectories").status for _ in asked] == [200] * app.AT_ONCE
+    finally:
+        go.set()
+        for thread in asked:
+            thread.join()
         served.close()
 
 

@@ -109,6 +109,13 @@ def test_a_request_without_host_of_the_old_protocol_is_refused(server):
         assert raw.recv(100).startswith(b"HTTP/1.1 400 ")
 
 
+def test_a_body_with_two_lengths_is_refused_since_a_proxy_may_read_the_other_one(server):
+    headers = [("Content-Type", "application/json"), ("X-HQ-Request", "1")]
+    headers.append(("Transfer-Encoding", "chunked"))
+    said = server.ask("/api/logout", method="POST", headers=headers, body=b"2\r\n{}\r\n0\r\n\r\n")
+    assert (said.status, said.headers["connection"]) == (400, "close")
+
+
 def test_the_address_of_another_server_is_refused(server):
     for path in ("http://evil.example/api/session", "*", "//evil.example/api/session"):
         assert server.ask(path, token=VIEW_TOKEN).status == 400, path
@@ -362,6 +369,12 @@ def test_a_token_is_exchanged_for_a_cookie_that_scripts_and_other_sites_never_se
     for wrong in (forged, value.replace(".", "", 1), "hq_view=", "hq_view=..", "hq_view=é"):
         said = server.ask("/api/session", headers=[("Cookie", wrong)])
         assert (said.status, said.json["role"]) == (200, None)
+
+
+def test_a_cookie_of_another_server_of_this_host_does_not_hide_ours(server):
+    value = login(server, VIEW_TOKEN)[1].partition(";")[0]
+    said = server.ask("/api/session", headers=[("Cookie", f"hq_view=planted; {value}")])
+    assert said.json["role"] == "view"
 
 
 def test_logout_takes_the_cookie_away(server):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import threading
 import time
@@ -201,7 +200,7 @@ def test_twenty_pages_ask_redis_for_as_much_as_one_top(server, deployment):
     shown(deployment)
     one = commands(deployment) - before
     live = LivePoller(partial(shown, deployment), every_s=60)
-    site = replace(server.site, ledger=deployment, live=live, streams=0, stopping=asyncio.Event())
+    site = replace(server.site, ledger=deployment, live=live)
     with closing(ViewServer(site)) as served, ExitStack() as stack:
         before = commands(deployment)
         for _ in range(20):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import struct
+import time
 from contextlib import closing
 from dataclasses import replace
 from urllib.parse import quote
@@ -13,7 +14,7 @@ import pytest
 from records import make_job
 from view_server import OPERATE_TOKEN, ViewServer
 
-from hermes_queue.view.routes import comparing, every_route
+from hermes_queue.view.routes import comparing, every_route, trajectory
 
 pytestmark = pytest.mark.xdist_group("view")
 FIRST = make_job("run", "one", 0, 2).trajectory_id
@@ -126,6 +127,16 @@ def test_a_record_is_saved_and_never_opened_in_a_window(server):
     assert said.headers["x-content-type-options"] == "nosniff"
     assert json.loads(said.body)["trajectory_id"] == STRANGE
     assert json.loads(said.body)["messages"][1:] == ["text", None]
+
+
+def test_only_so_many_records_are_saved_at_a_time_since_each_is_in_memory(server, monkeypatch):
+    monkeypatch.setattr(server.site, "saving", trajectory.SAVED_AT_ONCE)
+    path = t(STRANGE, "/record")
+    assert server.get(path).status == 503
+    monkeypatch.setattr(server.site, "saving", 0)
+    assert [server.get(path).status for _ in range(3)] == [200] * 3
+    while server.site.saving:
+        time.sleep(0.01)
 
 
 def test_tokens_come_as_octets(server):

@@ -7,7 +7,7 @@ import threading
 from typing import Any
 
 import pytest
-from redis.exceptions import NoPermissionError
+from redis.exceptions import AuthenticationError, NoPermissionError
 
 from hermes_queue.broker.pool import remote_control
 from hermes_queue.errors import RedisUnavailable
@@ -81,9 +81,10 @@ def test_a_worker_that_does_not_answer_is_not_asked_again_at_once(followed, work
     assert len(workers.asked) == 1
 
 
-def test_nor_is_a_redis_that_does_not_let_us(followed, workers):
+@pytest.mark.parametrize("refusal", [NoPermissionError("no right"), AuthenticationError("wrong")])
+def test_nor_is_a_redis_that_does_not_let_us(followed, workers, refusal):
     workers.answer = RedisUnavailable("the command cannot be sent")
-    workers.answer.__cause__ = NoPermissionError("this user has no permissions")
+    workers.answer.__cause__ = refusal
     assert refused(workers.answer)
     assert "may not ask workers" in followed.after(NAME, 0)["note"]
     assert "may not ask workers" in followed.after(NAME, 1)["note"]
@@ -140,3 +141,14 @@ def test_one_message_is_shown_whole(followed, workers):
     workers.answer = {"messages": [], "total": 8}
     with pytest.raises(Refusal, match="no such message"):
         followed.whole(NAME, 8)
+
+
+def test_what_a_worker_says_of_itself_is_taken_only_in_its_shape(followed, workers):
+    workers.answer = {
+        "messages": {"no": "list"}, "stage": ["\u202e" * 1000], "attempt": "many", "total": -1,
+    }  # fmt: skip
+    said = followed.after(NAME, 0)
+    assert (said["attempt"], said["total"], said["messages"]) == (2, 0, [])
+    assert isinstance(said["stage"], str)
+    assert len(said["stage"]) < 1000
+    assert "\u202e" not in said["stage"]

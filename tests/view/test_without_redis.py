@@ -36,3 +36,10 @@ def test_what_the_index_knows_is_shown_and_the_rest_says_why_not(server):
             said = served.get(path)
             assert (said.status, "Redis" in said.json["error"]) == (503, True)
     client.close()
+
+
+def test_a_server_that_ends_leaves_another_one_of_the_same_site_alone(server):
+    with closing(ViewServer(server.site)) as other:
+        ended = other.site.stopping
+    assert ended.is_set()
+    assert not server.site.stopping.is_set()

@@ -164,10 +164,12 @@ def _opened(flags: Mapping[str, Any]) -> Iterator[Index]:
 
     paths = flags["sources"] or ((ArchiveSettings().directory,) if flags["archive_only"] else ())
     path = index_path(sources := open_sources(paths))
-    index = Index(path, sources)
+    labels_of = Path(flags["reviews"]) if flags["reviews"] else None
+    index = Index(path, sources, labels_of=labels_of)
     if not index.writes:
         with closing(index), tempfile.TemporaryDirectory() as directory:
-            with closing(Index(Path(directory) / path.name, _again(paths))) as own:
+            apart = Path(directory) / path.name
+            with closing(Index(apart, _again(paths), labels_of=labels_of)) as own:
                 yield _read(own)
         return
     with closing(index):

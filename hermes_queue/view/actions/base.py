@@ -10,6 +10,7 @@ from typing import Annotated, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, StringConstraints
 
+from hermes_queue.errors import HermesQueueError
 from hermes_queue.ledger.ledger import Ledger
 
 REASON_MAX = 200
@@ -59,10 +60,13 @@ class OperatorAction(Generic[A]):
     """The words behind `hermes-queue`."""
     confirm: Callable[[A], str] | None = None
     """What is to be typed first."""
+    takes_reason: bool = False
+    """Whether the command has the flag --reason."""
 
-    def command_line(self, arguments: A) -> str:
+    def command_line(self, arguments: A, reason: str = "") -> str:
         """What does the same in a shell."""
-        return shlex.join(["hermes-queue", *self.command(arguments)])
+        why = options(reason=reason) if self.takes_reason else []
+        return shlex.join(["hermes-queue", *self.command(arguments), *why])
 
 
 def options(**given: str) -> list[str]:
@@ -71,11 +75,19 @@ def options(**given: str) -> list[str]:
 
 
 def bounded(doing: Iterable[object]) -> int:
-    """Do one after the other, as many as one request has time for; returns their number."""
+    """Do one after the other, as many as one request has time for; returns their number.
+
+    An error of ours in the middle has a note that says how many were done.
+    """
     until = time.monotonic() + ONE_CALL_S
     done = 0
-    for _ in doing:
-        done += 1
-        if done >= ONE_CALL_MAX or time.monotonic() > until:
-            break
+    try:
+        for _ in doing:
+            done += 1
+            if done >= ONE_CALL_MAX or time.monotonic() > until:
+                break
+    except HermesQueueError as error:
+        if done:
+            error.add_note(f"{done} were done before.")
+        raise
     return done

@@ -60,6 +60,7 @@ ACTIONS: tuple[OperatorAction[Any], ...] = (
         _waiting,
         _hold,
         lambda given: ["lanes", "pause", given.lane],
+        takes_reason=True,
     ),
     OperatorAction(
         "lane_resume",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import field_validator
+from pydantic import StringConstraints, field_validator
 
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.keyspace.connection import explained
@@ -60,7 +60,7 @@ class RunBudget(OfRun):
 class RunRetry(OfRun):
     """Failed trajectories of a run."""
 
-    cause: str = ""
+    cause: Annotated[str, StringConstraints(max_length=512, pattern=r"^[^\x00-\x1f\x7f]*$")] = ""
     """Only those that failed of it; "" = all."""
 
 
@@ -138,9 +138,13 @@ def _failed(ledger: Ledger, given: RunRetry) -> int:
     selection = LetterFilter(run_id=given.run, cause=given.cause)
     letters = sum(bool(each.fields.get("job")) for each in DeadLetters(ledger).find(selection))
     client: Any = ledger.client
-    with explained(ledger.url):
-        kept = [value for _, value in client.hscan_iter(ledger.key(f"failed:{given.run}"))]
-    return letters + sum(given.cause in ("", json.loads(each)[0]) for each in kept)
+    with explained(ledger.url):  # each has its job in it; a scan may return one twice
+        kept = {
+            name
+            for name, value in client.hscan_iter(ledger.key(f"failed:{given.run}"), count=500)
+            if given.cause in ("", json.loads(value)[0])
+        }
+    return letters + len(kept)
 
 
 def _retry(acting: Acting, given: RunRetry) -> int:
@@ -173,6 +177,7 @@ ACTIONS: tuple[OperatorAction[Any], ...] = (
         _open,
         _pause,
         lambda given: ["run", "pause", given.run],
+        takes_reason=True,
     ),
     OperatorAction(
         "run_resume",
@@ -190,6 +195,7 @@ ACTIONS: tuple[OperatorAction[Any], ...] = (
         _cancel,
         lambda given: ["run", "cancel", given.run],
         confirm=_named,
+        takes_reason=True,
     ),
     OperatorAction(
         "run_purge",

@@ -44,5 +44,6 @@ ACTIONS: tuple[OperatorAction[Any], ...] = (
         _is_open,
         _stop,
         lambda given: ["run", "cancel", "--trajectory", given.trajectory],
+        takes_reason=True,
     ),
 )

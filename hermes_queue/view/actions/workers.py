@@ -10,9 +10,12 @@ from pydantic import Field
 from hermes_queue.errors import ConfigurationError, RedisUnavailable
 from hermes_queue.ledger.ledger import Ledger
 from hermes_queue.view.actions.base import Acting, ActionArguments, Given, OperatorAction, options
+from hermes_queue.view.present import label
 
 _TIMEOUT_S = 5.0
 _SIZE_MAX = 10_000
+_SAID_MAX = 500
+"""Characters of a worker's objection."""
 Count = Annotated[int, Field(ge=1, le=_SIZE_MAX)]
 
 
@@ -52,7 +55,8 @@ def _tell(acting: Acting, given: OfWorker, command: str, arguments: Mapping[str,
     if not isinstance(said, Mapping):
         raise RedisUnavailable(f"{given.worker} has not answered within {_TIMEOUT_S:.0f} s")
     if "error" in said:
-        raise ConfigurationError(f"{given.worker}: {said['error']}")
+        # It goes into the log, of which it must not make further lines.
+        raise ConfigurationError(f"{given.worker}: {label(said['error'], _SAID_MAX)}")
     return met
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import queue
 import sqlite3
@@ -14,7 +15,7 @@ from hermes_queue.disk.locks import try_hold
 from hermes_queue.errors import ConfigurationError, HermesQueueError
 from hermes_queue.view.records.rows import COLUMNS
 
-SCHEMA = 1
+SCHEMA = 2
 """Part of the file's name. It rises with every change of the tables or of what is in them: an
 older file is deleted and read anew."""
 READERS = 4
@@ -61,11 +62,16 @@ CREATE TABLE places (n INTEGER NOT NULL, fid INTEGER NOT NULL, at INTEGER NOT NU
   length INTEGER NOT NULL, member TEXT NOT NULL, unseen INTEGER NOT NULL DEFAULT 0,
   PRIMARY KEY (n, fid)) WITHOUT ROWID;
 CREATE INDEX places_fid ON places (fid);
-CREATE TABLE reviews (id TEXT PRIMARY KEY, label TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE labels (kept_in TEXT NOT NULL, id TEXT NOT NULL, label TEXT NOT NULL,
+  PRIMARY KEY (kept_in, id)) WITHOUT ROWID;
 CREATE VIRTUAL TABLE words USING fts5 (
   text, content='', detail=none, tokenize="ascii tokenchars '_'");
 PRAGMA user_version = {SCHEMA};
 """
+
+
+REVIEWS = "CREATE TEMP VIEW reviews AS SELECT id, label FROM labels WHERE kept_in = '{}'"
+"""What `reviewed:` looks at, of a reader: labels that are kept in one file."""
 
 
 class QueryTooSlow(HermesQueueError):
@@ -78,12 +84,16 @@ class Database:
     Args:
         path: without the schema version, which is put before the suffix. Files of other versions
             beside it are deleted.
+        labels_of: the file of the labels that this process shows. Another one may show those of
+            another file.
 
     Raises:
         ConfigurationError: the directory cannot be written.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, labels_of: Path | None = None) -> None:
+        named = os.fsencode(labels_of.resolve()) if labels_of else b""
+        self._kept_in = hashlib.sha256(named).hexdigest()[:16] if named else ""
         self.path = path.with_name(f"{path.stem}.v{SCHEMA}{path.suffix}")
         self._lock: int | None = None
         self._lock_path = path.with_suffix(".lock")
@@ -155,7 +165,9 @@ class Database:
 
         try:
             if connection is None:
-                connection = self._connect("PRAGMA query_only = 1", "PRAGMA cache_size = -2000")
+                reviews = REVIEWS.format(self._kept_in)
+                settings = ("PRAGMA query_only = 1", "PRAGMA cache_size = -2000")
+                connection = self._connect(reviews, *settings)
             connection.set_progress_handler(check, _CHECK_OPERATIONS)
             yield connection
         except sqlite3.Error as error:
@@ -175,7 +187,7 @@ class Database:
             self._idle.put(connection)
 
     def set_reviews(self, labels: Mapping[str, str]) -> None:
-        """Replace all labels of `reviews`, by trajectory id.
+        """Replace all labels of `reviews`, by trajectory id; those of other files stay.
 
         Raises:
             HermesQueueError: the file cannot be written.
@@ -184,8 +196,9 @@ class Database:
         try:
             with closing(self.writer()) as connection:
                 connection.execute("BEGIN IMMEDIATE")
-                connection.execute("DELETE FROM reviews")
-                connection.executemany("INSERT INTO reviews VALUES (?, ?)", labels.items())
+                connection.execute("DELETE FROM labels WHERE kept_in = ?", (self._kept_in,))
+                rows = ((self._kept_in, name, label) for name, label in labels.items())
+                connection.executemany("INSERT INTO labels VALUES (?, ?, ?)", rows)
                 connection.execute("COMMIT")
         except sqlite3.Error as error:
             raise HermesQueueError(f"{self.path}: cannot be written: {error}") from error

@@ -42,14 +42,18 @@ class Index:
     Args:
         path: the SQLite file, without its schema version; made if missing, with mode 0600.
         sources: where the records are; closed with the index.
+        labels_of: the file that the labels of `set_reviews` come from: processes with other
+            files may share the index.
 
     Raises:
         ConfigurationError: the file cannot be opened.
     """
 
-    def __init__(self, path: Path, sources: Sequence[RecordSource]) -> None:
+    def __init__(
+        self, path: Path, sources: Sequence[RecordSource], *, labels_of: Path | None = None
+    ) -> None:
         self._sources = {source.name: source for source in sources}
-        self._database = Database(path)
+        self._database = Database(path, labels_of)
         self._indexer = Indexer(self._database, sources)
         self._recent: OrderedDict[str, tuple[int, Mapping[str, Any]]] = OrderedDict()
         self._recent_lock = threading.Lock()

@@ -11,12 +11,13 @@ from typing import Any
 from pydantic import ValidationError
 from starlette.responses import Response
 
-from hermes_queue.errors import HermesQueueError
+from hermes_queue.errors import ConfigurationError, HermesQueueError
+from hermes_queue.keyspace.connection import explained
 from hermes_queue.ledger.ledger import Ledger
 from hermes_queue.view.actions import ACTIONS, ALL
 from hermes_queue.view.actions.base import REASON_MAX, Acting, OperatorAction
 from hermes_queue.view.answers import Refusal
-from hermes_queue.view.app import ApiCall, Route, nothing
+from hermes_queue.view.app import ApiCall, Route, nothing, told
 from hermes_queue.view.transcripts import refused
 
 TIMEOUT_S = 10.0
@@ -77,7 +78,7 @@ def act(call: ApiCall) -> Response:
         raise nothing()
     request = ActionRequest.of(call)
     arguments = _arguments(action, request.given)
-    line = action.command_line(arguments)
+    line = action.command_line(arguments, request.reason)
     met = action.meets(ledger, arguments)
     if request.dry_run:
         return call.json({"met": met, "done": 0, "command": line})
@@ -125,7 +126,7 @@ def _done(
             result = f"{done} done"
             return done
     except HermesQueueError as error:
-        result = str(error)
+        result = told(error)
         if refused(error):
             raise Refusal(403, "Redis does not let this user do that", OPERATOR_HINT) from error
         raise
@@ -149,14 +150,29 @@ def _done(
 @contextmanager
 def _operator(call: ApiCall) -> Iterator[Ledger]:
     """The ledger of who may write. Opened for each action: they are few."""
-    if call.site.operator_url is None and call.site.ledger is not None:
-        yield call.site.ledger
+    shown = call.site.ledger
+    if call.site.operator_url is None and shown is not None:
+        yield shown
         return
     with closing(Ledger.connect(call.site.operator_url, timeout_s=TIMEOUT_S)) as ledger:
+        if shown is not None:
+            _check_same(shown, ledger)
         yield ledger
+
+
+def _check_same(shown: Ledger, ledger: Ledger) -> None:
+    """Refuse to act where another deployment is looked at; a replica of it is the same."""
+    theirs = ledger.deployment_id()
+    client: Any = shown.client
+    with explained(shown.url):
+        ours = client.get(shown.key("deployment"))
+    if ours is None or ours.decode() != theirs:
+        raise ConfigurationError(
+            "HERMES_QUEUE_VIEW_OPERATOR_REDIS_URL names another deployment than these pages show"
+        )
 
 
 ROUTES = (
     Route("GET", "/api/actions", known, role="operate"),
-    Route("POST", "/api/actions/{name}", act, role="operate"),
+    Route("POST", "/api/actions/{name}", act, role="operate", asks_redis=True),
 )

@@ -177,6 +177,6 @@ ROUTES = (
     Route("GET", "/api/fields", fields),
     Route("GET", "/api/groups", groups, parameters=_LIST),
     Route("GET", "/api/groups/{id}", group),
-    Route("GET", "/api/runs", runs),
-    Route("GET", "/api/runs/{id}", run),
+    Route("GET", "/api/runs", runs, asks_redis=True),
+    Route("GET", "/api/runs/{id}", run, asks_redis=True),
 )

@@ -105,9 +105,20 @@ async def _told(site: ViewSite, live: Live) -> AsyncIterator[bytes]:
     waiting: asyncio.Queue[tuple[str, Any]] = asyncio.Queue()
     loop = asyncio.get_running_loop()
 
-    def tell(kind: str, data: Any) -> None:
-        loop.call_soon_threadsafe(waiting.put_nowait, (kind, data))
+    behind = asyncio.Event()
 
+    def put(said: tuple[str, Any]) -> None:
+        if waiting.qsize() < _EVENTS_MAX:
+            waiting.put_nowait(said)
+        else:
+            behind.set()  # he would miss this one; nothing more is kept for him
+
+    def tell(kind: str, data: Any) -> None:
+        loop.call_soon_threadsafe(put, (kind, data))
+
+    if site.streams >= STREAMS_MAX:  # many came at the same moment
+        yield f"retry: {5 * RETRY_MS}\n\n".encode()
+        return
     stopping = asyncio.create_task(site.stopping.wait())
     site.streams += 1
     try:
@@ -115,7 +126,7 @@ async def _told(site: ViewSite, live: Live) -> AsyncIterator[bytes]:
             yield f"retry: {RETRY_MS}\n\n".encode()
             for number in itertools.count(1):
                 said = await _next(waiting, stopping)
-                if stopping.done() or waiting.qsize() > _EVENTS_MAX:
+                if stopping.done() or behind.is_set():
                     return
                 yield b": still here\n\n" if said is None else _event(number, *said)
     finally:
@@ -143,10 +154,10 @@ def _event(number: int, kind: str, data: Any) -> bytes:
 
 
 ROUTES = (
-    Route("GET", "/api/overview", overview),
+    Route("GET", "/api/overview", overview, asks_redis=True),
     Route("GET", "/api/events", events, needs_slot=False),
-    Route("GET", "/api/t/{id}/live", running, parameters=("from",)),
-    Route("GET", "/api/t/{id}/live/{number}", running_message),
-    Route("GET", "/api/dead", dead, parameters=("q",)),
-    Route("GET", "/api/dead/{id}", letter),
+    Route("GET", "/api/t/{id}/live", running, parameters=("from",), asks_redis=True),
+    Route("GET", "/api/t/{id}/live/{number}", running_message, asks_redis=True),
+    Route("GET", "/api/dead", dead, parameters=("q",), asks_redis=True),
+    Route("GET", "/api/dead/{id}", letter, asks_redis=True),
 )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any
 
+from starlette.concurrency import iterate_in_threadpool
 from starlette.responses import Response, StreamingResponse
 
 from hermes_queue.view import present
@@ -15,7 +16,10 @@ from hermes_queue.view.present.conversation import all_messages
 from hermes_queue.view.present.texts import WHOLE_BYTES
 from hermes_queue.view.present.tokens import ids_of
 from hermes_queue.view.routes.lists import upto_of
+from hermes_queue.view.site import ViewSite
 
+SAVED_AT_ONCE = 4
+"""Records that are being saved: each is in memory until its reader has all of it."""
 _NUMBER_MAX = 1 << 31
 _WHOLE_PAGE_BYTES = 1 << 20
 """Of the texts in one page of messages that are not cut."""
@@ -106,9 +110,12 @@ def token_text(call: ApiCall) -> Response:
 
 def as_file(call: ApiCall) -> Response:
     """The record as JSON, to be saved: never to be looked at in a browser's window."""
+    if call.site.saving >= SAVED_AT_ONCE:
+        raise Refusal(503, "too many records are being saved", "try again", Retry_After="5")
     name = "".join(c if c.isascii() and c.isalnum() else "-" for c in call.path["id"])[-80:]
     headers = {"Content-Disposition": f'attachment; filename="{name}.json"'}
-    return StreamingResponse(_members(record(call)), headers=headers, media_type="application/json")
+    parts = _saved(call.site, record(call))
+    return StreamingResponse(parts, headers=headers, media_type="application/json")
 
 
 def record(call: ApiCall) -> Mapping[str, Any]:
@@ -160,6 +167,15 @@ def _messages(
     found = present.with_passages(present.messages(raw, start, **bounds), said)
     behind = found[-1]["n"] + 1 if found else start
     return {"messages": found, "next": behind if behind < len(all_messages(raw)) else None}
+
+
+async def _saved(site: ViewSite, raw: Mapping[str, Any]) -> AsyncIterator[bytes]:
+    site.saving += 1
+    try:
+        async for part in iterate_in_threadpool(_members(raw)):
+            yield part
+    finally:
+        site.saving -= 1
 
 
 def _members(raw: Mapping[str, Any]) -> Iterator[bytes]:
