@@ -212,7 +212,8 @@ def refused(error: BaseException | None) -> bool:
 
 def _uncut(given: list[Any], start: int) -> dict[str, Any]:
     """The first of these messages, all of it."""
-    return {"message": present.message({"messages": [{}] * start + given[:1]}, start)}
+    found = present.message({"messages": [{}] * start + given[:1]}, start)
+    return {"message": found, "total": None}
 
 
 def _shown(given: list[Any], start: int) -> dict[str, Any]:
