@@ -164,3 +164,18 @@ def viewed(
             browser.close()
     finally:
         pages.close()
+
+
+@pytest.fixture
+def enqueued(viewed: Any) -> Iterator[Any]:
+    """The run that is shown, with two jobs that wait in Redis."""
+    from view_records import RUN
+
+    from hermes_queue.broker.enqueue import enqueue
+    from hermes_queue.ledger import Runs
+
+    enqueue([make_job(RUN, f"waiting-{n}") for n in range(2)], ledger=viewed.pages.ledger)
+    runs = Runs(viewed.pages.ledger)
+    yield runs
+    runs.cancel(RUN)
+    runs.purge(RUN)

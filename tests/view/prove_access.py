@@ -88,7 +88,7 @@ def test_axe_finds_nothing(viewed, records, axe, name, theme):
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_axe_finds_nothing_in_dialogs_and_at_the_login(viewed, axe, theme):
+def test_axe_finds_nothing_in_dialogs_and_at_the_login(viewed, enqueued, axe, theme):
     viewed.theme(theme)
     viewed.press("?")
     viewed.wait("the help", lambda: viewed.all("dialog[open]"))

@@ -11,13 +11,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from records import make_job
 from view_records import MANY, MANY_RUN, RUN, SAMPLES
 from view_server import VIEW_TOKEN
 from viewed import Keys, Viewed
 
-from hermes_queue.broker.enqueue import enqueue
-from hermes_queue.ledger import Runs
 from hermes_queue.models import ScoredTrajectory
 
 Records = list[ScoredTrajectory]
@@ -345,17 +342,6 @@ def test_lists_without_rows_say_what_to_do_next(viewed):
     assert viewed.texts(".empty a") == ["All that are flagged"]
     viewed.open("/run/nothing")
     assert "in a source that this server does not read" in viewed.texts("[role=alert]")[0]
-
-
-@pytest.fixture
-def enqueued(viewed) -> Iterator[Runs]:
-    """The run, with two jobs that wait in Redis."""
-    ledger = viewed.pages.ledger
-    enqueue([make_job(RUN, f"waiting-{n}") for n in range(2)], ledger=ledger)
-    runs = Runs(ledger)
-    yield runs
-    runs.cancel(RUN)
-    runs.purge(RUN)
 
 
 def test_cancelling_needs_the_name_of_the_run_and_shows_the_command(viewed, enqueued):
