@@ -83,7 +83,6 @@ function Worker({ worker, session }) {
     worker.intake === "open" ? { name: "worker_pause", title: "Pause", args } : { name: "worker_resume", title: "Resume", args },
     { name: "worker_size", title: "Size…", args, fields: SIZES },
     { name: "worker_drain", title: "Drain…", args, danger: true },
-    { name: "worker_stop", title: "Stop…", args, danger: true },
   ];
   return html`<tr><th scope="row">${safe(name)}</th><td><${Bar} of=${worker.slots ? worker.running / worker.slots : 0} /> ${worker.running || 0}/${worker.slots || 0}</td>
     <td>${stages(worker)}</td><td class="n">${worker.sandboxes || 0}</td><td class=${"n " + (worker.silent_s > 25 ? "warn" : "quiet")}>${seconds(worker.silent_s)}</td>
