@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,10 +22,13 @@ class Rerun:
     cause: str
 
 
-def rerun_letters(ledger: Ledger, letters: Iterable[Letter]) -> Iterator[Rerun]:
+def rerun_letters(
+    ledger: Ledger, letters: Iterable[Letter], *, on_full: Callable[[int], None] | None = None
+) -> Iterator[Rerun]:
     """Enqueue the jobs of dead letters again and delete the letters, one by one.
 
-    A call that was interrupted is completed by the next one.
+    A call that was interrupted is completed by the next one. While too many jobs wait for workers,
+    this waits and calls `on_full`, as `enqueue` does.
 
     Raises:
         ConfigurationError: a letter holds no job, or its run is cancelled.
@@ -34,25 +37,29 @@ def rerun_letters(ledger: Ledger, letters: Iterable[Letter]) -> Iterator[Rerun]:
     dead = DeadLetters(ledger)
     for letter in letters:
         job = revived(letter)
-        enqueue([job], ledger=ledger)  # no effect if an interrupted call has done it
+        enqueue(
+            [job], ledger=ledger, on_full=on_full
+        )  # no effect if an interrupted call has done it
         # Last: if we die before, the letter is found again and the job, already claimed, skipped.
         # In the other order the job would be lost.
         dead.purge(letter)
         yield Rerun(str(job.requeued_from), job.trajectory_id, letter.fields["cause"])
 
 
-def rerun_failed(ledger: Ledger, run_id: str, cause: str = "") -> Iterator[Rerun]:
+def rerun_failed(
+    ledger: Ledger, run_id: str, cause: str = "", *, on_full: Callable[[int], None] | None = None
+) -> Iterator[Rerun]:
     """Enqueue the failed trajectories of a run, dead letters included, each as a new group.
 
     Failed samples that a refill replaced are skipped, and so are revoked ones. With `cause`,
-    only failures of that cause are enqueued.
+    only failures of that cause are enqueued. `on_full`: as `rerun_letters`.
 
     Raises:
         ConfigurationError, SchemaTooNew, RedisUnavailable, RedisFull: as `rerun_letters`.
     """
     selection = LetterFilter(run_id=run_id, cause=cause)
     letters = [each for each in DeadLetters(ledger).find(selection) if each.fields.get("job")]
-    yield from rerun_letters(ledger, letters)
+    yield from rerun_letters(ledger, letters, on_full=on_full)
     key = ledger.key(f"failed:{run_id}")
     client: Any = ledger.client
     with explained(ledger.url):
@@ -61,7 +68,7 @@ def rerun_failed(ledger: Ledger, run_id: str, cause: str = "") -> Iterator[Rerun
         failed_of, _, text = json.loads(value)
         if cause in ("", failed_of):
             job = as_new_group(text, name.decode())
-            enqueue([job], ledger=ledger)
+            enqueue([job], ledger=ledger, on_full=on_full)
             with explained(ledger.url):  # last, for the same reason
                 client.hdel(key, name)
             yield Rerun(name.decode(), job.trajectory_id, failed_of)

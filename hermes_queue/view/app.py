@@ -220,18 +220,18 @@ def _answer(route: Route, call: ApiCall) -> Response:
     except QueryTooSlow as error:
         raise Refusal(400, str(error), "narrow it") from error
     except RecordGone as error:
-        raise Refusal(410, told(error), "the index is brought up to date") from error
+        raise Refusal(410, text_of_error(error), "the index is brought up to date") from error
     except UnreadableRecord as error:
-        raise Refusal(422, told(error), "its row in lists says what is known") from error
+        raise Refusal(422, text_of_error(error), "its row in lists says what is known") from error
     except (RedisUnavailable, RedisFull) as error:
-        raise Refusal(503, told(error), "the page goes on when Redis answers") from error
+        raise Refusal(503, text_of_error(error), "the page goes on when Redis answers") from error
     except ConfigurationError as error:
-        raise Refusal(409, told(error)) from error
+        raise Refusal(409, text_of_error(error)) from error
     except HermesQueueError as error:
-        raise Refusal(503, told(error)) from error
+        raise Refusal(503, text_of_error(error)) from error
 
 
-def told(error: Exception) -> str:
+def text_of_error(error: Exception) -> str:
     """What is wrong, and what was noted about it on the way."""
     return "; ".join([str(error), *getattr(error, "__notes__", ())])
 

@@ -8,6 +8,7 @@ name the server's address (DNS rebinding), but neither with our `Host`, our `Ori
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import logging
 import re
@@ -181,6 +182,11 @@ class RequestGuard:
             if not started:
                 is_page = False
                 await refusal.response()(scope, receive, sending)
+        except asyncio.CancelledError:
+            # Only the end of the server cancels a request. Its task ends here all the same.
+            if not started:
+                is_page = False
+                await ENDING.response()(scope, receive, sending)
         except Exception:
             logger.exception(
                 "%s %s failed",
@@ -194,6 +200,7 @@ class RequestGuard:
             await FAULT.response()(scope, receive, sending)
 
 
+ENDING = Refusal(503, "the server ends", "start it again", Connection="close")
 FAULT = Refusal(500, "a fault of the server", "its log says more")
 
 

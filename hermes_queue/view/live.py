@@ -142,7 +142,8 @@ class LivePoller:
         except HermesQueueError as error:
             self._tell_gone(str(error))
         except Exception:
-            logger.exception("the overview failed", extra={"action": "view_live_failed"})
+            if self._gone is None:  # once, and not every two seconds
+                logger.exception("the overview failed", extra={"action": "view_live_failed"})
             self._tell_gone("the overview cannot be read, because of a fault of ours")
         else:
             self._tell_changes(found)

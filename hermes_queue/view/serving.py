@@ -200,10 +200,25 @@ class _Protocol(H11Protocol):
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        if len(self.connections) > CONNECTIONS_MAX:
-            transport.abort()
-        else:
+        if len(self.connections) <= CONNECTIONS_MAX or self._take_place():
             self._watch()
+        else:
+            transport.abort()
+
+    def _take_place(self) -> bool:
+        """Close a connection on which nothing is asked: whoever holds many shuts nobody out."""
+        others = (each for each in self.connections if isinstance(each, _Protocol))
+        idle = next((each for each in others if each is not self and each.is_idle), None)
+        if idle:
+            idle.transport.abort()
+        return idle is not None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request is being answered."""
+        return not self.transport.is_closing() and (
+            self.cycle is None or self.cycle.response_complete
+        )
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)

@@ -100,7 +100,6 @@ class Transcripts:
         try:
             if answer := self._fresh(key):
                 return answer
-            self._count()
             answer = self._read(name, start, show)
             self._kept[key] = (time.monotonic(), answer)
             while len(self._kept) > _KEPT:
@@ -130,6 +129,7 @@ class Transcripts:
         where = {"state": state, "stage": stage, "attempt": number, "worker": "", "note": ""}
         if state != "running":
             return {**where, "source": "", "messages": [], "next": start, "total": None}
+        self._count()
         worker = self._worker(owner)
         where["worker"] = present.label(worker)
         try:

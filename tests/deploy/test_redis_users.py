@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from guarded_redis import ROOT
 from ledger_keys import is_listed
 from stream_groups import publish
-from view_server import VIEW_TOKEN, ViewServer
+from view_server import OPERATE_TOKEN, VIEW_TOKEN, ViewServer
 
 import hermes_queue
 from hermes_queue import AgentSpec
@@ -234,6 +234,26 @@ def test_a_viewer_serves_every_page(worker, guarded, as_role, tmp_path, monkeypa
     for name, code in ((first["id"], 0), (first["group"], 0), ("seen.no.0", 2)):
         answer = CliRunner().invoke(cli, ["show", name])
         assert (answer.exit_code, "NOPERM" in answer.output) == (code, False), answer.output
+
+
+def test_pages_that_read_as_viewer_act_on_a_real_worker_as_operator(
+    worker, guarded, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("HERMES_QUEUE_REDIS_URL", guarded.url("viewer"))
+    monkeypatch.setenv("HERMES_QUEUE_VIEW_OPERATOR_REDIS_URL", guarded.url("operator"))
+    monkeypatch.setenv("HERMES_QUEUE_PATHS_CACHE", str(tmp_path))
+    keys = Keys({"view": VIEW_TOKEN, "operate": OPERATE_TOKEN})
+    with open_site(ViewOptions(actions=True), keys, 0) as site, closing(ViewServer(site)) as server:
+        [seen] = server.get("/api/overview").json["workers"]
+        for action, more in (
+            ("worker_size", {"concurrency": seen["slots"] + 1}),
+            ("worker_size", {"concurrency": seen["slots"]}),
+            ("worker_pause", {}),
+            ("worker_resume", {}),
+        ):
+            body = {"worker": seen["name"], **more}
+            said = server.post(f"/api/actions/{action}", body, token=OPERATE_TOKEN)
+            assert (action, said.status) == (action, 200), said.body
 
 
 @pytest.mark.parametrize(

@@ -280,6 +280,26 @@ def test_a_request_does_not_wait_while_the_queue_is_full(served, operator, monke
     assert len(list(DeadLetters(operator).find())) == LETTERS
 
 
+def test_a_queue_that_becomes_full_meanwhile_ends_a_request_and_says_what_was_done(
+    served, operator, monkeypatch
+):
+    room = operator.backlog() + 1
+    monkeypatch.setenv("HERMES_QUEUE_PRODUCER_BACKLOG_MAX", str(room))
+    said = act(served, "dead_requeue")
+    assert (said.status, "; done before that: 1" in said.json["error"]) == (409, True)
+    assert len(list(DeadLetters(operator).find())) == LETTERS - 1
+
+
+def test_a_server_that_ends_leaves_the_rest_of_an_action_undone_and_records_it(
+    served, operator, caplog
+):
+    served.site.stopping.set()
+    assert act(served, "dead_requeue").json["done"] == 1
+    assert len(list(DeadLetters(operator).find())) == LETTERS - 1
+    [record] = [each for each in caplog.records if vars(each).get("action") == "view_action"]
+    assert vars(record)["result"] == "1 done"
+
+
 def test_a_lane_is_held_and_freed(served, operator):
     said = act(served, "lane_pause", lane="train", reason="new image")
     assert (said.json["met"], said.json["done"]) == (2, 2)
@@ -352,9 +372,9 @@ def test_what_was_done_before_an_action_failed_is_recorded_and_told(served, oper
     damaged: Any = {"cause": "poison", "run_id": "old", "trajectory_id": "old.g.0", "job": "{"}
     operator.client.xadd("hq:dead", damaged)
     said = act(served, "dead_requeue", q="run:old")
-    assert (said.status, f"{LETTERS} were done before" in said.json["error"]) == (409, True)
+    assert (said.status, f"; done before that: {LETTERS}" in said.json["error"]) == (409, True)
     [record] = [each for each in caplog.records if vars(each).get("action") == "view_action"]
-    assert f"{LETTERS} were done before" in vars(record)["result"]
+    assert f"; done before that: {LETTERS}" in vars(record)["result"]
 
 
 def test_what_a_worker_objects_makes_no_line_of_the_log(served, operator, monkeypatch, caplog):

@@ -207,15 +207,42 @@ def test_a_reader_who_stops_reading_is_let_go_and_nothing_piles_up_for_him(own, 
         served.close()
 
 
-def test_connections_beyond_the_most_are_closed(own, monkeypatch):
+def test_a_request_that_outlasts_the_server_is_answered_and_no_fault(own, monkeypatch, caplog):
+    monkeypatch.setattr(serving, "ENDING_S", 0.1)
+    go, running = threading.Event(), threading.Event()
+
+    def waits(call):
+        running.set()
+        go.wait(20)
+        return call.json(True)
+
+    served = own(app.Route("GET", "/api/test/waits", waits))
+    answers = []
+    asked = threading.Thread(target=lambda: answers.append(served.get("/api/test/waits")))
+    asked.start()
+    assert running.wait(20)
+    served.close()
+    asked.join()
+    go.set()
+    [said] = answers
+    assert (said.status, said.json["error"]) == (503, "the server ends")
+    assert said.headers["x-content-type-options"] == "nosniff"
+    assert "Traceback" not in caplog.text
+
+
+def test_connections_beyond_the_most_are_closed_those_first_that_ask_for_nothing(own, monkeypatch):
     monkeypatch.setattr(serving, "CONNECTIONS_MAX", 1)
     served = own()
     try:
-        with socket.create_connection((served.host, served.port), timeout=20):
+        with socket.create_connection((served.host, served.port), timeout=20) as idle:
+            assert served.get("/api/session").status == 200
+            with suppress(ConnectionError):
+                assert idle.recv(1) == b""
+        with stream(served) as answer:
+            lines_of(answer, 6)
             with socket.create_connection((served.host, served.port), timeout=20) as second:
                 with suppress(ConnectionError):
                     assert second.recv(1) == b""
-        assert served.get("/api/session").status == 200
     finally:
         served.close()
 

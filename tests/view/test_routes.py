@@ -213,6 +213,15 @@ def test_records_too_large_to_be_in_memory_together_are_not_compared(server, mon
     assert server.get("/api/groups/strange/compare").status == 422
 
 
+def test_records_that_are_large_once_they_are_unpacked_are_not_compared(server, monkeypatch):
+    group = server.get("/api/groups?q=run:run").json["groups"][0]["group"]
+    monkeypatch.setattr(comparing, "COMPARED_MEMORY_BYTES", 1 << 20)
+    assert server.get(f"/api/groups/{quote(group)}/compare").status == 200
+    monkeypatch.setattr(comparing, "COMPARED_MEMORY_BYTES", 1000)
+    assert server.get(f"/api/groups/{quote(group)}/compare").status == 422
+    assert comparing.memory_bytes({"a": ["x" * 10_000, [b"y" * 10_000]]}) > 20_000
+
+
 def test_a_large_answer_is_packed_for_those_who_unpack(server):
     plain = server.get("/api/fields")
     packed = server.get("/api/fields", headers=[("Accept-Encoding", "gzip, br")])

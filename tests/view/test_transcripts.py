@@ -152,3 +152,12 @@ def test_what_a_worker_says_of_itself_is_taken_only_in_its_shape(followed, worke
     assert isinstance(said["stage"], str)
     assert len(said["stage"]) < 1000
     assert "\u202e" not in said["stage"]
+
+
+def test_questions_that_no_worker_is_asked_are_not_counted(followed, workers, monkeypatch):
+    monkeypatch.setattr(transcripts, "QUESTIONS_PER_S", 1)
+    workers.answer = {"messages": []}
+    for _ in range(3):
+        with pytest.raises(Refusal, match="does not know"):
+            followed.after("run.none.0", 0)
+    assert followed.after(NAME, 0)["source"] == "worker"

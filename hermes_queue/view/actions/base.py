@@ -43,6 +43,8 @@ class Acting:
     """Its Redis, for asking workers; None = as the settings say."""
     reason: str
     """Who, and why: `by NAME: REASON`."""
+    stopping: Callable[[], bool]
+    """Whether the server is about to end: what takes long leaves the rest undone."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ def options(**given: str) -> list[str]:
     return [part for name, value in given.items() if value for part in (f"--{name}", value)]
 
 
-def bounded(doing: Iterable[object]) -> int:
+def bounded(doing: Iterable[object], stopping: Callable[[], bool]) -> int:
     """Do one after the other, as many as one request has time for; returns their number.
 
     An error of ours in the middle has a note that says how many were done.
@@ -84,10 +86,10 @@ def bounded(doing: Iterable[object]) -> int:
     try:
         for _ in doing:
             done += 1
-            if done >= ONE_CALL_MAX or time.monotonic() > until:
+            if done >= ONE_CALL_MAX or time.monotonic() > until or stopping():
                 break
     except HermesQueueError as error:
         if done:
-            error.add_note(f"{done} were done before.")
+            error.add_note(f"done before that: {done}")
         raise
     return done

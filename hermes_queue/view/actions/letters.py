@@ -74,13 +74,14 @@ def _with_job(ledger: Ledger, given: OfLetters) -> Iterator[Letter]:
 def _requeue(acting: Acting, given: OfLetters) -> int:
     from hermes_queue.broker.rerun import rerun_letters
 
-    refuse_backlog(acting.ledger)
-    return bounded(rerun_letters(acting.ledger, _with_job(acting.ledger, given)))
+    chosen = _with_job(acting.ledger, given)
+    return bounded(rerun_letters(acting.ledger, chosen, on_full=refuse_backlog), acting.stopping)
 
 
 def _purge(acting: Acting, given: OfLetters) -> int:
     letters = DeadLetters(acting.ledger)
-    return bounded(each for each in _chosen(acting.ledger, given) if letters.purge(each))
+    purged = (each for each in _chosen(acting.ledger, given) if letters.purge(each))
+    return bounded(purged, acting.stopping)
 
 
 def _words(verb: str, given: OfLetters) -> list[str]:

@@ -14,7 +14,6 @@ from hermes_queue.ledger.budgets import set_budgets
 from hermes_queue.ledger.dead import DeadLetters, LetterFilter
 from hermes_queue.ledger.ledger import Ledger
 from hermes_queue.ledger.runs import RunInfo, Runs
-from hermes_queue.settings import ProducerSettings
 from hermes_queue.view.actions.base import (
     Acting,
     ActionArguments,
@@ -151,18 +150,17 @@ def _retry(acting: Acting, given: RunRetry) -> int:
     from hermes_queue.broker.rerun import rerun_failed
 
     _info(acting.ledger, given)
-    refuse_backlog(acting.ledger)
-    return bounded(rerun_failed(acting.ledger, given.run, given.cause))
+    again = rerun_failed(acting.ledger, given.run, given.cause, on_full=refuse_backlog)
+    return bounded(again, acting.stopping)
 
 
-def refuse_backlog(ledger: Ledger) -> None:
+def refuse_backlog(waiting: int) -> None:
     """Refuse to enqueue where a producer would wait, since a request cannot.
 
     Raises:
-        ConfigurationError: too many jobs wait for workers.
+        ConfigurationError: always.
     """
-    if (waiting := ledger.backlog()) >= ProducerSettings().backlog_max:
-        raise ConfigurationError(f"{waiting} jobs wait for workers: let them do some first")
+    raise ConfigurationError(f"{waiting} jobs wait for workers: let them do some first")
 
 
 def _named(given: OfRun) -> str:

@@ -17,7 +17,7 @@ from hermes_queue.ledger.ledger import Ledger
 from hermes_queue.view.actions import ACTIONS, ALL
 from hermes_queue.view.actions.base import REASON_MAX, Acting, OperatorAction
 from hermes_queue.view.answers import Refusal
-from hermes_queue.view.app import ApiCall, Route, nothing, told
+from hermes_queue.view.app import ApiCall, Route, nothing, text_of_error
 from hermes_queue.view.transcripts import refused
 
 TIMEOUT_S = 10.0
@@ -122,11 +122,12 @@ def _done(
     result = "failed because of a fault of ours"
     try:
         with _operator(call) as ledger:
-            done = action.act(Acting(ledger, call.site.operator_url, reason), arguments)
+            acting = Acting(ledger, call.site.operator_url, reason, call.site.stopping.is_set)
+            done = action.act(acting, arguments)
             result = f"{done} done"
             return done
     except HermesQueueError as error:
-        result = told(error)
+        result = text_of_error(error)
         if refused(error):
             raise Refusal(403, "Redis does not let this user do that", OPERATOR_HINT) from error
         raise

@@ -11,9 +11,13 @@ from hermes_queue.view.answers import Refusal
 from hermes_queue.view.app import ApiCall, Route, nothing
 from hermes_queue.view.compare import compare, patch_against
 from hermes_queue.view.compare.samples import SAMPLES_MOST
+from hermes_queue.wire.arrays import PackedArray
 
 COMPARED_BYTES = 64 << 20
 """Of the records together, as they are stored: all of them are in memory at once."""
+COMPARED_MEMORY_BYTES = 512 << 20
+"""And as they are there: what a program printed a million times is stored in a few bytes."""
+_OBJECT_BYTES = 64
 
 
 def compared(call: ApiCall) -> Response:
@@ -47,16 +51,39 @@ def _rows(call: ApiCall) -> list[dict[str, Any]]:
 
 
 def _records(call: ApiCall, rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    too_large = Refusal(422, "the records of this group are too large to be compared")
     if sum(row["bytes"] or 0 for row in rows) > COMPARED_BYTES:
-        raise Refusal(422, "the records of this group are too large to be compared")
-    found = []
+        raise too_large
+    found: list[Mapping[str, Any]] = []
+    room = COMPARED_MEMORY_BYTES
     for row in rows:
         with call.site.decoding:
             raw = call.site.index.read(row["id"])
         if raw is None:
             raise nothing()
+        room -= memory_bytes(raw)
+        if room < 0:
+            raise too_large
         found.append(raw)
     return found
+
+
+def memory_bytes(value: object) -> int:
+    """About how much memory a record takes."""
+    total, waiting = 0, [value]
+    while waiting:
+        each = waiting.pop()
+        total += _OBJECT_BYTES
+        if isinstance(each, Mapping):
+            waiting += each.keys()
+            waiting += each.values()
+        elif isinstance(each, list | tuple):
+            waiting += each
+        elif isinstance(each, str | bytes):
+            total += len(each)
+        elif isinstance(each, PackedArray):
+            total += 4 * len(each)
+    return total
 
 
 ROUTES = (
