@@ -15,6 +15,8 @@ PYTHONS ?= 3.11 3.12 3.13
 TESTS ?= tests
 PARTS ?=
 MINUTES ?= 5
+# make test-view IMAGES=docs/images makes the pictures of docs/viewer.md anew
+IMAGES ?=
 MODAL_OLDEST ?= $(shell sed -n 's/^modal = .*>=\([0-9.]*\),.*/\1/p' pyproject.toml)
 MODAL_TESTS := tests/sandbox/test_conformance.py tests/sandbox/test_modal_kernels.py
 LIVE ?= .live
@@ -170,7 +172,7 @@ test-view: redis $(VENV)/.dev ## The viewer's pages in a headless Chromium, and 
 	@mkdir -p $(VENV)/view-tools
 	@cp tests/view/npm/package.json tests/view/npm/package-lock.json $(VENV)/view-tools/
 	npm --prefix $(VENV)/view-tools ci --no-fund --no-audit --loglevel=error
-	VIEW_TOOLS=$(VENV)/view-tools/node_modules $(BIN)/python -m pytest -q -s -W default tests/view/prove_*.py
+	VIEW_TOOLS=$(VENV)/view-tools/node_modules IMAGES=$(IMAGES) $(BIN)/python -m pytest -q -s -W default tests/view/prove_*.py
 
 test-pages: redis $(VENV)/.dev ## A run of 200 with top, Flower and Prometheus open (needs chromium-driver, prometheus)
 	@command -v chromedriver >/dev/null && command -v prometheus >/dev/null || { echo "make test-pages needs: apt-get install chromium chromium-driver prometheus" >&2; exit 1; }

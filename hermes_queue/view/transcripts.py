@@ -10,7 +10,7 @@ import json
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from redis.exceptions import AuthenticationError, NoPermissionError
@@ -38,6 +38,8 @@ _STAGE_MAX = 100
 _FIELDS = ("state", "owner", "stage", "attempt")
 
 LiveAnswer = Mapping[str, Any]
+Show = Callable[[list[Any], int], dict[str, Any]]
+"""Makes an answer of messages from a number on."""
 
 
 class Unanswered(Exception):
@@ -57,7 +59,7 @@ class Transcripts:
         self._url = url
         self._lock = threading.Lock()
         """One question at a time."""
-        self._kept: OrderedDict[tuple[str, int], tuple[float, LiveAnswer]] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, int, str], tuple[float, LiveAnswer]] = OrderedDict()
         self._asked: list[float] = []
         self._refused_until = 0.0
         self._silent: dict[str, float] = {}
@@ -75,24 +77,40 @@ class Transcripts:
             Refusal: Redis does not know it, or there were too many questions.
             RedisUnavailable: it does not answer.
         """
-        if answer := self._fresh(name, start):
+        return self._answer(name, start, _shown)
+
+    def whole(self, name: str, number: int) -> Any:
+        """Message `number` of a trajectory, as `GET /api/t/ID/messages/N` shows it.
+
+        Raises:
+            Refusal: there is none, it does not run, or there were too many questions.
+            RedisUnavailable: Redis does not answer.
+        """
+        found = self._answer(name, number, _uncut).get("message")
+        if found is None:
+            raise Refusal(404, "there is no such message")
+        return found
+
+    def _answer(self, name: str, start: int, show: Show) -> LiveAnswer:
+        key = (name, start, show.__name__)
+        if answer := self._fresh(key):
             return answer
         if not self._lock.acquire(timeout=WAIT_S):
             raise _too_many()  # rather than keep a thread of the server busy
         try:
-            if answer := self._fresh(name, start):
+            if answer := self._fresh(key):
                 return answer
-            answer = self._read(name, start)
-            self._kept[name, start] = (time.monotonic(), answer)
+            answer = self._read(name, start, show)
+            self._kept[key] = (time.monotonic(), answer)
             while len(self._kept) > _KEPT:
                 self._kept.popitem(last=False)
             return answer
         finally:
             self._lock.release()
 
-    def _fresh(self, name: str, start: int) -> LiveAnswer | None:
+    def _fresh(self, key: tuple[str, int, str]) -> LiveAnswer | None:
         """What was answered a moment ago to the same question."""
-        kept = self._kept.get((name, start))
+        kept = self._kept.get(key)
         return kept[1] if kept and time.monotonic() < kept[0] + FRESH_S else None
 
     def _count(self) -> None:
@@ -102,7 +120,7 @@ class Transcripts:
             raise _too_many()
         self._asked.append(now)
 
-    def _read(self, name: str, start: int) -> LiveAnswer:
+    def _read(self, name: str, start: int, show: Show) -> LiveAnswer:
         facts = self._ledger.hash_fields(f"traj:{name}", *_FIELDS)
         state, owner, stage, attempt = facts
         if not state:
@@ -120,9 +138,9 @@ class Transcripts:
             ended = [each for turn in turns_of(self._ledger, name) for each in turn.messages]
             given = [each.model_dump(mode="json", exclude_defaults=True) for each in ended]
             note = f"turns that have ended, since {reason}"
-            return {**where, "note": note, "source": "journal", **_shown(given[start:], start)}
+            return {**where, "note": note, "source": "journal", **show(given[start:], start)}
         news = said.get("messages")
-        shown = _shown(news if isinstance(news, list) else [], start)
+        shown = show(news if isinstance(news, list) else [], start)
         total = _whole(said.get("total"), shown["total"])
         where["stage"] = present.label(said.get("stage", stage), _STAGE_MAX)
         where["attempt"] = _whole(said.get("attempt"), number)
@@ -190,6 +208,12 @@ def refused(error: BaseException | None) -> bool:
             return True
         error, seen = error.__cause__ or error.__context__, seen + 1
     return False
+
+
+def _uncut(given: list[Any], start: int) -> dict[str, Any]:
+    """The first of these messages, all of it."""
+    found = present.message({"messages": [{}] * start + given[:1]}, start)
+    return {"message": found, "total": None}
 
 
 def _shown(given: list[Any], start: int) -> dict[str, Any]:

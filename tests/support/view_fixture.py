@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from redis_server import RedisServer
-from view_records import RUN
+from view_records import HOSTILE_RUN, HOSTILE_TEXTS, RUN
 from view_server import OPERATE_TOKEN, VIEW_TOKEN, ViewServer
 
 from hermes_queue.bodies.reviews import ReviewFile
@@ -23,6 +23,7 @@ from hermes_queue.ledger.runs import RunInfo
 from hermes_queue.results.consumers import ConsumerGroup
 from hermes_queue.view import present
 from hermes_queue.view.answers import Refusal
+from hermes_queue.view.app import Route
 from hermes_queue.view.assets import Assets
 from hermes_queue.view.index.index import Index
 from hermes_queue.view.site import Tell, ViewSite
@@ -136,6 +137,8 @@ class Deployment:
 
 
 RUNNING = f"{RUN}.running.0"
+HOSTILE_RUNNING = f"{HOSTILE_RUN}.running.0"
+LONG = "It is long. " * 1000
 
 
 class RunningTranscript:
@@ -147,21 +150,38 @@ class RunningTranscript:
 
     def after(self, name: str, start: int) -> dict[str, Any]:
         """Its messages from number `start` on."""
-        if name != RUNNING:
-            raise Refusal(404, "Redis does not know this trajectory")
-        roles = ("user", "assistant")
-        said = [{"role": roles[n % 2], "content": text} for n, text in enumerate(self.texts)]
+        said = self._said(name)
         shown: list[Any] = list(present.messages({"messages": said}, start))
         source = "worker" if self.state == "running" else ""
-        where = {"state": self.state, "source": source, "stage": "agent", "attempt": 1, "note": ""}
+        note = "" if name == RUNNING else HOSTILE_TEXTS[0]
+        where = {"state": self.state, "source": source, "stage": "agent", "attempt": 1}
+        where["note"] = note
         ends = {"next": start + len(shown), "total": len(said)}
         return {**where, "worker": "trainer-1", "messages": shown, **ends}
+
+    def whole(self, name: str, number: int) -> Any:
+        """One of its messages, all of it."""
+        return present.message({"messages": self._said(name)}, number)
+
+    def _said(self, name: str) -> list[dict[str, str]]:
+        texts = {RUNNING: self.texts, HOSTILE_RUNNING: [*HOSTILE_TEXTS, LONG]}.get(name)
+        if texts is None:
+            raise Refusal(404, "Redis does not know this trajectory")
+        roles = ("user", "assistant")
+        return [{"role": roles[n % 2], "content": text} for n, text in enumerate(texts)]
 
 
 class ViewedPages:
     """All of it, started; to be closed."""
 
-    def __init__(self, records: Path, directory: Path, redis_binary: str) -> None:
+    def __init__(
+        self,
+        records: Path,
+        directory: Path,
+        redis_binary: str,
+        routes: Iterable[Route] = (),
+        **more: Any,
+    ) -> None:
         self.records = records
         self._redis = RedisServer(redis_binary, directory / "redis")
         self._redis.start()
@@ -189,12 +209,21 @@ class ViewedPages:
             transcripts=self.running,
             actions=True,
             reviews=self.reviews,
+            **more,
         )
-        self.server = ViewServer(site)
+        self.server = ViewServer(site, routes)
 
     @property
     def address(self) -> str:
         return f"http://{self.server.authority}"
+
+    def bury(self, letter: Any) -> str:
+        """Write a dead letter; returns its id."""
+        return str(self._client.xadd("hq:dead", letter).decode())
+
+    def exhume(self, name: str) -> None:
+        """Delete a dead letter."""
+        self._client.xdel("hq:dead", name)
 
     def close(self) -> None:
         self.server.close()

@@ -293,3 +293,33 @@ def write_records(path: Path) -> list[ScoredTrajectory]:
         for record in found:
             file.write(record.to_json() + "\n")
     return found
+
+
+def write_findings(records: list[ScoredTrajectory], path: Path) -> Path:
+    """What judges say: of the hostile record in its own words, of a coding one a deep passage."""
+    hostile = next(record for record in records if record.run_id == HOSTILE_RUN)
+    found = [
+        {
+            "trajectory_id": hostile.trajectory_id,
+            "message": n,
+            "quote": text,
+            "label": text[:60],
+            "by": text[-40:],
+            "note": text,
+        }
+        for n, text in enumerate(HOSTILE_TEXTS)
+    ]
+    coding = next(r for r in records if r.run_id == RUN and long_outputs(r))
+    quote = "src/module_45.py:45: value = 2025"
+    for message in (*long_outputs(coding)[:1], 1):
+        judged = {"trajectory_id": coding.trajectory_id, "message": message, "quote": quote}
+        found.append({**judged, "label": "a passage", "by": "judge"})
+    path.write_text("".join(json.dumps(each) + "\n" for each in found), encoding="utf-8")
+    return path
+
+
+def long_outputs(record: ScoredTrajectory) -> list[int]:
+    """Messages with an output that is folded in the middle."""
+    return [
+        n for n, each in enumerate(record.messages) if "src/module_45.py" in (each.content or "")
+    ]

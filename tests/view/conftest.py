@@ -148,9 +148,14 @@ def viewed(
 ) -> Iterator[Any]:
     """A browser at a viewer of these records."""
     from view_fixture import ViewedPages
+    from view_records import write_findings
     from viewed import Viewed
 
-    pages = ViewedPages(written[0], tmp_path_factory.mktemp("viewed"), redis_binary)
+    from hermes_queue.view.findings import FindingFiles
+
+    directory = tmp_path_factory.mktemp("viewed")
+    findings = FindingFiles([write_findings(written[1], directory / "findings.jsonl")])
+    pages = ViewedPages(written[0], directory, redis_binary, findings=findings)
     try:
         browser = Viewed(pages, tmp_path_factory.mktemp("profile"))
         try:
@@ -159,3 +164,18 @@ def viewed(
             browser.close()
     finally:
         pages.close()
+
+
+@pytest.fixture
+def enqueued(viewed: Any) -> Iterator[Any]:
+    """The run that is shown, with two jobs that wait in Redis."""
+    from view_records import RUN
+
+    from hermes_queue.broker.enqueue import enqueue
+    from hermes_queue.ledger import Runs
+
+    enqueue([make_job(RUN, f"waiting-{n}") for n in range(2)], ledger=viewed.pages.ledger)
+    runs = Runs(viewed.pages.ledger)
+    yield runs
+    runs.cancel(RUN)
+    runs.purge(RUN)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from view_fixture import HOSTILE_RUNNING, RUNNING
 from view_records import HOSTILE_RUN, RUN
 from viewed import Keys, Viewed
 
@@ -49,6 +50,12 @@ def pages(records) -> dict[str, str]:
         "dead": "/dead",
         "review": "/review",
         "missing": "/nothing",
+        "transcript": f"/t/{RUNNING}",
+        "transcript-hostile": f"/t/{HOSTILE_RUNNING}",
+        "unknown": "/t/nothing.at.all",
+        "empty": "/all?q=run:nothing",
+        "letter": "/dead?letter=1-1",
+        "passage": f"/t/{hostile.trajectory_id}?m=3&f=3",
     }
 
 
@@ -56,6 +63,7 @@ PAGES = (
     *("fleet", "run", "groups", "running", "failed", "misread", "group"),
     *(f"trajectory-{tab or 'messages'}" for tab in TABS),
     *("hostile", "dead", "review", "missing"),
+    *("transcript", "transcript-hostile", "unknown", "empty", "letter", "passage"),
 )
 
 
@@ -80,7 +88,7 @@ def test_axe_finds_nothing(viewed, records, axe, name, theme):
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_axe_finds_nothing_in_dialogs_and_at_the_login(viewed, axe, theme):
+def test_axe_finds_nothing_in_dialogs_and_at_the_login(viewed, enqueued, axe, theme):
     viewed.theme(theme)
     viewed.press("?")
     viewed.wait("the help", lambda: viewed.all("dialog[open]"))
@@ -163,6 +171,63 @@ def test_messages_and_errors_are_walked_by_keys(viewed, records):
     viewed.wait("folded", lambda: viewed.all("article.bad button[aria-expanded=false]"))
     viewed.press("r")
     viewed.wait("the review", lambda: viewed.address.startswith("/review"))
+
+
+def test_all_that_acts_or_leads_on_is_reached_by_tab_and_can_be_seen(viewed, records):
+    """Every page: Tab goes through all links, buttons and fields, and shows where it is."""
+    everything = """return [...document.querySelectorAll(
+        'a[href], button, input, select, summary, textarea')].filter((each) =>
+        each.checkVisibility({ contentVisibilityAuto: false, visibilityProperty: true })
+        && !each.disabled && each.tabIndex >= 0 && !each.closest('[hidden], .turn, .strip')
+        && !each.classList.contains('skip')).length;"""
+    step = """const at = document.activeElement; if (at === document.body) return null;
+      window.visited ||= new Set(); const fresh = !window.visited.has(at); window.visited.add(at);
+      const seen = at.matches(':focus-visible') && getComputedStyle(at).outlineStyle !== 'none';
+      const counts = at.matches('a[href], button, input, select, summary, textarea')
+        && !at.closest('.turn, .strip') && !at.classList.contains('skip');
+      return [fresh, seen, counts];"""
+    for name in ("fleet", "groups", "group", "review", "dead", "empty", "unknown", "misread"):
+        ready(viewed, pages(records)[name])
+        viewed.run("document.querySelector('.skip').focus(); window.visited = new Set();")
+        wanted, reached = viewed.run(everything), 0
+        for _ in range(600):
+            viewed.press(Keys.TAB)
+            found = viewed.run(step)
+            if found is None or not found[0] or reached == wanted:
+                break
+            _, seen, counts = found
+            assert seen, (name, viewed.run("return document.activeElement.outerHTML;")[:200])
+            reached += counts
+        assert reached == wanted, name
+
+
+def test_review_dead_letters_and_comparison_without_a_mouse(viewed, records):
+    viewed.press("j", "j")
+    viewed.open("/review")
+    viewed.wait("messages", lambda: viewed.all("article.message"))
+    first = viewed.address
+    viewed.press("]")
+    viewed.wait("the next", lambda: viewed.address != first)
+    viewed.press("[")
+    viewed.wait("the first again", lambda: "1 of" in viewed.texts(".title")[0])
+    viewed.press("g")
+    viewed.wait("the comparison", lambda: viewed.all("table.compare"))
+    viewed.open("/dead")
+    viewed.press("j", Keys.ENTER)
+    viewed.wait("the letter", lambda: viewed.all(".letter .command"))
+    viewed.press("c")
+    said = "[role=status].toast"
+    viewed.wait("it is copied", lambda: "hermes-queue dead requeue" in viewed.texts(said)[0])
+    viewed.press("u")
+    viewed.wait("the first page", lambda: viewed.address == "/")
+    viewed.open(f"/t/{RUNNING}")
+    viewed.wait("its messages", lambda: viewed.all("article.message"))
+    viewed.press("j")
+    assert "user" in viewed.focused()
+    viewed.press("p")
+    viewed.wait("it is held", lambda: "held" in viewed.texts(".pulse")[0])
+    viewed.press("p", "u")
+    viewed.wait("its run", lambda: viewed.address == f"/run/{RUN}")
 
 
 def test_help_names_every_key_and_closes(viewed):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from urllib.parse import quote
+
 import pytest
+from view_fixture import HOSTILE_RUNNING
 from view_records import HOSTILE_RUN, HOSTILE_TEXTS
 from viewed import Viewed
 
@@ -56,6 +59,63 @@ def test_characters_that_deceive_are_seen(viewed, hostile):
         assert sign in marks
     for character in "\u202e\u200b\u2060\ufeff\u061c\x1b\x07":
         assert character not in viewed.text
+
+
+def test_findings_in_hostile_words_are_text(viewed, hostile):
+    viewed.open(f"/t/{hostile.trajectory_id}")
+    listed = viewed.texts(".notice li")
+    assert len(listed) == len(HOSTILE_TEXTS)
+    for text, line in zip(HOSTILE_TEXTS, listed, strict=True):
+        if text in MARKUP:
+            assert line.count(text) == 2  # the quote, and the note
+    assert [text for text in viewed.texts("article.user .finding") if text in MARKUP] == MARKUP
+    check(viewed)
+
+
+def test_a_review_of_a_hostile_record_is_text(viewed, hostile):
+    viewed.open("/review", at=hostile.trajectory_id, q=f"run:{HOSTILE_RUN}")
+    viewed.wait("its messages", lambda: viewed.all("article.user"))
+    viewed.run("document.querySelector('.menu-line')?.setAttribute('open', '')")
+    shown = viewed.texts("article.user .prose")
+    assert [text for text in shown if text in MARKUP] == MARKUP
+    check(viewed)
+
+
+def test_a_running_transcript_in_hostile_words_is_text(viewed):
+    viewed.open(f"/t/{HOSTILE_RUNNING}")
+    viewed.wait("its messages", lambda: len(viewed.all("article.message")) > len(HOSTILE_TEXTS))
+    shown = viewed.texts("article .prose")
+    assert [text for text in shown if text in MARKUP] == MARKUP
+    assert HOSTILE_TEXTS[0] in viewed.texts(".warn")[-1]
+    check(viewed)
+
+
+def test_a_dead_letter_in_hostile_words_is_text(viewed):
+    letter = {name: HOSTILE_TEXTS[n] for n, name in enumerate(("reason", "stage", "env"))}
+    died = "\n".join(f"{1.7e9 + n} {text}" for n, text in enumerate(HOSTILE_TEXTS))
+    log, job = "\n".join(HOSTILE_TEXTS), HOSTILE_TEXTS[-1]
+    fields = {**letter, "cause": "poison", "run_id": HOSTILE_RUN, "died": died, "log": log}
+    name = viewed.pages.bury({**fields, "job": job, "instance_id": HOSTILE_TEXTS[1]})
+    try:
+        viewed.open("/dead", letter=name)
+        viewed.wait("it", lambda: viewed.all(".letter .lines"))
+        log_shown = viewed.run("return document.querySelector('.letter .lines .text').textContent;")
+        assert [text for text in MARKUP if text not in log_shown] == []
+        assert HOSTILE_TEXTS[1] in viewed.texts("table.rows tbody th")
+        assert HOSTILE_TEXTS[0] in viewed.texts(".letter > pre")
+        check(viewed)
+    finally:
+        viewed.pages.exhume(name)
+
+
+def test_what_failed_in_hostile_words_is_told_as_text(viewed, hostile):
+    viewed.open(f"/t/{hostile.trajectory_id}.nothing")
+    check(viewed)
+    viewed.open("/dead", q=HOSTILE_TEXTS[0], letter=HOSTILE_TEXTS[1])
+    check(viewed)
+    viewed.open("/group/" + quote(HOSTILE_TEXTS[1], safe=""))
+    assert viewed.texts("h1") == [HOSTILE_TEXTS[1]]
+    check(viewed)
 
 
 def test_lists_with_hostile_names_are_safe(viewed, hostile):

@@ -11,13 +11,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from records import make_job
 from view_records import MANY, MANY_RUN, RUN, SAMPLES
 from view_server import VIEW_TOKEN
 from viewed import Keys, Viewed
 
-from hermes_queue.broker.enqueue import enqueue
-from hermes_queue.ledger import Runs
 from hermes_queue.models import ScoredTrajectory
 
 Records = list[ScoredTrajectory]
@@ -240,7 +237,7 @@ def test_groups_of_a_run_and_the_samples_of_one(viewed, records):
     viewed.open(f"/group/{name}")
     samples = viewed.api(f"/api/groups/{name}")["rows"]
     assert len(samples) == SAMPLES
-    assert rows(viewed) == [f"{row['instance']} #{row['sample']}" for row in samples]
+    assert rows(viewed) == [f"#{row['sample']}" for row in samples]
     assert len(viewed.all(".signs a")) == SAMPLES
     viewed.keep("group")
 
@@ -335,15 +332,16 @@ def test_who_may_only_look_has_no_button_that_acts(viewed):
     assert not [url for url in viewed.requests() if "actions" in url]
 
 
-@pytest.fixture
-def enqueued(viewed) -> Iterator[Runs]:
-    """The run, with two jobs that wait in Redis."""
-    ledger = viewed.pages.ledger
-    enqueue([make_job(RUN, f"waiting-{n}") for n in range(2)], ledger=ledger)
-    runs = Runs(ledger)
-    yield runs
-    runs.cancel(RUN)
-    runs.purge(RUN)
+def test_lists_without_rows_say_what_to_do_next(viewed):
+    viewed.open("/all", q="run:nothing")
+    viewed.click(".empty a")
+    viewed.wait("all", lambda: viewed.address == "/all" and rows(viewed))
+    viewed.open("/dead", q="run:nothing")
+    assert viewed.texts(".empty a") == ["Show all of them"]
+    viewed.open("/review", q="run:nothing")
+    assert viewed.texts(".empty a") == ["All that are flagged"]
+    viewed.open("/run/nothing")
+    assert "in a source that this server does not read" in viewed.texts("[role=alert]")[0]
 
 
 def test_cancelling_needs_the_name_of_the_run_and_shows_the_command(viewed, enqueued):
@@ -354,7 +352,7 @@ def test_cancelling_needs_the_name_of_the_run_and_shows_the_command(viewed, enqu
         ".find((b) => b.textContent === 'Cancel…').click()"
     )
     viewed.says(f"hermes-queue run cancel {RUN}")
-    viewed.says("Meets 2.")
+    viewed.says("Meets 2 trajectories.")
     final = "dialog[open] button.danger"
     assert not viewed.one(final).is_enabled()
     fields = viewed.all("dialog[open] input")

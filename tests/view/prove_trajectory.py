@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from view_fixture import RUNNING
-from view_records import HOSTILE_RUN, RUN, TOKENS, TURN_TOKENS
+from view_fixture import HOSTILE_RUNNING, LONG, RUNNING
+from view_records import HOSTILE_RUN, RUN, TOKENS, TURN_TOKENS, long_outputs
 from viewed import Keys, Viewed
 
 from hermes_queue.models import ScoredTrajectory
@@ -61,6 +61,23 @@ def test_a_running_trajectory_grows_while_one_looks(viewed):
     assert len(viewed.all("article.message")) == 4
 
 
+def test_a_long_message_of_what_runs_is_shown_whole_on_demand(viewed):
+    viewed.open(f"/t/{HOSTILE_RUNNING}")
+    viewed.wait("the button", lambda: viewed.all("article .tools button"))
+    last = viewed.texts("article .prose")[-1]
+    assert len(last) < len(LONG.strip())
+    viewed.click("article .tools button")
+    viewed.wait("all of it", lambda: viewed.texts("article .prose")[-1] == LONG.strip())
+
+
+def test_what_failed_says_why_at_its_head(viewed, records):
+    record = next(r for r in records if r.run_id == RUN and r.status == "failed")
+    viewed.open(f"/t/{record.trajectory_id}")
+    assert viewed.texts("p.problem") == ["SandboxError gone attempts"]
+    viewed.click("p.problem a")
+    viewed.wait("the attempts", lambda: "tab=attempts" in viewed.address)
+
+
 def test_every_message_is_in_the_document_as_it_is(viewed, records):
     record = find(records, sample_index=0)
     viewed.open(f"/t/{record.trajectory_id}")
@@ -101,6 +118,31 @@ def test_a_long_output_shows_its_ends_and_a_find_in_the_page_opens_the_rest(view
     viewed.wait("it is open", lambda: viewed.all("button.more[aria-expanded=true]"))
 
 
+def test_the_browsers_own_find_opens_a_fold(viewed, records):
+    """A text fragment is looked for as a find in the page is, and opens what hides it."""
+    record = next(r for r in records if r.run_id == RUN and long_outputs(r))
+    viewed.open(f"/t/{record.trajectory_id}")
+    place = f"#m{long_outputs(record)[0]}"
+    fold = f"document.querySelector('{place} .body [hidden]')"
+    assert viewed.run(f"return {fold}.hidden;") == "until-found"
+    viewed.driver.get(f"{viewed.driver.current_url}#:~:text=src/module_46.py%3A46")
+    viewed.wait("it is open", lambda: viewed.all(f"{place} button.more[aria-expanded=true]"))
+
+
+def test_a_finding_leads_to_its_passage_inside_a_fold(viewed, records):
+    record = next(r for r in records if r.run_id == RUN and long_outputs(r))
+    viewed.open(f"/t/{record.trajectory_id}")
+    [found, broken] = viewed.texts(".notice li")
+    assert "the quote is not there" in broken
+    assert "the quote is not there" not in found
+    place = long_outputs(record)[0]
+    viewed.click(f".notice a[href*='m={place}']")
+    viewed.wait("the address", lambda: f"m={place}&f=0" in viewed.address)
+    passage = f"return document.querySelector('#m{place} .finding').getBoundingClientRect().top;"
+    viewed.wait("it is seen", lambda: 0 < viewed.run(passage) < 900)
+    assert viewed.texts(f"#m{place} .finding") == ["src/module_45.py:45: value = 2025"]
+
+
 def test_an_address_leads_to_one_message(viewed, records):
     record = find(records, sample_index=0)
     viewed.open(f"/t/{record.trajectory_id}", m=14)
@@ -128,6 +170,21 @@ def test_a_text_that_was_cut_is_shown_whole_on_demand(viewed, records):
     whole = len(record.messages[-1].content or "")
     script = f"return document.querySelector('{last} pre.text').textContent.length;"
     viewed.wait("all of it", lambda: viewed.run(script) == whole)
+
+
+def test_all_texts_can_be_had_whole(viewed, records):
+    record = find(records, run_id=HOSTILE_RUN)
+    viewed.open(f"/t/{record.trajectory_id}")
+    assert viewed.texts(".chips button") == ["all texts, whole"]
+    viewed.click(".chips button")
+    viewed.wait("no text is cut", lambda: not viewed.all(".chips button"))
+    assert len(viewed.all("article.message")) == len(record.messages)
+    last = f"#m{len(record.messages) - 1}"
+    long = f"return document.querySelector('{last} pre.text').textContent.length;"
+    assert viewed.run(long) == len(record.messages[-1].content or "")
+    short = find(records, sample_index=0)
+    viewed.open(f"/t/{short.trajectory_id}")
+    assert not viewed.all(".chips button")
 
 
 def test_the_list_one_came_from_is_walked_with_the_tab(viewed, records):
@@ -200,6 +257,11 @@ def test_the_record_can_be_had_whole(viewed, records):
 # --- tokens ----------------------------------------------------------------------------------
 
 
+def signed(logprob: float) -> str:
+    """A log-probability as the pages write it."""
+    return f"{logprob:.3f}".replace("-", "\u2212")
+
+
 def name_of(logprob: float, trained: int) -> str:
     """The colour that a token must have."""
     if not trained:
@@ -238,7 +300,7 @@ def test_arrows_walk_the_tokens_and_a_button_finds_the_least_likely(viewed, reco
     viewed.click(".tools button")
     least = min(sequence.logprobs)
     at = list(sequence.logprobs).index(least)
-    assert viewed.texts(".about")[0].startswith(f"#{at} id {sequence.ids[at]} logp {least:.3f}")
+    assert viewed.texts(".about")[0].startswith(f"#{at} id {sequence.ids[at]} logp {signed(least)}")
     box = viewed.run(
         "const [r] = CSS.highlights.get('tok-current'); const b = r.getBoundingClientRect();"
         "return [b.left + b.width / 2, b.top + b.height / 2, r.toString()];"

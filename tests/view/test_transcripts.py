@@ -131,6 +131,18 @@ def test_questions_of_all_together_have_a_bound(followed, workers, monkeypatch):
         followed.after(NAME, 3)
 
 
+def test_one_message_is_shown_whole(followed, workers):
+    long = "x" * 50_000
+    workers.answer = {"messages": [{"role": "tool", "content": long}], "total": 8}
+    assert followed.after(NAME, 7)["messages"][0]["content"]["cut"]
+    shown = followed.whole(NAME, 7)
+    assert (shown["n"], shown["content"]["text"], shown["content"]["cut"]) == (7, long, False)
+    assert workers.asked[-1]["start"] == 7
+    workers.answer = {"messages": [], "total": 8}
+    with pytest.raises(Refusal, match="no such message"):
+        followed.whole(NAME, 8)
+
+
 def test_what_a_worker_says_of_itself_is_taken_only_in_its_shape(followed, workers):
     workers.answer = {
         "messages": {"no": "list"}, "stage": ["\u202e" * 1000], "attempt": "many", "total": -1,

@@ -54,6 +54,16 @@ def running(call: ApiCall) -> Response:
     return call.json(call.site.transcripts.after(call.path["id"], start))
 
 
+def running_message(call: ApiCall) -> Response:
+    """One message of a running trajectory, whole."""
+    if call.site.transcripts is None:
+        raise _no_redis()
+    text = call.path["number"]
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) <= NUMBER_MAX):
+        raise nothing()
+    return call.json(call.site.transcripts.whole(call.path["id"], int(text)))
+
+
 def dead(call: ApiCall) -> Response:
     """Dead letters that match, newest first."""
     selection = letter_filter(call.query.get("q", ""))
@@ -147,6 +157,7 @@ ROUTES = (
     Route("GET", "/api/overview", overview, asks_redis=True),
     Route("GET", "/api/events", events, needs_slot=False),
     Route("GET", "/api/t/{id}/live", running, parameters=("from",), asks_redis=True),
+    Route("GET", "/api/t/{id}/live/{number}", running_message, asks_redis=True),
     Route("GET", "/api/dead", dead, parameters=("q",), asks_redis=True),
     Route("GET", "/api/dead/{id}", letter, asks_redis=True),
 )

@@ -13,6 +13,7 @@ from hermes_queue.view.answers import Refusal, to_json
 from hermes_queue.view.app import ApiCall, Route, nothing
 from hermes_queue.view.index.index import DEFAULT_SORT
 from hermes_queue.view.present.conversation import all_messages
+from hermes_queue.view.present.texts import WHOLE_BYTES
 from hermes_queue.view.present.tokens import ids_of
 from hermes_queue.view.routes.lists import upto_of
 from hermes_queue.view.site import ViewSite
@@ -20,6 +21,8 @@ from hermes_queue.view.site import ViewSite
 SAVED_AT_ONCE = 4
 """Records that are being saved: each is in memory until its reader has all of it."""
 _NUMBER_MAX = 1 << 31
+_WHOLE_PAGE_BYTES = 1 << 20
+"""Of the texts in one page of messages that are not cut."""
 
 
 def trajectory(call: ApiCall) -> Response:
@@ -52,7 +55,8 @@ def messages(call: ApiCall) -> Response:
     """The messages from one number on."""
     raw = record(call)
     start = call.number("from", 0, most=_NUMBER_MAX)
-    return call.json(_messages(raw, start, findings(call, raw)))
+    whole = call.query.get("whole") == "1"
+    return call.json(_messages(raw, start, findings(call, raw), whole))
 
 
 def message(call: ApiCall) -> Response:
@@ -154,9 +158,13 @@ def review(call: ApiCall) -> dict[str, Any] | None:
 
 
 def _messages(
-    raw: Mapping[str, Any], start: int, said: Sequence[present.ShownFinding]
+    raw: Mapping[str, Any],
+    start: int,
+    said: Sequence[present.ShownFinding],
+    whole: bool = False,
 ) -> dict[str, Any]:
-    found = present.with_passages(present.messages(raw, start), said)
+    bounds = {"cut_bytes": WHOLE_BYTES, "total_bytes": _WHOLE_PAGE_BYTES} if whole else {}
+    found = present.with_passages(present.messages(raw, start, **bounds), said)
     behind = found[-1]["n"] + 1 if found else start
     return {"messages": found, "next": behind if behind < len(all_messages(raw)) else None}
 
@@ -188,7 +196,7 @@ def _members(raw: Mapping[str, Any]) -> Iterator[bytes]:
 _T = "/api/t/{id}"
 ROUTES = (
     Route("GET", _T, trajectory, parameters=("q", "sort", "upto")),
-    Route("GET", f"{_T}/messages", messages, parameters=("from",)),
+    Route("GET", f"{_T}/messages", messages, parameters=("from", "whole")),
     Route("GET", _T + "/messages/{number}", message),
     Route("GET", f"{_T}/patch", patch),
     Route("GET", f"{_T}/verifier", verifier),

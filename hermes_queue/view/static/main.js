@@ -142,8 +142,10 @@ const Broken = () => html`<main id="main"><h1 tabindex="-1">The page could not b
 /** Who we are, with the component that shows buttons: nothing for those who may only look. */
 async function opened() {
   const session = await api("/api/session");
-  const acts = session.role === "operate" && session.actions;
-  return { ...session, Actions: acts ? (await import("./actions.js")).Actions : () => null };
+  if (session.role !== "operate" || !session.actions) return { ...session, Actions: () => null };
+  const { Actions, learn } = await import("./actions.js");
+  await learn();
+  return { ...session, Actions };
 }
 
 function App() {

@@ -29,14 +29,16 @@ export function bytes(value) {
   return `${(n / size).toFixed(1)} ${unit}`;
 }
 
-/** Seconds as "92 s", "4.1 min", "2.0 h". @param {number|null} value */
+/** Two digits, or more where there are more. @param {number} n */
+const brief = (n) => (n < 9.95 ? n.toFixed(1) : n.toFixed(0));
+
+/** Seconds as "92 s", "4.1 min", "60 min", "2.0 h". @param {number|null} value */
 export function seconds(value) {
   if (!known(value)) return "–";
   const n = Number(value);
-  if (n < 10) return `${n.toFixed(1)} s`;
-  if (n < 100) return `${n.toFixed(0)} s`;
-  if (n < 5400) return `${(n / 60).toFixed(1)} min`;
-  return n < 172800 ? `${(n / 3600).toFixed(1)} h` : `${(n / 86400).toFixed(1)} d`;
+  if (n < 100) return `${brief(n)} s`;
+  if (n < 5400) return `${brief(n / 60)} min`;
+  return n < 172800 ? `${brief(n / 3600)} h` : `${brief(n / 86400)} d`;
 }
 
 /** @param {number|null} value */
@@ -52,6 +54,9 @@ export function score(value) {
   const n = Number(value);
   return Number.isInteger(n) ? n.toFixed(1) : n.toFixed(2).replace(/^(-?)0\./, "$1.");
 }
+
+/** A number with the sign that is as wide as its digits. @param {number|null|undefined} value @param {number} places */
+export const signed = (value, places) => (known(value) ? Number(value).toFixed(places).replace("-", "−") : "");
 
 /** How long ago. @param {number|null} at Unix seconds */
 export const ago = (at) => (known(at) && at > 0 ? seconds(Math.max(0, Date.now() / 1000 - at)) : "–");
@@ -182,7 +187,8 @@ export const Flags = ({ flags }) =>
 
 /** @param {{error: any}} props */
 export const Problem = ({ error }) =>
-  html`<div class="problem" role="alert"><b><span aria-hidden="true">! </span>${error.message}</b> ${error.hint || ""}</div>`;
+  html`<div class="problem" role="alert"><b><span aria-hidden="true">! </span>${error.message}</b> ${error.hint || (error.status === 404 ? ELSEWHERE : "")}</div>`;
+const ELSEWHERE = "It may be in a source that this server does not read, still be on its way into the list, or have been purged.";
 
 /** Something is awaited. */
 export const Waiting = () => html`<p class="quiet waiting" role="status">…</p>`;

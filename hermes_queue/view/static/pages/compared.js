@@ -39,7 +39,7 @@ const Numbers = ({ samples }) => html`<tbody><${Line} title="score" samples=${sa
 // --- actions -----------------------------------------------------------------------------------
 
 /** @param {{row: any, at: number, samples: any[], outcomes: any}} props */
-const Action = ({ row, at, samples, outcomes }) => html`<tr class=${row.reference ? "" : "aside"}><th scope="row"><span class="quiet">${row.reference ? "" : "+ "}</span><b>${safe(row.name)}</b> <code>${safe(row.argument)}</code></th>
+const Action = ({ row, at, samples, outcomes }) => html`<tr class=${row.reference ? "" : "aside"}><th scope="row" title=${`${safe(row.name)} ${safe(row.argument)}`}><span class="quiet">${row.reference ? "" : "+ "}</span><b>${safe(row.name)}</b> <code>${safe(row.argument)}</code></th>
   ${row.messages.map((message, n) => html`<td class=${samples[n].parts_at === at ? "parts" : ""}>${message === null ? "" : html`<a href=${link({ m: message }, pathOf("t", samples[n].id))} title=${`#${samples[n].sample}, message ${message}`}>●</a>`}${
     samples[n].parts_at === at ? html`<span class="warn" title="parts from the reference here">◄<span class="unseen">parts here</span></span>` : ""}</td>`)}
   <td class="n"><span class="pass">${row.passing}/${outcomes.passing}</span> <span class="fail">${row.failing}/${outcomes.failing}</span></td></tr>`;
@@ -75,7 +75,7 @@ function verdict(outcome) {
 
 /** @param {{tests: any, width: number}} props */
 const Tests = ({ tests, width }) => tests.rows.length > 0 && html`<tbody><tr class="section"><th scope="rowgroup" colspan=${width + 2}>Tests <span class="quiet">that any sample fails</span></th></tr>
-  ${tests.rows.map((row) => html`<tr key=${row.test}><th scope="row"><code>${safe(row.test)}</code></th>${row.cells.map((cell) => html`<td>${verdict(cell)}</td>`)}<td class="quiet">${safe(row.set)}</td></tr>`)}
+  ${tests.rows.map((row) => html`<tr key=${row.test}><th scope="row" class="test"><code>${safe(row.test)}</code></th>${row.cells.map((cell) => html`<td>${verdict(cell)}</td>`)}<td class="quiet">${safe(row.set)}</td></tr>`)}
   ${tests.left_out > 0 && html`<tr><td colspan=${width + 2} class="quiet">and ${tests.left_out} more</td></tr>`}</tbody>`;
 
 // --- patch against patch ---------------------------------------------------------------------------

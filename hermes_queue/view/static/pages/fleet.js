@@ -16,7 +16,7 @@ function joined(overview, known) {
 /** The counters of a run, whoever told them last. @param {any} run */
 function counters(run) {
   const info = run.live?.info;
-  if (!info) return run.ledger;
+  if (!info) return run.ledger && { ...run.ledger, done: run.ledger.total - run.ledger.queued - run.ledger.running };
   const { total, queued, running, failed } = info.counters;
   return { state: info.state, state_reason: info.reason, total, queued, running, failed, done: total - queued - running };
 }
@@ -30,8 +30,8 @@ function Run({ run, session }) {
     <td>${now ? html`<span class=${"tag " + now.state} title=${safe(now.state_reason)}>${now.state}</span>` : html`<span class="quiet">in files</span>`}</td>
     <td>${now?.total ? html`<${Bar} of=${now.done / now.total} /> ${now.done}/${now.total}` : html`${count(run.count)}`}</td>
     <td class="n"><b>${score(run.mean)}</b></td><td class=${"n " + (run.failed || now?.failed ? "fail" : "quiet")}>${now?.failed ?? run.failed}</td>
-    <td class="n wide">${now?.running || ""}</td><td class="n wide">${run.live ? run.live.per_hour.toFixed(0) : ""}</td>
-    <td class="n wide">${run.live?.eta_s ? seconds(run.live.eta_s) : ""}</td><td class="n wide">${money(run.cost)}</td><td class="n">${ago(run.finished || run.created)}</td>
+    <td class="n wide">${now?.running || ""}</td><td class="n wide">${run.live?.per_hour ? run.live.per_hour.toFixed(0) : ""}</td>
+    <td class="n wide">${run.live?.eta_s ? seconds(run.live.eta_s) : ""}</td><td class="n wide">${money(run.cost)}</td><td class="n">${run.finished ? ago(run.finished) : ""}</td>
     <td><${session.Actions} of=${actions} /></td></tr>`;
 }
 
@@ -45,33 +45,45 @@ function Runs({ session }) {
   const live = session.live;
   const problems = (data.problems || []).map((problem) => html`<p class="warn">! ${safe(problem)}</p>`);
   return html`<section aria-labelledby="runs"><h2 id="runs">Runs <span class="quiet">${runs.length}</span></h2>${problems}
-    ${!runs.length && html`<p class="empty">Nothing has been published yet. A producer begins a run, for instance <code>python -m producers.gsm8k --items 8</code>.</p>`}
+    ${!runs.length && html`<p class="empty">${live ? html`Nothing has been published yet. A producer begins a run, for instance <code>python -m producers.gsm8k --items 8</code>.` : data.indexing ? "Still reading." : "The sources hold no trajectory."}</p>`}
     ${runs.length > 0 && html`<div class="scroll" role="region" aria-label="runs" tabindex="0"><table class="rows"><caption class="unseen">runs</caption>
     <thead><tr><th scope="col">run</th><th scope="col">state</th><th scope="col">${live ? "done" : "trajectories"}</th><th scope="col" class="n">score</th><th scope="col" class="n">failed</th>
-      <th scope="col" class="n wide">${live ? "active" : ""}</th><th scope="col" class="n wide">${live ? "per h" : ""}</th><th scope="col" class="n wide">${live ? "to go" : ""}</th><th scope="col" class="n wide">cost</th><th scope="col" class="n">age</th><th scope="col"><span class="unseen">actions</span></th></tr></thead>
+      <th scope="col" class="n wide">${live ? "active" : ""}</th><th scope="col" class="n wide">${live ? "per h" : ""}</th><th scope="col" class="n wide">${live ? "to go" : ""}</th><th scope="col" class="n wide">cost</th><th scope="col" class="n" title="when its newest trajectory ended">newest</th><th scope="col"><span class="unseen">actions</span></th></tr></thead>
     <tbody>${runs.map((run) => html`<${Run} key=${run.run} run=${run} session=${session} />`)}</tbody></table></div>`}</section>`;
 }
 
 /** @param {any} lane */
 function laneState(lane) {
   if (lane.breaker?.state && lane.breaker.state !== "closed") {
-    return html`<span class="warn">! ${lane.breaker.state === "open" ? "paused" : "probing"} (${safe(lane.breaker.cause)}) ${safe(lane.breaker.message)}</span>`;
+    return html`<span class="warn">! ${lane.breaker.state === "open" ? "paused" : "probing"} (${safe(lane.breaker.cause)})</span>`;
   }
   return lane.depth && !lane.workers ? html`<span class="fail">✗ no worker serves it</span>` : html`<span class="pass">✓</span>`;
 }
 
 /** @param {{of: any[], session: any}} props */
-const Lanes = ({ of, session }) => html`<section class="panel" aria-labelledby="lanes"><h2 id="lanes">Lanes</h2><table class="small"><thead><tr><th scope="col">lane</th><th scope="col" class="n">waiting</th><th scope="col" class="n">oldest</th><th scope="col" class="n">active</th><th scope="col" class="n">workers</th><th scope="col">state</th></tr></thead>
+const Lanes = ({ of, session }) => html`<section class="panel" aria-labelledby="lanes"><h2 id="lanes">Lanes</h2><div class="scroll" role="region" aria-label="table of lanes" tabindex="0"><table class="small"><thead><tr><th scope="col">lane</th><th scope="col" class="n">waiting</th><th scope="col" class="n">oldest</th><th scope="col" class="n">active</th><th scope="col" class="n">workers</th><th scope="col">state</th></tr></thead>
   <tbody>${of.map((lane) => html`<tr key=${lane.name}><th scope="row">${safe(lane.name)}</th><td class="n">${count(lane.depth)}</td><td class="n">${lane.oldest_s === null ? "" : seconds(lane.oldest_s)}</td><td class="n">${lane.running}</td><td class="n">${lane.workers}</td>
-    <td>${laneState(lane)} <${session.Actions} of=${[lane.breaker?.state === "open" ? { name: "lane_resume", title: "Free", args: { lane: lane.name } } : { name: "lane_pause", title: "Hold", args: { lane: lane.name } }]} /></td></tr>`)}</tbody></table></section>`;
+    <td>${laneState(lane)} <${session.Actions} of=${[lane.breaker?.state === "open" ? { name: "lane_resume", title: "Free", args: { lane: lane.name } } : { name: "lane_pause", title: "Hold", args: { lane: lane.name } }]} /></td></tr>
+    ${lane.breaker?.message && lane.breaker.state !== "closed" && html`<tr><td></td><td colspan="5" class="warn said">${safe(lane.breaker.message)}</td></tr>`}`)}</tbody></table></div></section>`;
 
 /** @param {any} worker */
 const stages = (worker) => Object.entries(worker.stages || {}).sort((a, b) => b[1] - a[1]).map(([name, n]) => `${safe(name)} ${n}`).join(" · ");
 
+/** What a worker can be set to. */
+const SIZES = [
+  { name: "concurrency", title: "Trajectories at a time", hint: "a whole number", wanted: true },
+  { name: "slots", title: "Slots of its sandbox backend", hint: "the same number" },
+];
+
 /** @param {{worker: any, session: any}} props */
 function Worker({ worker, session }) {
   const name = worker.name || worker.owner;
-  const actions = ["pause", "resume", "drain"].map((act) => ({ name: `worker_${act}`, title: act[0].toUpperCase() + act.slice(1), args: { worker: name }, danger: act === "drain" }));
+  const args = { worker: name };
+  const actions = [
+    worker.intake === "open" ? { name: "worker_pause", title: "Pause", args } : { name: "worker_resume", title: "Resume", args },
+    { name: "worker_size", title: "Size…", args, fields: SIZES },
+    { name: "worker_drain", title: "Drain…", args, danger: true },
+  ];
   return html`<tr><th scope="row">${safe(name)}</th><td><${Bar} of=${worker.slots ? worker.running / worker.slots : 0} /> ${worker.running || 0}/${worker.slots || 0}</td>
     <td>${stages(worker)}</td><td class="n">${worker.sandboxes || 0}</td><td class=${"n " + (worker.silent_s > 25 ? "warn" : "quiet")}>${seconds(worker.silent_s)}</td>
     <td>${worker.intake === "open" ? html`<span class="pass">✓ open</span>` : html`<span class="warn">! ${safe(worker.intake)}</span>`}</td><td><${session.Actions} of=${actions} /></td></tr>`;

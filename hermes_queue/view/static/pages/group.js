@@ -36,8 +36,8 @@ export function Page({ ids }) {
   return html`<main id="main"><p class="crumbs"><a href="/">runs</a> › ${first && html`<a href=${pathOf("run", first.run)} aria-keyshortcuts="u" title="up (u)">${safe(first.run)}</a> ›`}</p>
     <div class="title"><h1 tabindex="-1">${safe(instance)}</h1><${Signs} rows=${rows} /></div>
     <${Facts} of=${[["samples", own.length], ["extras", rows.length - own.length || ""], ["mean", html`<b>${score(mean)}</b>`], ["spread", score(std)], ["failed", own.length - scores.length || ""], ["env", safe(first?.env)],
-      ["tokens", count(rows.reduce((sum, row) => sum + (row.completion_tokens || 0), 0))], ["made", first && ago(first.finished)]]} />
-    <${Table} rows=${rows} caption="samples of the group" open=${{ q: condition("group", group), sort: "sample" }} plain=${true} />
+      ["tokens", count(rows.reduce((sum, row) => sum + (row.completion_tokens || 0), 0))], ["age", first && ago(first.finished)]]} />
+    <${Table} rows=${rows} caption="samples of the group" open=${{ q: condition("group", group), sort: "sample" }} plain=${true} only=${true} />
     ${compared.data && html`<${Compared} data=${compared.data} path=${`${path}/patches`} />`}
     ${compared.error && ![404, 405, 501].includes(compared.error.status) && html`<${Problem} error=${compared.error} />`}</main>`;
 }

@@ -116,10 +116,13 @@ export function Heading({ column, sort }) {
     >${title}<span aria-hidden="true">${{ none: "", descending: " ↓", ascending: " ↑" }[now]}</span></a></th>`;
 }
 
-/** @param {{row: any, columns: Column[], open: Record<string, any>, run: boolean}} props */
-function Row({ row, columns, open, run }) {
+/** What a row is called. Where names are long, the number of the sample stays. @param {{row: any, run: boolean, only: boolean}} props */
+const Name = ({ row, run, only }) => html`${!only && html`<span class="name">${run && html`<span class="quiet">${safe(row.run)} </span>`}${safe(row.instance ?? row.id)}</span>`}${row.instance !== null && html` <span class="quiet">#${row.sample}</span>`}`;
+
+/** @param {{row: any, columns: Column[], open: Record<string, any>, run: boolean, only: boolean}} props */
+function Row({ row, columns, open, run, only }) {
   return html`<tr class=${row.flags?.length ? "flagged" : ""}><td class="sign"><${State} row=${row} /></td>
-    <th scope="row"><a data-nav href=${link(open, pathOf("t", row.id))}>${run && html`<span class="quiet">${safe(row.run)} </span>`}${row.instance === null ? safe(row.id) : html`${safe(row.instance)} <span class="quiet">#${row.sample}</span>`}</a></th>
+    <th scope="row"><a data-nav class="named" href=${link(open, pathOf("t", row.id))} title=${safe(row.instance)}><${Name} row=${row} run=${run} only=${only} /></a></th>
     ${columns.map((column) => html`<td class=${column.kind || ""}>${column.cell(row)}</td>`)}</tr>`;
 }
 
@@ -135,12 +138,13 @@ const PLAIN = USUAL.map(({ sort: _, ...column }) => column);
  * @param {Record<string, any>} [props.open] parameters of the pages that rows lead to
  * @param {boolean} [props.run] name the run of each row
  * @param {boolean} [props.plain] no column sorts
+ * @param {boolean} [props.only] samples of one item, told by their numbers
  */
-export function Table({ rows, open = {}, sort = "", run = false, plain = false, columns = plain ? PLAIN : USUAL, caption }) {
+export function Table({ rows, open = {}, sort = "", run = false, plain = false, only = false, columns = plain ? PLAIN : USUAL, caption }) {
   return html`<div class="scroll" role="region" aria-label=${caption} tabindex="0"><table class="rows"><caption class="unseen">${caption}</caption>
-    <thead><tr><th scope="col"><span class="unseen">state</span></th><th scope="col">${run ? "run, instance" : "instance"} <span class="quiet">#sample</span></th>
+    <thead><tr><th scope="col"><span class="unseen">state</span></th><th scope="col">${only ? "sample" : html`${run ? "run, instance" : "instance"} <span class="quiet">#sample</span>`}</th>
       ${columns.map((column) => html`<${Heading} column=${column} sort=${sort} />`)}</tr></thead>
-    <tbody>${rows.map((row) => html`<${Row} key=${row.id} row=${row} columns=${columns} open=${open} run=${run} />`)}</tbody></table></div>`;
+    <tbody>${rows.map((row) => html`<${Row} key=${row.id} row=${row} columns=${columns} open=${open} run=${run} only=${only} />`)}</tbody></table></div>`;
 }
 
 /** Where one is in the list. @param {{found: any, after: string[], label: string}} props */
@@ -190,6 +194,6 @@ export function Trajectories({ scope = "", extra = "" }) {
     ${error && error.status !== 400 && html`<${Problem} error=${error} />`}
     ${!data && !error && html`<${Waiting} />`}
     ${data && html`<${Remarks} found=${data} /><${Pages} found=${data} after=${after} label="pages of the list" /><${Table} rows=${data.rows} open=${open} sort=${sort || "-created"} run=${!scope} columns=${columns.shown} caption="trajectories" />
-      ${!data.rows.length && html`<p class="empty">No trajectory meets this. ${data.indexing ? "Older ones are still being read." : ""}</p>`}
+      ${!data.rows.length && html`<p class="empty">${params.get("q") ? html`No trajectory meets this. <a href=${link({ q: null, after: null, upto: null })}>Show all of them</a>` : extra ? "✓ None." : "No trajectory has ended yet."} ${data.indexing ? "Older ones are still being read." : ""}</p>`}
       ${data.rows.length > 40 && html`<${Pages} found=${data} after=${after} label="pages of the list, below it" />`}`}`;
 }

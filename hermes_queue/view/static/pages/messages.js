@@ -1,5 +1,5 @@
 /** Messages of a trajectory by turns: folded, filtered by kind, all of it in the document. */
-import { api, go, html, link, query, search, useAddress, useEffect, useMemo, useRef, useState } from "../core.js";
+import { api, filed, go, html, link, query, search, useAddress, useEffect, useMemo, useRef, useState } from "../core.js";
 import { Marked, Problem, asText, bytes, count, part, safe, seconds } from "../show.js";
 
 const HEAD_LINES = 20;
@@ -94,6 +94,9 @@ const failed = (message) => message.kind === "error";
 const ORDINARY = ["error", "reasoning", "cut", "odd"];
 const findings = (message) => (message.flags || []).filter((flag) => !ORDINARY.includes(flag));
 
+/** Whether the server has cut a text of it. @param {any} message */
+const isCut = ({ content, reasoning, calls }) => [content, reasoning, ...(calls || []).map((call) => call.arguments)].some((text) => text?.cut);
+
 /** The first words of a text. @param {any} value */
 const glimpse = (value) => (value ? asText(value).text.slice(0, 160).replace(/\s+/g, " ").trim() : "");
 
@@ -109,16 +112,16 @@ function folded(message, off) {
   return message.role === "system" && message.bytes > SYSTEM_OPEN_BYTES;
 }
 
-/** @param {{message: any, off: Set<string>, found: () => void, id: string}} props */
-function Body({ message, off, id }) {
+/** @param {{message: any, off: Set<string>, whole: (n: number) => string}} props `whole`: where all of a message is */
+function Body({ message, off, whole: pathOf }) {
   const [whole, set] = useState(null);
   const [error, fail] = useState(null);
   const [thought, think] = useState(!off.has("reasoning"));
   useEffect(() => think(!off.has("reasoning")), [off.has("reasoning")]);
-  const path = `/api/t/${encodeURIComponent(id)}/messages/${message.n}`;
+  const path = pathOf(message.n);
   const seen = whole || message;
-  const cut = [seen.content, seen.reasoning, ...(seen.calls || []).map((call) => call.arguments)].some((text) => text?.cut);
-  const flat = message.role === "assistant" || message.role === "user";
+  const cut = isCut(seen);
+  const flat = ["assistant", "user", "system"].includes(message.role);
   return html`${seen.reasoning && html`<div class="reasoning"><button class="fold" aria-expanded=${thought} onClick=${() => think(!thought)}>reasoning <span class="quiet">${bytes(asText(seen.reasoning).bytes)}</span></button>
       <${Hidden} open=${thought} found=${() => think(true)}><pre class="prose"><${Marked} of=${seen.reasoning} /></pre></${Hidden}></div>`}
     ${seen.content && asText(seen.content).text !== "" && (flat ? html`<pre class="prose"><${Marked} of=${seen.content} /></pre>` : html`<${Lines} of=${seen.content} />`)}
@@ -130,8 +133,8 @@ function Body({ message, off, id }) {
     ${cut && !whole && html`<p class="tools"><button class="small" onClick=${() => api(path).then(set, fail)}>show the whole ${bytes(message.bytes)}</button> <a class="small" href=${path} target="_blank" rel="noreferrer">raw</a></p>`}`;
 }
 
-/** @param {{message: any, off: Set<string>, id: string, marked: boolean}} props */
-function Message({ message, off, id, marked }) {
+/** @param {{message: any, off: Set<string>, whole: (n: number) => string, marked: boolean}} props */
+function Message({ message, off, whole, marked }) {
   const [chosen, choose] = useState(null);
   const rest = folded(message, off);
   useEffect(() => choose(null), [rest]);
@@ -142,7 +145,7 @@ function Message({ message, off, id, marked }) {
       <span class="number">${message.n}</span> <span class="who">${safe(message.role)}${message.name ? ` ${safe(message.name)}` : ""}</span>
       ${bad && html`<span class="fail">✗<span class="unseen"> error</span></span> `}${Number.isInteger(message.exit) && message.exit !== 0 && html`<span class="fail">exit ${message.exit}</span> `}${findings(message).map((flag) => html`<span class="flag">! ${safe(flag)}</span> `)}
       <span class="glimpse">${!open && safe(summary(message))}</span><span class="size">${bytes(message.bytes)}</span></button></h3>
-    <${Hidden} open=${open} found=${() => choose(true)}><div class="body"><${Body} message=${message} off=${off} id=${id} /></div></${Hidden}></article>`;
+    <${Hidden} open=${open} found=${() => choose(true)}><div class="body"><${Body} message=${message} off=${off} whole=${whole} /></div></${Hidden}></article>`;
 }
 
 // --- turns -------------------------------------------------------------------------------------
@@ -169,25 +172,25 @@ const known = (value) => value !== null && value !== undefined;
 /** What an event between turns says. @param {any} event */
 const rule = (event) => [event.event, event.details?.reason, event.details?.policy].filter((each) => typeof each === "string").map(safe).join(" · ");
 
-/** @param {{turn: any, events: any[], off: Set<string>, id: string, at: number|null}} props */
-function Turn({ turn, events, off, id, at }) {
+/** @param {{turn: any, events: any[], off: Set<string>, whole: (n: number) => string, at: number|null}} props */
+function Turn({ turn, events, off, whole, at }) {
   const calls = turn.messages.flatMap((message) => message.calls || []);
   const facts = factsOf(turn);
   return html`<section class="turn" aria-label=${turn.n < 0 ? "task" : `turn ${turn.n + 1}`}>
     ${events.map((event) => html`<p class="rule">${rule(event)}</p>`)}
     <h2 class="sticky"><span>${turn.n < 0 ? "task" : `turn ${turn.n + 1}`}</span> <span class="quiet">${calls.map((call) => safe(call.name)).join(", ")}</span>
       <span class="grow"></span>${known(facts?.seconds) && html`<span class="quiet">${seconds(facts.seconds)}</span>`}${known(facts?.completion_tokens) && html` <span class="quiet">${count(facts.completion_tokens)} tok</span>`}${facts?.finish && facts.finish !== "stop" && facts.finish !== "tool_calls" && html` <span class="warn">! ${safe(facts.finish)}</span>`}</h2>
-    ${turn.messages.map((message) => html`<${Message} key=${message.n} message=${message} off=${off} id=${id} marked=${message.n === at} />`)}</section>`;
+    ${turn.messages.map((message) => html`<${Message} key=${message.n} message=${message} off=${off} whole=${whole} marked=${message.n === at} />`)}</section>`;
 }
 
-/** @param {{off: Set<string>}} props */
-function Chips({ off }) {
+/** @param {{off: Set<string>, more: any}} props `more`: what else can be had */
+function Chips({ off, more }) {
   const toggle = (kind) => {
     const next = new Set(off);
     next.delete(kind) || next.add(kind);
     go(link({ hide: [...next].join(",") || "none" }), true);
   };
-  return html`<fieldset class="chips"><legend>show</legend>${KINDS.map(([kind, title]) => html`<label class="chip"><input type="checkbox" checked=${!off.has(kind)} aria-keyshortcuts=${kind === "outputs" ? "o" : undefined} onChange=${() => toggle(kind)} /> ${title}</label>`)}</fieldset>`;
+  return html`<fieldset class="chips"><legend>show</legend>${KINDS.map(([kind, title]) => html`<label class="chip"><input type="checkbox" checked=${!off.has(kind)} aria-keyshortcuts=${kind === "outputs" ? "o" : undefined} onChange=${() => toggle(kind)} /> ${title}</label>`)} ${more}</fieldset>`;
 }
 
 /** Messages, and the loading of those that follow. @param {string} id @param {any} first answer of `/api/t/ID` @param {number|null} until */
@@ -196,13 +199,14 @@ function useMessages(id, first, until) {
   const state = more.id === id ? more : { id, messages: first.messages || [], next: first.next ?? null };
   const [busy, setBusy] = useState(false);
   const [error, fail] = useState(null);
-  const load = async (all) => {
-    if (busy || state.next === null) return;
+  /** `uncut`: begin anew, with the whole texts of all. @param {boolean} all @param {boolean} [uncut] */
+  const load = async (all, uncut = false) => {
+    if (busy || (state.next === null && !uncut)) return;
     setBusy(true);
-    let { messages, next } = state;
+    let { messages, next } = uncut ? { messages: [], next: 0 } : state;
     try {
       do {
-        const found = await api(query(`/api/t/${encodeURIComponent(id)}/messages`, { from: next }));
+        const found = await api(query(`/api/t/${encodeURIComponent(id)}/messages`, { from: next, whole: uncut ? 1 : null }));
         messages = [...messages, ...found.messages];
         next = found.next > next ? found.next : null;
       } while (next !== null && (all || (until !== null && until >= next)));
@@ -246,7 +250,7 @@ function Glance({ turn, calls, here, share }) {
   const [first] = turn.messages;
   const bad = turn.messages.some(failed);
   const flagged = turn.messages.some((message) => findings(message).length);
-  return html`<li><a href=${link({ m: first.n, tab: null })} aria-current=${here ? "true" : undefined}>
+  return html`<li><a href=${link({ m: first.n, f: null, tab: null })} aria-current=${here ? "true" : undefined}>
     <span class="number">${turn.n < 0 ? "–" : turn.n + 1}</span><span aria-hidden="true">${turn.messages.length > 1 ? "●" : "·"}</span> <span class="what">${turn.n < 0 ? "task" : safe(calls || first.kind)}</span>
     ${bad && html`<span class="fail">✗<span class="unseen"> error</span></span>`}${flagged && html`<span class="flag">◆<span class="unseen"> finding</span></span>`}
     ${share > 0 && html`<span class="spent" style=${{ width: `${share * 40}px` }}></span>`}</a></li>`;
@@ -267,12 +271,24 @@ function Outline({ outline, at, read }) {
 }
 
 /** What judges say, with a link to each passage. @param {{of: any[]}} props */
-const Findings = ({ of }) => of.length > 0 && html`<section class="notice" aria-label="findings"><h2>${of.length} finding${of.length === 1 ? "" : "s"}</h2><ul>${of.map((each) => html`<li>
-  <span class="flag">◆ ${safe(each.label)}</span> <span class="quiet">${safe(each.by)}</span> ${each.message !== null ? html`<a href=${link({ m: each.message, tab: null })}>message ${each.message}</a>` : each.place === "patch" ? html`<a href=${link({ tab: "patch", m: null })}>patch</a>` : ""}
+const Findings = ({ of }) => of.length > 0 && html`<section class="notice" aria-label="findings"><h2>${of.length} finding${of.length === 1 ? "" : "s"}</h2><ul>${of.map((each, place) => html`<li>
+  <span class="flag">◆ ${safe(each.label)}</span> <span class="quiet">${safe(each.by)}</span> ${each.message !== null ? html`<a href=${link({ m: each.message, f: each.broken ? null : place, tab: null })}>message ${each.message}</a>` : each.place === "patch" ? html`<a href=${link({ tab: "patch", m: null, f: null })}>patch</a>` : ""}
   ${each.broken && html` <b class="fail">✗ the quote is not there</b>`} ${asText(each.quote).text && html`<q><${Marked} of=${each.quote} /></q>`} <${Marked} of=${each.note} /></li>`)}</ul></section>`;
 
-/** @param {{id: string, data: any}} props */
-export function Messages({ id, data }) {
+/** Bring a passage of a message into view, whatever folds hide it. @param {HTMLElement} place @param {string} quote */
+function toPassage(place, quote) {
+  const marks = [.../** @type {NodeListOf<HTMLElement>} */ (place.querySelectorAll(".finding"))];
+  const mark = marks.find((each) => each.textContent && quote.startsWith(each.textContent)) || marks[0];
+  if (!mark) return place.scrollIntoView({ block: "start" });
+  for (let fold = mark.closest("[hidden]"); fold; fold = fold.parentElement.closest("[hidden]")) {
+    fold.dispatchEvent(new Event("beforematch"));
+    fold.removeAttribute("hidden");
+  }
+  requestAnimationFrame(() => mark.scrollIntoView({ block: "center" }));
+}
+
+/** @param {{id: string, data: any, whole?: (n: number) => string}} props `whole`: where the API has all of a message */
+export function Messages({ id, data, whole = (n) => `/api/t/${encodeURIComponent(id)}/messages/${n}` }) {
   const { params } = useAddress();
   const at = params.has("m") ? Number(params.get("m")) : null;
   const hide = params.get("hide");
@@ -282,16 +298,19 @@ export function Messages({ id, data }) {
   const turns = turnsOf(messages);
   const made = useMade();
   const reached = at !== null && messages.some((message) => message.n === at);
+  const finding = params.has("f") ? (data.findings || [])[Number(params.get("f"))] : null;
   useEffect(() => {
     const place = reached && document.getElementById(`m${at}`);
     if (!place) return;
-    place.scrollIntoView({ block: "start" });
+    if (finding) toPassage(place, asText(finding.quote).text);
+    else place.scrollIntoView({ block: "start" });
     place.querySelector("button")?.focus({ preventScroll: true });
-  }, [at, reached]);
+  }, [at, reached, finding]);
   const events = (turn) => (data.events || []).filter((event) => BREAKS.includes(event.event) && turn.messages.some((message) => message.n === event.at));
   const left = (data.outline || []).length - messages.length;
-  return html`<div class="reading"><div class="transcript"><${Findings} of=${data.findings || []} /><${Chips} off=${off} />
-      ${turns.map((turn) => made(turn.n, [turn.messages[0], turn.messages.length, off, turn.messages.some((message) => message.n === at)], () => html`<${Turn} key=${turn.n} turn=${turn} events=${events(turn)} off=${off} id=${id} at=${at} />`))}
+  const some = !filed && data.row && (next !== null || messages.some(isCut));
+  return html`<div class="reading"><div class="transcript"><${Findings} of=${data.findings || []} /><${Chips} off=${off} more=${some && html`<button class="small" disabled=${busy} onClick=${() => load(true, true)}>all texts, whole</button>`} />
+      ${turns.map((turn) => made(turn.n, [turn.messages[0], turn.messages.length, off, turn.messages.some((message) => message.n === at)], () => html`<${Turn} key=${turn.n} turn=${turn} events=${events(turn)} off=${off} whole=${whole} at=${at} />`))}
       ${error && html`<${Problem} error=${error} />`}
       ${next !== null && html`<${Rest} left=${left > 0 ? left : ""} load=${load} busy=${busy} />`}
       ${!messages.length && html`<p class="empty">No messages were recorded.</p>`}</div>

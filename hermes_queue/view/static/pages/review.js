@@ -69,7 +69,7 @@ export function Page({ session }) {
     <${Filter} scope="" example=${QUEUE} error=${error?.status === 400 ? error : null} />
     ${error && error.status !== 400 && html`<${Problem} error=${error} />`}
     ${!data && !error && html`<${Waiting} />`}
-    ${data && !rows.length && !id && html`<p class="empty">✓ Nothing is left to review.</p>`}
+    ${data && !rows.length && !id && html`<p class="empty">✓ Nothing is left to review here. <a href=${link({ q: "flag:*", at: null, m: null })}>All that are flagged</a>, or any other filter.</p>`}
     ${rows.length > 1 && html`<details class="menu-line" open=${false}><summary>queue</summary><${Queue} rows=${rows} at=${id} reviews=${given(reviews.data)} /></details>`}
     ${id && html`<${Labels} id=${id} next=${rows[at + 1]?.id || null} given=${given(reviews.data).get(id) || ""} kept=${session.reviews} done=${reviews.again} /><${Shown} id=${id} />`}</main>`;
 }

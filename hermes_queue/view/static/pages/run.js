@@ -23,8 +23,9 @@ export function Histogram({ scope }) {
     ${OF.map((name) => html`<option value=${name}>${name}</option>`)}</select></label>`;
   const height = (bin) => ({ height: `${bin.count ? Math.max(4, (bin.count / most) * 100) : 0}%` });
   const filter = (bin) => link({ q: both(q, bin.q), after: null, upto: null });
+  if (error?.status === 400) return null; // the list says what is wrong with the filter
   return html`<section class="panel" aria-labelledby="dist"><h2 id="dist">${choose}</h2>
-    ${error ? error.status !== 400 && html`<${Problem} error=${error} />` : html`<ol class="histogram">${bins.map((bin) => html`<li>
+    ${error ? html`<${Problem} error=${error} />` : html`<ol class="histogram">${bins.map((bin) => html`<li>
       <a href=${filter(bin)} class=${of === "score" ? (bin.from >= 0.999 || bin.to > 1 ? "pass" : bin.to <= 0.101 && bin.from <= 0 ? "fail" : "part") : ""}
         title=${`${bin.count}: ${of} from ${edge(bin.from, of)} to ${edge(bin.to, of)}`}>
         <span class="amount">${bin.count || ""}</span><span class="column" style=${height(bin)}></span></a>
@@ -38,11 +39,11 @@ export function Histogram({ scope }) {
 function useLedger(id, data) {
   const { overview } = useLive();
   const run = (overview?.runs || []).find((each) => each.info?.run_id === id);
-  const known = data?.ledger || null;
+  const known = data?.ledger ? { ...data.ledger, done: data.ledger.total - data.ledger.queued - data.ledger.running } : null;
   if (!run) return known;
-  const { counters, state, reason, policy_version } = run.info;
+  const { counters, state, reason, policy_version, accounts } = run.info;
   return { ...known, state, state_reason: reason, total: counters.total, queued: counters.queued, running: counters.running,
-    done: counters.total - counters.queued - counters.running, failed: counters.failed, policy_version, eta_s: run.eta_s, per_hour: run.per_hour };
+    done: counters.total - counters.queued - counters.running, failed: counters.failed, policy_version, spent_usd: accounts?.usd?.spent ?? known?.spent_usd, budget_usd: accounts?.usd?.limit ?? known?.budget_usd, eta_s: run.eta_s, per_hour: run.per_hour };
 }
 
 /** @param {{of: any}} props */
@@ -51,6 +52,7 @@ function Progress({ of }) {
   return html`<div class="progress"><${Bar} of=${share} kind="long" /> <b>${of.done}/${of.total}</b>
     <span>${of.running} running</span> <span>${of.queued} waiting</span>
     <span class=${of.failed ? "fail" : "quiet"}>${of.failed} failed</span>
+    ${of.spent_usd || of.budget_usd ? html`<span>spent ${money(of.spent_usd || 0)}${of.budget_usd ? ` of ${money(of.budget_usd)}` : ""}</span>` : ""}
     ${of.eta_s ? html`<span class="quiet">about ${seconds(of.eta_s)} to go</span>` : ""}</div>`;
 }
 
@@ -110,15 +112,26 @@ function Running({ run }) {
 
 // --- the page ------------------------------------------------------------------------------
 
-/** What may be done with a run in this state. @param {string} run @param {any} ledger @param {number} failed */
-export function runActions(run, ledger, failed) {
-  if (!ledger || !["active", "paused"].includes(ledger.state)) return failed && ledger ? [{ name: "run_retry", title: `Retry failed ${failed}…`, args: { run } }] : [];
+/** Limits of a run, of which any may be set. */
+const BUDGETS = [
+  { name: "budget_usd", title: "US dollars", hint: "a number, or none", wanted: true },
+  { name: "budget_tokens", title: "Tokens", hint: "a number, or none", wanted: true },
+  { name: "budget_wall_s", title: "Seconds from its beginning", hint: "a number, or none", wanted: true },
+];
+
+/** What may be done with a run in this state. @param {string} run @param {any} ledger @param {any[]} failures by cause and stage */
+export function runActions(run, ledger, failures) {
+  if (!ledger) return [];
+  const args = { run };
+  const causes = [...new Set(failures.map((each) => each.cause))];
+  const cause = { name: "cause", title: "Those that failed of", of: [["", "any cause"], ...causes.map((each) => [each, each])] };
+  const retry = ledger.failed || failures.length ? [{ name: "run_retry", title: "Retry failed…", args, fields: [cause] }] : [];
+  if (!["active", "paused"].includes(ledger.state)) return [...retry, { name: "run_purge", title: "Purge…", args, confirm: run, danger: true }];
   return [
-    ledger.state === "paused" ? { name: "run_resume", title: "Resume", args: { run } } : { name: "run_pause", title: "Pause", args: { run } },
-    ...(failed ? [{ name: "run_retry", title: `Retry failed ${failed}…`, args: { run } }] : []),
-    { name: "run_budget", title: "Budget…", args: { run }, field: "budget_usd" },
-    { name: "run_cancel", title: "Cancel…", args: { run }, confirm: run, danger: true },
-    { name: "run_purge", title: "Purge…", args: { run }, confirm: run, danger: true },
+    ledger.state === "paused" ? { name: "run_resume", title: "Resume", args } : { name: "run_pause", title: "Pause", args },
+    ...retry,
+    { name: "run_budget", title: "Budget…", args, fields: BUDGETS },
+    { name: "run_cancel", title: "Cancel…", args, confirm: run, danger: true },
   ];
 }
 
@@ -129,11 +142,11 @@ function Head({ run, session }) {
   document.title = `${run} – hermes-queue`;
   return html`<div class="title"><h1 tabindex="-1">${safe(run)}</h1>
       ${ledger && html`<span class=${"tag " + ledger.state}>${ledger.state}${ledger.state_reason ? `: ${safe(ledger.state_reason)}` : ""}</span>`}
-      <span class="grow"></span><${session.Actions} of=${runActions(run, ledger, data?.failed)} done=${again} /></div>
+      <span class="grow"></span><${session.Actions} of=${runActions(run, ledger, data?.failures || [])} done=${again} /></div>
     ${error && html`<${Problem} error=${error} />`}
     ${ledger && html`<${Progress} of=${ledger} />`}
     ${data && html`<${Facts} of=${[["mean score", html`<b>${score(data.mean)}</b>`], ["trajectories", count(data.count)], ["scored", count(data.scored)], ["failed", data.failed],
-      ["cost", money(data.cost)], ["policy", ledger?.policy_version], ["env", safe((data.envs || []).map((each) => each.name).join(", "))], ["model", safe((data.models || []).map((each) => each.name).join(", "))], ["begun", ago(data.created)]]} />
+      ["cost", money(data.cost)], ["policy", ledger?.policy_version], ["env", safe((data.envs || []).map((each) => each.name).join(", "))], ["model", safe((data.models || []).map((each) => each.name).join(", "))], ["begun", data.created ? `${ago(data.created)} ago` : ""]]} />
     <div class="panels"><${Histogram} scope=${condition("run", run)} /><${Shares} title="policy" name="policy" of=${data.policies} />
       <${Shares} title="failed" name="cause" of=${data.failures} /><${Stages} data=${data} />
       ${(data.envs || []).length > 1 && html`<${Shares} title="env" name="env" of=${data.envs} />`}</div>`}`;

@@ -71,6 +71,6 @@ export function Running({ id, session, missing, ended }) {
     <${Facts} of=${[["stage", safe(said.stage)], ["try", said.attempt], ["worker", safe(said.worker)], ["messages", messages.length]]} />
     ${said.note && html`<p class="warn">! ${safe(said.note)}</p>`}
     ${error && html`<${Problem} error=${error} />`}
-    ${messages.length ? html`<${Messages} key=${id} id=${id} data=${{ messages, next: null, outline: messages, events: [] }} />`
+    ${messages.length ? html`<${Messages} key=${id} id=${id} whole=${(n) => `/api/t/${encodeURIComponent(id)}/live/${n}`} data=${{ messages, next: null, outline: messages, events: [] }} />`
       : html`<p class="empty">${said.state === "queued" ? "It waits for a worker." : said.source ? "Nothing was said yet." : "It has ended; its record is shown when it is there."}</p>`}</main>`;
 }

@@ -1,6 +1,6 @@
 /** Tokens of a sequence as one strip, coloured without an element for each token. */
 import { copy, go, html, link, useAddress, useData, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../core.js";
-import { Facts, Problem, Waiting, count, safe } from "../show.js";
+import { Facts, Problem, Waiting, count, safe, signed } from "../show.js";
 import { clear, coloured, drawable, placeAt, put } from "./highlight.js";
 
 /** Upper bounds of −logp of all steps of colour but the last one. */
@@ -156,7 +156,7 @@ function About({ sequence, blocks, texts, at, spoken }) {
   const logprob = sequence.logprobs[at];
   const policy = at >= block.start ? policyAt(block.turn, at) : null;
   return html`<p class="about" aria-live=${spoken ? "polite" : "off"}><b>#${at}</b> id <b>${sequence.ids[at]}</b> ${!gap && html`<code>${JSON.stringify(text.slice(starts[at - block.from], starts[at - block.from + 1]))}</code>`}
-    ${sequence.mask[at] ? html`logp <b>${logprob.toFixed(3)}</b> p <b>${Math.exp(logprob).toPrecision(3)}</b>` : ""} ${policy !== null && html`policy <b>${safe(policy)}</b>`} ${sequence.mask[at] ? "trained" : "context"}</p>`;
+    ${sequence.mask[at] ? html`logp <b>${signed(logprob, 3)}</b> p <b>${Math.exp(logprob).toPrecision(3)}</b>` : ""} ${policy !== null && html`policy <b>${safe(policy)}</b>`} ${sequence.mask[at] ? "trained" : "context"}</p>`;
 }
 
 /** The token under a point of the screen, or null. */
@@ -231,7 +231,7 @@ function Strip({ sequence, turns, pieces, by }) {
   return html`<p class="tools"><button onClick=${() => choose(lowest(sequence), true)}>to the least likely ↓</button>
       <button onClick=${() => copy(JSON.stringify([...sequence.ids]))}>copy ids</button></p>
     <div class="strip" ref=${strip} onMouseMove=${hover}>${body}</div>
-    <${About} sequence=${sequence} blocks=${blocks} texts=${texts} at=${at} spoken=${spoken} />`;
+    <div class="foot"><${About} sequence=${sequence} blocks=${blocks} texts=${texts} at=${at} spoken=${spoken} /><${Legend} by=${by} turns=${turns} /></div>`;
 }
 
 /** The trained token with the lowest log-probability. @param {Sequence} sequence */
@@ -273,12 +273,11 @@ export function Tokens({ id, data, session }) {
   const turns = useData(path && `${path}/turns`);
   const pieces = useData(path && as === "text" ? `${path}/text` : null);
   const sequence = useMemo(() => octets.data && decode(octets.data), [octets.data]);
-  if (!sequences.length) return html`<p class="empty">The server returned no token ids for this trajectory.</p>`;
+  if (!sequences.length) return html`<p class="empty">No token ids were recorded: the endpoint of the model returned none.</p>`;
   if (octets.error) return html`<${Problem} error=${octets.error} />`;
   const facts = sequences[k];
   const ready = sequence && octets.fresh && (turns.data || turns.error) && (as === "ids" || pieces.data || pieces.error);
   return html`<${Choices} sequences=${sequences} k=${k} by=${by} as=${as} tokenizer=${session.tokenizer} />
-    <${Facts} of=${[["ids", count(facts.ids)], ["trained", count(facts.trained)], ["mean logp", facts.mean_logprob?.toFixed(3)], ["least logp", facts.min_logprob?.toFixed(2)]]} />
-    <${Legend} by=${by} turns=${turns.data?.turns || null} />
+    <${Facts} of=${[["ids", count(facts.ids)], ["trained", count(facts.trained)], ["mean logp", signed(facts.mean_logprob, 3)], ["least logp", signed(facts.min_logprob, 2)]]} />
     ${ready ? html`<${Strip} key=${`${k} ${as}`} sequence=${sequence} turns=${turns.data?.turns || null} pieces=${as === "text" && !pieces.error ? pieces.data.pieces : null} by=${by} />` : html`<${Waiting} />`}`;
 }

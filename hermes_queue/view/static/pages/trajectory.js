@@ -1,6 +1,6 @@
 /** One trajectory: its head, stages, and six views of it. */
 import { html, link, pathOf, query, search, useAddress, useData } from "../core.js";
-import { Apart, Facts, Flags, Problem, State, Waiting, ago, count, ended, money, safe, score, seconds, when, worked } from "../show.js";
+import { Apart, asText, Facts, Flags, Problem, State, Waiting, ago, count, ended, money, safe, score, seconds, when, worked } from "../show.js";
 import { Tabs } from "./tabs.js";
 import { policies } from "./list.js";
 import { Messages } from "./messages.js";
@@ -54,9 +54,13 @@ export function Head({ data, params }) {
       <span class="grow"></span><a class="button" href=${link({ q: `id:${row.id}`, at: row.id }, "/review")} aria-keyshortcuts="r" title="review (r)">review</a> <${Neighbours} of=${data.neighbours} /></div>
     <${Facts} of=${[["turns", row.turns], ["tokens", `${count(row.prompt_tokens)} in, ${count(row.completion_tokens)} out`], ["cost", money(row.cost)], ["time", seconds(worked(row.seconds))],
       ["calls", row.calls && `${row.calls.attempted}${row.calls.error ? `, ${row.calls.error} failed` : ""}`], ["try", row.attempts], ["policy", policies(row)], ["agent", safe(row.agent)], ["model", safe(row.model)], ["env", safe(row.env)],
-      ["made", html`<time title=${when(row.created)}>${ago(row.created)}</time>`]]} />
-    <${Stages} stages=${data.stages} />`;
+      ["age", html`<time title=${when(row.created)}>${ago(row.created)}</time>`]]} />
+    <${Stages} stages=${data.stages} />
+    ${data.head?.failure && html`<${Failed} failure=${data.head.failure} />`}`;
 }
+
+/** Why it has no score. @param {{failure: any}} props */
+const Failed = ({ failure }) => html`<p class="problem"><b>${safe(failure.type) || safe(failure.cause)}</b> ${asText(failure.message || "").text.slice(0, 300)} <a href=${link({ tab: "attempts", m: null })}>attempts</a></p>`;
 
 // --- the page ------------------------------------------------------------------------------
 
