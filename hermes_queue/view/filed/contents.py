@@ -96,15 +96,8 @@ class FiledContents:
         return {
             path: {
                 "row": shown[place],
-                "head": present.head(raw),
-                "report": present.report(raw),
-                "stages": present.stages(raw),
-                "events": present.events(raw),
-                "attempts": present.attempts(raw),
-                "outline": present.flagged_outline(present.outline(raw), said),
-                "findings": said,
+                **present.page(raw, said),
                 "review": _label(self.reviews.get(name)),
-                "sequences": present.sequences(raw),
                 "neighbours": _neighbours(shown, place),
                 "messages": messages,
                 "next": None,

@@ -5,6 +5,7 @@
     conversation.py  messages: `messages`, `each_message`, `message`, `outline`
     decoding.py      token ids as text, with a tokenizer file: `Decoder`
     heads.py         ids, outcome, stages, events, earlier attempts
+    page.py          `page`: what the page of a trajectory begins with
     passages.py      findings of judges at what they quote
     patches.py       `patch`: unified diff by file
     shapes.py        values of a record as they ought to be, or as JSON
@@ -25,6 +26,7 @@ from hermes_queue.view.present.branches import branches, of_branch
 from hermes_queue.view.present.conversation import each_message, message, messages, outline
 from hermes_queue.view.present.decoding import Decoder
 from hermes_queue.view.present.heads import attempts, events, head, stages
+from hermes_queue.view.present.page import page
 from hermes_queue.view.present.passages import (
     ShownFinding,
     flagged_outline,
@@ -51,6 +53,7 @@ __all__ = [
     "messages",
     "of_branch",
     "outline",
+    "page",
     "patch",
     "report",
     "sequence_turns",

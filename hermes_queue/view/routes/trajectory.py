@@ -36,15 +36,8 @@ def trajectory(call: ApiCall) -> Response:
     return call.json(
         {
             "row": row,
-            "head": present.head(raw),
-            "report": present.report(raw),
-            "stages": present.stages(raw),
-            "events": present.events(raw),
-            "attempts": present.attempts(raw),
-            "outline": present.flagged_outline(present.outline(raw), said),
-            "findings": said,
+            **present.page(raw, said),
             "review": review(call),
-            "sequences": present.sequences(raw),
             "neighbours": _neighbours(call, name),
             **_messages(raw, 0, said),
         }
