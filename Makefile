@@ -37,7 +37,7 @@ SLOW := test-fleet|test-exhaustive|test-images|test-agents|test-engines|test-eng
 RUN_EXTRAS := --extra producer --extra worker --extra local --extra images --extra view
 
 .PHONY: .engine-docker .engine-podman help demo test test-all test-exhaustive test-fleet test-agents test-engines test-engine-kill test-harbor test-aimock test-atropos test-compose test-flower test-image test-images test-modal-oldest test-pages test-prometheus \
-	test-gvisor test-modal-docker test-sglang test-trainers test-view test-vllm validate tamper chaos datasets lint audit sbom format bench soak lock lock-programs lock-trainers docs site clean redis
+	test-gvisor test-modal-docker test-sglang test-trainers test-view test-vllm validate tamper chaos datasets lint audit sbom format bench bench-view soak lock lock-programs lock-trainers docs site clean redis
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 20
@@ -198,6 +198,9 @@ format: $(VENV)/.dev ## Let ruff rewrite what it can
 
 bench: $(VENV)/.dev redis ## Measure what the machinery costs, beside other systems (15 min; PARTS="factory codec")
 	$(BIN)/python -m benchmarks $(PARTS)
+
+bench-view: $(VENV)/.dev redis ## The viewer's goals beside Inspect View, and a run of 200 with three viewers (needs chromium-driver; 15 min)
+	$(BIN)/python -m benchmarks.view $(if $(WRITE),--write)
 
 soak: $(VENV)/.dev redis ## A million no-op trajectories, and whether anything grows with them (an hour or more)
 	$(BIN)/python -m benchmarks.soak --minutes 30 --trajectories 1000000

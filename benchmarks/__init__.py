@@ -18,5 +18,6 @@ reader.py           a consumer in a process of its own
 report.py           progress, the table, the JSON, the line of the history
 simulate.py         a simulated fleet with measured costs
 soak/               a long run, and whether anything grows
+view/               the viewer's goals, beside Inspect View
 view_index.py       the viewer's index with 100,000 rows
 """

@@ -224,7 +224,7 @@ def known_flags() -> frozenset[str]:
     page = GENERATE["render"]()
     parsers = [producer_parser(name) for name in GENERATE["producer_modules"]()]
     worker = [name for p in celery_command.commands["worker"].params for name in p.opts]
-    rooms = ("", ".faults", ".operators", ".simulate", ".soak")
+    rooms = ("", ".faults", ".operators", ".simulate", ".soak", ".view")
     ours = ("workers.chaos", "hermes_queue.trainers.prime_rl")
     modules = (*ours, *(f"benchmarks{room}" for room in rooms))
     return frozenset(
