@@ -258,7 +258,8 @@ def main(given: Sequence[str] | None = None) -> int:
     path.parent.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         made = tempfile.TemporaryDirectory(prefix="hq-view-")
-        folder = arguments.folder or Path(stack.enter_context(made))
+        folder = (arguments.folder or Path(stack.enter_context(made))).resolve()
+        folder.mkdir(parents=True, exist_ok=True)
         result |= everything(arguments, folder)
     result["load_after"] = [round(load, 2) for load in os.getloadavg()]
     path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
