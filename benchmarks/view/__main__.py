@@ -33,7 +33,7 @@ how to read it:
 examples:
   all of it (about ten minutes on a machine that does nothing else)
     make bench-view
-  roughly, in two minutes
+  roughly, in four minutes (rows and runs are then too few for their goals)
     python -m benchmarks.view --rows 5000 --records 100 --rounds 1 --trajectories 40
   into the table of docs/measurements.md
     make bench-view WRITE=yes
