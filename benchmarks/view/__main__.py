@@ -33,7 +33,7 @@ how to read it:
 examples:
   all of it (about ten minutes on a machine that does nothing else)
     make bench-view
-  roughly, in two minutes
+  roughly, in four minutes (rows and runs are then too few for their goals)
     python -m benchmarks.view --rows 5000 --records 100 --rounds 1 --trajectories 40
   into the table of docs/measurements.md
     make bench-view WRITE=yes
@@ -258,7 +258,8 @@ def main(given: Sequence[str] | None = None) -> int:
     path.parent.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         made = tempfile.TemporaryDirectory(prefix="hq-view-")
-        folder = arguments.folder or Path(stack.enter_context(made))
+        folder = (arguments.folder or Path(stack.enter_context(made))).resolve()
+        folder.mkdir(parents=True, exist_ok=True)
         result |= everything(arguments, folder)
     result["load_after"] = [round(load, 2) for load in os.getloadavg()]
     path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -37,8 +38,10 @@ def made(directory: Path, count: int) -> dict[str, Any] | str:
             command, cwd=directory, capture_output=True, text=True, timeout=MAKING_S
         )
     except subprocess.TimeoutExpired:
+        shutil.rmtree(directory)
         return f"its logs were not written within {MAKING_S:.0f} s"
     if done.returncode:
+        shutil.rmtree(directory)
         return f"its logs could not be written: {done.stderr[-500:]}"
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
