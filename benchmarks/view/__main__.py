@@ -42,9 +42,8 @@ WAITING = "!document.querySelector('main .waiting')"
 ROWS = "document.querySelectorAll('table.rows tbody tr').length"
 MESSAGES = "document.querySelectorAll('article.message').length"
 BUTTONS = "[...document.querySelectorAll('.tools button')]"
-LOAD_REST = f"{BUTTONS}.find((each) => each.textContent.startsWith('Load the other'))?.click();"
-WHOLE = f"{BUTTONS}.filter((each) => each.textContent.startsWith('show the whole'))"
-SHOW_WHOLE, NO_MORE = f"{WHOLE}.forEach((each) => each.click());", f"{WHOLE}.length === 0"
+LOAD_ALL = f"{BUTTONS}.find((each) => each.textContent === 'all texts, whole').click();"
+NO_MORE = f"{BUTTONS}.every((each) => !each.textContent.startsWith('show the whole'))"
 Figures = dict[str, float]
 Page = Callable[[], Figures]
 
@@ -118,16 +117,15 @@ def _deep(viewer: ours.Viewer, rows: int) -> tuple[str, int]:
 
 
 def long_transcript(viewer: ours.Viewer) -> tuple[Figures, Figures]:
-    """The first message; then all messages, and all text of each."""
+    """The first message; then all messages with all text of each."""
     wanted = 2 * ours.TURNS + 1
     with browser(viewer.place()) as window:
         first = window.open(f"/t/{ours.LONG}", f"{MESSAGES} > 0")
-        rest = window.measured(lambda: window.run(LOAD_REST), f"{MESSAGES} == {wanted}")
-        whole = window.measured(lambda: window.run(SHOW_WHOLE), NO_MORE)
+        there = f"{MESSAGES} == {wanted} && {NO_MORE}"
+        whole = window.measured(lambda: window.run(LOAD_ALL), there)
         length = window.run("return document.querySelector('.transcript').textContent.length;")
-    cpu = first["cpu_s"] + rest["cpu_s"] + whole["cpu_s"]
-    steps = {"rest_cpu_s": rest["cpu_s"], "whole_cpu_s": whole["cpu_s"]}
-    return first, {**whole, **steps, "cpu_s": cpu, "text_bytes": length}
+    cpu = first["cpu_s"] + whole["cpu_s"]
+    return first, {**whole, "cpu_s": cpu, "text_bytes": length}
 
 
 def pages(

@@ -41,6 +41,7 @@ def trajectories(call: ApiCall) -> Response:
     index = call.site.index
     index.touch()
     call.site.show_reviews()
+    indexing = index.indexing  # before the page: it says whether that may lack some
     page = index.page(call.query.get("q", ""), **listed(call))
     return call.json(
         {
@@ -49,7 +50,7 @@ def trajectories(call: ApiCall) -> Response:
             "count": page.count,
             "upto": page.upto,
             "scanned": page.scanned,
-            "indexing": index.indexing,
+            "indexing": indexing,
             "problems": call.site.problems(),
         }
     )
@@ -69,6 +70,7 @@ def groups(call: ApiCall) -> Response:
     index = call.site.index
     index.touch()
     call.site.show_reviews()
+    indexing = index.indexing
     page = index.groups(call.query.get("q", ""), **listed(call))
     return call.json(
         {
@@ -76,7 +78,7 @@ def groups(call: ApiCall) -> Response:
             "next": page.next,
             "count": page.count,
             "upto": page.upto,
-            "indexing": index.indexing,
+            "indexing": indexing,
         }
     )
 
@@ -93,11 +95,12 @@ def runs(call: ApiCall) -> Response:
     """All runs, of the index and of Redis."""
     index = call.site.index
     index.touch()
+    indexing = index.indexing
     infos, problems = _of_ledger(call)
     in_ledger = {info.run_id: ledger_facts(info) for info in infos}
     found = [{**run, "ledger": in_ledger.pop(run["run"], None)} for run in index.runs()]
     new = [{**_unindexed(name, facts), "ledger": facts} for name, facts in in_ledger.items()]
-    answer = {"runs": [*new, *found], "indexing": index.indexing, "problems": problems}
+    answer = {"runs": [*new, *found], "indexing": indexing, "problems": problems}
     return call.json(answer)
 
 

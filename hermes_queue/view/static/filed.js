@@ -1,7 +1,8 @@
 /** The frame of an exported file: a list of what it holds, groups and trajectories, and no server. */
-import { ApiError, elements, filed, go, html, link, pathOf, render, useAddress, useEffect, useRef, useState } from "./core.js";
+import {
+  ApiError, HELP, Theme, elements, filed, go, html, link, pathOf, render, useAddress, useEffect, useRef, useState,
+} from "./core.js";
 import { useErrorBoundary } from "./vendor/hooks.js";
-import { HELP, Theme } from "./frame.js";
 import { Facts, Problem, count, safe, when } from "./show.js";
 import { Table } from "./pages/list.js";
 import { Page as Group } from "./pages/group.js";

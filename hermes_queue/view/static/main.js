@@ -1,7 +1,8 @@
 /** The frame around all pages: login, header, keys, and which page an address shows. */
-import { ApiError, api, html, onLogout, render, resume, say, useAddress, useEffect, useRef, useState } from "./core.js";
+import {
+  ApiError, HELP, Theme, api, html, onLogout, render, resume, say, useAddress, useEffect, useRef, useState,
+} from "./core.js";
 import { useErrorBoundary } from "./vendor/hooks.js";
-import { HELP, Theme } from "./frame.js";
 import { follow, hold, useLive } from "./live.js";
 import { Problem, Waiting, bytes, count } from "./show.js";
 
