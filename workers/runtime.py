@@ -96,7 +96,7 @@ class Pauses:
             await asyncio.sleep(_PAUSE_POLL_S)
 
 
-class Allowance:
+class PerSecond:
     """Lets something happen `per_s` times a second; what was saved up lasts for one second.
 
     For one thread.
@@ -151,8 +151,8 @@ class Runtime:
     """Counts model calls over all workers; None = they are not counted."""
     log: LogTail = field(default_factory=LogTail)
     meter: Meter = field(default_factory=Meter)
-    stage_events: Allowance = field(
-        default_factory=lambda: Allowance(WorkerSettings().stage_events_per_s)
+    stage_events: PerSecond = field(
+        default_factory=lambda: PerSecond(WorkerSettings().stage_events_per_s)
     )
     """Trajectories that may report all their stages to Flower: an event costs Flower and the worker
     about as much as a whole trajectory that does nothing."""

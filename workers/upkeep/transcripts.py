@@ -14,7 +14,7 @@ from typing import Any
 from hermes_queue.broker.pool.remote_control import TOO_OFTEN
 from hermes_queue.models import Message
 from hermes_queue.telemetry.scrubbing import scrubber
-from workers.runtime import Allowance, AttemptProgress, Runtime
+from workers.runtime import PerSecond, AttemptProgress, Runtime
 
 ANSWER_BYTES = 256 << 10
 """JSON of the messages in one answer."""
@@ -35,7 +35,7 @@ class LiveTranscripts:
 
     def __init__(self, runtime: Runtime, *, per_s: float = PER_S) -> None:
         self._runtime = runtime
-        self._allowance = Allowance(per_s)
+        self._allowance = PerSecond(per_s)
 
     def read(self, trajectory_id: str, start: int) -> dict[str, Any]:
         """The messages from number `start` on, at most `ANSWER_BYTES`; `next` follows them.
