@@ -14,7 +14,7 @@ from typing import Any
 from hermes_queue.broker.pool.remote_control import TOO_OFTEN
 from hermes_queue.models import Message
 from hermes_queue.telemetry.scrubbing import scrubber
-from workers.runtime import PerSecond, AttemptProgress, Runtime
+from workers.runtime import AttemptProgress, PerSecond, Runtime
 
 ANSWER_BYTES = 256 << 10
 """JSON of the messages in one answer."""
