@@ -6,13 +6,14 @@ import json
 import os
 import shutil
 import sqlite3
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hermes_queue.view.index import database, writing
+from hermes_queue.view.index import database, indexer, writing
 from hermes_queue.view.index.index import Index
 from hermes_queue.view.records.rows import row_of
 from hermes_queue.view.sources import jsonl
@@ -147,6 +148,32 @@ def test_a_line_without_an_end_is_not_read_again_before_more_is_written(opened, 
         more.write('"')
     index.refresh()
     assert len(read) == 1
+
+
+def test_a_file_that_takes_long_does_not_hold_up_the_end_and_is_not_written_after_it(
+    cache, file, monkeypatch
+):
+    class SlowSource(JsonlSource):
+        def scan(self, marks):
+            reading.set()
+            assert go_on.wait(10)
+            yield from super().scan(marks)
+
+    monkeypatch.setattr(indexer, "CLOSE_S", 0.01)
+    reading, go_on = threading.Event(), threading.Event()
+    file.write_text(lines(record(0)))
+    index = Index(cache, [SlowSource(file)])
+    index.start()
+    assert reading.wait(10)
+    [thread] = [each for each in threading.enumerate() if each.name == "index"]
+    index.close()
+    assert thread.is_alive()
+    go_on.set()
+    thread.join()
+    [path] = cache.parent.glob("*.sqlite")
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("SELECT count(*) FROM t").fetchone() == (0,)
+    connection.close()
 
 
 # --- the file of the index ----------------------------------------------------------------------

@@ -21,6 +21,8 @@ LOOKED_AT_S = 10.0
 SLICE_S = 2.0
 """A source that has more to read than this takes lets the others come in between."""
 _RETRY_S = 10.0
+CLOSE_S = 5.0
+"""At the end, a batch that is being read is waited for as long."""
 
 logger = logging.getLogger(__name__)
 
@@ -74,11 +76,14 @@ class Indexer:
         self.touch()
 
     def close(self) -> None:
-        """End the thread after its present batch. Idempotent."""
+        """End the thread after its present batch. Idempotent.
+
+        A batch that takes longer than `CLOSE_S` to read is left to itself, and not written.
+        """
         self._stopped = True
         self._wake.set()
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(CLOSE_S)
             self._thread = None
 
     def round(self) -> None:
@@ -128,11 +133,13 @@ class Indexer:
         until = time.monotonic() + SLICE_S
         try:
             for batch in source.scan(marks):
+                if self._stopped:
+                    return False
                 if batch.removed:
                     self._removed[source.name, batch.file] = batch
                     continue
                 writer.apply(source.name, batch)
-                if self._stopped or time.monotonic() > until:
+                if time.monotonic() > until:
                     return False
             self._problems.pop(source.name, None)
         except sqlite3.Error:
