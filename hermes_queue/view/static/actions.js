@@ -85,13 +85,15 @@ function Dialog({ action, close, done }) {
   const [reason, setReason] = useState("");
   const [values, setValues] = useState({});
   const [error, fail] = useState(null);
+  const [busy, setBusy] = useState(false);
   const args = given(action, values);
   const trial = useTrial(action, args);
   useEffect(() => dialog.current.showModal(), []);
   const ready = args && trial.met !== null && (!action.confirm || typed === action.confirm);
   const act = async (event) => {
     event.preventDefault();
-    if (!ready) return;
+    if (!ready || busy) return;
+    setBusy(true);
     // Letters may come meanwhile: no more are met than were shown.
     const body = { ...args, reason, confirm: action.confirm ? typed : undefined, met: "q" in args ? trial.met : undefined };
     try {
@@ -101,6 +103,7 @@ function Dialog({ action, close, done }) {
       done?.();
     } catch (problem) {
       fail(problem);
+      setBusy(false);
     }
   };
   return html`<dialog ref=${dialog} onClose=${close} aria-labelledby="act"><form onSubmit=${act}>
@@ -113,6 +116,6 @@ function Dialog({ action, close, done }) {
     <label key="reason">Reason <input value=${reason} maxlength="200" placeholder="kept with the action, and in the log" onInput=${(event) => setReason(event.target.value)} /></label>
     ${action.confirm && html`<label key="confirm">Type <b>${action.confirm}</b> to confirm <input value=${typed} autocomplete="off" onInput=${(event) => type(event.target.value)} /></label>`}
     <p class="end" key="end"><button type="button" onClick=${() => dialog.current.close()}>Back</button>
-      <button class=${action.danger ? "danger" : "main"} disabled=${!ready}>${named(action)}</button></p>
+      <button class=${action.danger ? "danger" : "main"} disabled=${!ready || busy}>${named(action)}</button></p>
   </form></dialog>`;
 }
