@@ -160,7 +160,7 @@ def test_a_drained_worker_finishes_what_runs_leaves_the_rest_and_ends(
     assert printed["total"] == printed["next"] == 1 + len(printed["messages"])
     assert broadcast("transcript", trajectory_id="run.none.0")["error"] == "it does not run here"
     wait_until("a beat", lambda: worker_facts()["running"] == 1)
-    acting = Acting(ledger, redis_server.url, "by ada")
+    acting = Acting(ledger, redis_server.url, "by ada", lambda: False)
     for action, intake in (("worker_pause", "paused"), ("worker_resume", "open")):
         assert ACTIONS[action].act(acting, OfWorker(worker=name)) == 1
         assert broadcast("slots")["intake"] == intake
