@@ -42,7 +42,7 @@ WAITING = "!document.querySelector('main .waiting')"
 ROWS = "document.querySelectorAll('table.rows tbody tr').length"
 MESSAGES = "document.querySelectorAll('article.message').length"
 BUTTONS = "[...document.querySelectorAll('.tools button')]"
-LOAD_ALL = f"{BUTTONS}.find((each) => each.textContent === 'all texts, whole').click();"
+LOAD_ALL = "document.querySelector('.chips button').click();"
 NO_MORE = f"{BUTTONS}.every((each) => !each.textContent.startsWith('show the whole'))"
 Figures = dict[str, float]
 Page = Callable[[], Figures]
