@@ -22,6 +22,7 @@ SUMMARY_BYTES_MAX = 1000
 TEXT_CHARACTERS = 80
 """Characters of each text in it."""
 FLAGS_MOST = 6
+_encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
 def summary_of(record: ScoredTrajectory) -> str:
@@ -31,10 +32,12 @@ def summary_of(record: ScoredTrajectory) -> str:
     """
     try:
         facts = _facts(record) | _times(record) | _of_report(record.report)
-        known = {name: value for name, value in facts.items() if _says_something(name, value)}
+        known = {name: value for name, value in facts.items() if value or name == "score"}
+        if record.score is None:
+            del known["score"]
         # The most important ones come first, so the last ones go.
         while known:
-            text = json.dumps(known, separators=(",", ":"), allow_nan=False)
+            text = _encode(known)
             if len(text) <= SUMMARY_BYTES_MAX:
                 return text
             known.popitem()
@@ -121,10 +124,6 @@ def _is_list(value: Any) -> TypeGuard[list[Any] | tuple[Any, ...]]:
 
 def _count(value: Any) -> int:
     return value if isinstance(value, int) and 0 <= value < 2**53 else 0
-
-
-def _says_something(name: str, value: Any) -> bool:
-    return value is not None if name == "score" else value not in (None, "", 0, [], {})
 
 
 def _number(value: float | None, digits: int) -> float | None:
