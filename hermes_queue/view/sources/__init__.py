@@ -7,6 +7,7 @@ frames.py      the frames of a file, past damaged ones
 jsonl.py       files of JSON lines
 opening.py     the sources of a command line
 parquet.py     directories of Parquet shards
+places.py      places in files that may change or go
 resuming.py    marks of files that others append to
 stream.py      the results stream in Redis
 """

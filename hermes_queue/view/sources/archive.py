@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,10 +11,11 @@ from typing import Any
 
 from hermes_queue.results.archive import MAGIC
 from hermes_queue.view.records.location import Location
-from hermes_queue.view.records.raw import MAX_RECORD_BYTES, UnreadableRecord, decode_raw
-from hermes_queue.view.sources.base import Batch, FoundRecord, Mark, RecordGone
+from hermes_queue.view.records.raw import decode_raw
+from hermes_queue.view.sources.base import Batch, FoundRecord, Mark
 from hermes_queue.view.sources.entries import decoded_fields, found_members
 from hermes_queue.view.sources.frames import Frame, frames, group_in
+from hermes_queue.view.sources.places import octets_at, opened_regular
 from hermes_queue.view.sources.resuming import ended, mark_at, resumed, unchanged
 
 _SUFFIX = ".groups"
@@ -54,18 +54,7 @@ class ArchiveSource:
 
     def read(self, location: Location) -> Mapping[str, Any]:
         """See `RecordSource.read`."""
-        if location.length > MAX_RECORD_BYTES:
-            raise UnreadableRecord(
-                f"{location.length} bytes, of which {MAX_RECORD_BYTES} are shown"
-            )
-        try:
-            with self._opened(location.file) as fd:
-                body = os.pread(fd, location.length, location.offset)
-        except OSError as error:
-            raise RecordGone(f"{location.file} is not in the archive any more") from error
-        if len(body) < location.length:
-            raise RecordGone(f"{location.file} has become shorter")
-        return decode_raw(body)
+        return decode_raw(octets_at(self._opened(location.file), location))
 
     def close(self) -> None:
         """See `RecordSource.close`."""
@@ -84,18 +73,13 @@ class ArchiveSource:
         run, _, file = name.rpartition("/")
         if "/" in run or run in ("", ".", ".."):
             raise OSError(0, "it is no file of a run")
-        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
-        folder = os.open(self._directory / run, flags | os.O_DIRECTORY)
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_DIRECTORY
+        folder = os.open(self._directory / run, flags)
         try:
-            fd = os.open(file, flags | os.O_NONBLOCK, dir_fd=folder)
+            with opened_regular(file, folder=folder) as fd:
+                yield fd
         finally:
             os.close(folder)
-        try:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
-                raise OSError(0, "it is no regular file")
-            yield fd
-        finally:
-            os.close(fd)
 
     def _scan(self, fd: int, name: str, mark: Mark | None) -> Iterator[Batch]:
         state = os.fstat(fd)

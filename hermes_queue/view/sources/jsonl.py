@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import os
-import stat
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.view.records.location import Location
 from hermes_queue.view.records.raw import MAX_RECORD_BYTES, UnreadableRecord, decode_json
-from hermes_queue.view.sources.base import Batch, FoundRecord, Mark, RecordGone
+from hermes_queue.view.sources.base import Batch, FoundRecord, Mark
+from hermes_queue.view.sources.places import octets_at, opened_regular
 from hermes_queue.view.sources.resuming import ended, mark_at, resumed, unchanged
 
 _BATCH_BYTES = 4 << 20
@@ -37,7 +36,7 @@ class JsonlSource:
         self.name = "jsonl-" + hashlib.sha256(os.fsencode(self._path)).hexdigest()[:16]
         self.problems: list[str] = []
         try:
-            with self._opened():
+            with opened_regular(self._path):
                 pass
         except OSError as error:
             raise ConfigurationError(f"{path}: cannot be read: {error.strerror}") from error
@@ -46,7 +45,7 @@ class JsonlSource:
         """See `RecordSource.scan`; the last lines come first."""
         self.problems = []
         try:
-            with self._opened() as fd:
+            with opened_regular(self._path) as fd:
                 yield from self._scan(fd, marks.get(self.title))
         except OSError as error:
             if self.title in marks:
@@ -55,30 +54,10 @@ class JsonlSource:
 
     def read(self, location: Location) -> Mapping[str, Any]:
         """See `RecordSource.read`."""
-        if location.length > MAX_RECORD_BYTES:
-            raise UnreadableRecord(_too_large(location.length))
-        try:
-            with self._opened() as fd:
-                line = os.pread(fd, location.length, location.offset)
-        except OSError as error:
-            raise RecordGone(f"{self.title}: cannot be read: {error.strerror}") from error
-        if len(line) < location.length:
-            raise RecordGone(f"{self.title} has become shorter")
-        return decode_json(line)
+        return decode_json(octets_at(opened_regular(self._path), location))
 
     def close(self) -> None:
         """See `RecordSource.close`."""
-
-    @contextmanager
-    def _opened(self) -> Iterator[int]:
-        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-        fd = os.open(self._path, flags)
-        try:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
-                raise OSError(0, "it is no regular file")
-            yield fd
-        finally:
-            os.close(fd)
 
     def _scan(self, fd: int, mark: Mark | None) -> Iterator[Batch]:
         state = os.fstat(fd)

@@ -1,0 +1,48 @@
+"""Places in files that may change, or go, at any time."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+from hermes_queue.view.records.location import Location
+from hermes_queue.view.records.raw import MAX_RECORD_BYTES, UnreadableRecord
+from hermes_queue.view.sources.base import RecordGone
+
+
+@contextmanager
+def opened_regular(path: str | os.PathLike[str], *, folder: int | None = None) -> Iterator[int]:
+    """A descriptor to read a file with, below the directory `folder` if there is one.
+
+    Raises:
+        OSError: it cannot be opened, or is a link, a pipe, a device.
+    """
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    fd = os.open(path, flags, dir_fd=folder)
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(0, "it is no regular file")
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def octets_at(opened: AbstractContextManager[int], location: Location) -> bytes:
+    """What is at a location of the file that `opened` opens.
+
+    Raises:
+        UnreadableRecord: it is too much.
+        RecordGone: the file cannot be opened, or has become shorter.
+    """
+    if location.length > MAX_RECORD_BYTES:
+        raise UnreadableRecord(f"{location.length} bytes, of which {MAX_RECORD_BYTES} are shown")
+    try:
+        with opened as fd:
+            found = os.pread(fd, location.length, location.offset)
+    except OSError as error:
+        raise RecordGone(f"{location.file}: cannot be read: {error.strerror}") from error
+    if len(found) < location.length:
+        raise RecordGone(f"{location.file} has become shorter")
+    return found
