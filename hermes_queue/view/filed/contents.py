@@ -200,8 +200,8 @@ def _without_secrets(finding: TranscriptFinding) -> TranscriptFinding:
 def _label(review: TrajectoryReview | None) -> dict[str, Any] | None:
     if review is None or review.label is None:
         return None
-    note, by = present.text_of(scrub(review.note)), present.label(scrub(review.by))
-    return {"label": review.label, "note": note, "by": by, "at": review.at}
+    texts = {"note": scrub(review.note), "by": scrub(review.by)}
+    return present.shown_review(review.model_copy(update=texts))
 
 
 def _sequences(raw: Mapping[str, Any], path: str) -> dict[str, Any]:

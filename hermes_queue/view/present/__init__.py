@@ -6,7 +6,7 @@
     decoding.py      token ids as text, with a tokenizer file: `Decoder`
     heads.py         ids, outcome, stages, events, earlier attempts
     page.py          `page`: what the page of a trajectory begins with
-    passages.py      findings of judges at what they quote
+    passages.py      findings of judges at what they quote, labels of people
     patches.py       `patch`: unified diff by file
     shapes.py        values of a record as they ought to be, or as JSON
     signs.py         characters that would deceive, as visible signs: `label`
@@ -31,6 +31,7 @@ from hermes_queue.view.present.passages import (
     ShownFinding,
     flagged_outline,
     shown_findings,
+    shown_review,
     with_passages,
 )
 from hermes_queue.view.present.patches import patch
@@ -59,6 +60,7 @@ __all__ = [
     "sequence_turns",
     "sequences",
     "shown_findings",
+    "shown_review",
     "stages",
     "text_of",
     "tokens",

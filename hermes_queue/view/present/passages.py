@@ -1,6 +1,7 @@
-"""Findings at the passages that they quote; a quote that is not there is broken.
+"""Findings at the passages that they quote, and labels of people.
 
-They come with the record, from patterns and the judge of its job, and from files.
+Findings come with the record, from patterns and the judge of its job, and from files. One whose
+quote is not there is broken.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any, TypedDict, cast
 from pydantic import ValidationError
 
 from hermes_queue.bodies.findings import TranscriptFinding
+from hermes_queue.bodies.reviews import TrajectoryReview
 from hermes_queue.view.present.conversation import (
     OutlineEntry,
     ShownMessage,
@@ -83,6 +85,12 @@ def with_passages(
     """The messages with the quoted passages marked, and with the labels among their flags."""
     by_message = _by_message(findings)
     return [_marked(each, by_message.get(each["n"], ())) for each in shown]
+
+
+def shown_review(review: TrajectoryReview) -> dict[str, Any]:
+    """The label of a person, with the note, by whom and when."""
+    note, by = text_of(review.note), label(review.by)
+    return {"label": review.label, "note": note, "by": by, "at": review.at}
 
 
 def flagged_outline(

@@ -59,13 +59,19 @@ def sequences(raw: Mapping[Any, Any]) -> list[SequenceFacts]:
     return [_facts(n, mapping(each)) for n, each in enumerate(given)]
 
 
+def sequence(raw: Mapping[Any, Any], k: int) -> Mapping[Any, Any] | None:
+    """Sequence `k` as it is in the record; None if it is not there."""
+    given = items(raw.get("sequences"))
+    return mapping(given[k]) if 0 <= k < len(given) else None
+
+
 def tokens(raw: Mapping[Any, Any], k: int) -> bytes | None:
     """Sequence `k` as octets, little-endian without padding; None if it is not there.
 
     For N ids: N times int32 (ids), N times uint8 (1 = trained), N times float32 (logprobs). A mask
     or logprobs that are shorter than the ids are filled with 0.
     """
-    each = _sequence(raw, k)
+    each = sequence(raw, k)
     if each is None:
         return None
     ids = ids_of(each.get("ids"))
@@ -80,7 +86,7 @@ def sequence_turns(raw: Mapping[Any, Any], k: int) -> list[SequenceTurn]:
     A turn is there if the sequence has its prompt and then its completion, id by id. If the record
     has no ids by turn, the parts are the rows of trained tokens, without the turns' numbers.
     """
-    each = _sequence(raw, k)
+    each = sequence(raw, k)
     if each is None:
         return []
     ids = ids_of(each.get("ids")).tobytes()
@@ -118,11 +124,6 @@ def _facts(n: int, each: Mapping[Any, Any]) -> SequenceFacts:
         "min_logprob": min(values) if values else None,
         "branch": None if branch is None else label(branch),
     }
-
-
-def _sequence(raw: Mapping[Any, Any], k: int) -> Mapping[Any, Any] | None:
-    given = items(raw.get("sequences"))
-    return mapping(given[k]) if 0 <= k < len(given) else None
 
 
 def _place(ids: bytes, turn: Mapping[Any, Any], end: int) -> tuple[int, int] | None:

@@ -17,6 +17,7 @@ from hermes_queue.view import present
 from hermes_queue.view.actions.letters import READ_MAX, letter_filter
 from hermes_queue.view.answers import Refusal, to_json
 from hermes_queue.view.app import ApiCall, Route, nothing
+from hermes_queue.view.routes.trajectory import number
 from hermes_queue.view.site import Live, ViewSite
 
 STREAMS_MAX = 64
@@ -58,10 +59,10 @@ def running_message(call: ApiCall) -> Response:
     """One message of a running trajectory, whole."""
     if call.site.transcripts is None:
         raise _no_redis()
-    text = call.path["number"]
-    if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) <= NUMBER_MAX):
+    place = number(call, "number")
+    if place > NUMBER_MAX:
         raise nothing()
-    return call.json(call.site.transcripts.whole(call.path["id"], int(text)))
+    return call.json(call.site.transcripts.whole(call.path["id"], place))
 
 
 def dead(call: ApiCall) -> Response:

@@ -54,13 +54,7 @@ def review(call: ApiCall) -> Response:
 
 
 def _shown(each: TrajectoryReview) -> dict[str, Any]:
-    return {
-        "trajectory_id": each.trajectory_id,
-        "label": each.label,
-        "note": present.text_of(each.note),
-        "by": present.label(each.by),
-        "at": each.at,
-    }
+    return {"trajectory_id": each.trajectory_id, **present.shown_review(each)}
 
 
 ROUTES = (

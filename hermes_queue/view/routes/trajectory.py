@@ -14,7 +14,7 @@ from hermes_queue.view.app import ApiCall, Route, nothing
 from hermes_queue.view.index.index import DEFAULT_SORT
 from hermes_queue.view.present.conversation import all_messages
 from hermes_queue.view.present.texts import WHOLE_BYTES
-from hermes_queue.view.present.tokens import ids_of
+from hermes_queue.view.present.tokens import ids_of, sequence
 from hermes_queue.view.routes.lists import upto_of
 from hermes_queue.view.site import ViewSite
 
@@ -83,7 +83,7 @@ def tokens(call: ApiCall) -> Response:
 def token_turns(call: ApiCall) -> Response:
     """Which tokens of a sequence which turn sampled."""
     raw, k = record(call), number(call, "number")
-    if present.tokens(raw, k) is None:
+    if sequence(raw, k) is None:
         raise nothing()
     return call.json({"turns": present.sequence_turns(raw, k)})
 
@@ -93,12 +93,10 @@ def token_text(call: ApiCall) -> Response:
     if call.site.tokenizer is None:
         raise Refusal(404, "there is no tokenizer", "start `hermes-queue view` with --tokenizer")
     k = number(call, "number")
-    sequences = record(call).get("sequences")
-    if not isinstance(sequences, list | tuple) or k >= len(sequences):
+    given = sequence(record(call), k)
+    if given is None:
         raise nothing()
-    given = sequences[k]
-    ids = ids_of(given.get("ids") if isinstance(given, Mapping) else None)
-    return call.json({"pieces": call.site.tokenizer.pieces(ids)})
+    return call.json({"pieces": call.site.tokenizer.pieces(ids_of(given.get("ids")))})
 
 
 def as_file(call: ApiCall) -> Response:
@@ -146,8 +144,7 @@ def review(call: ApiCall) -> dict[str, Any] | None:
     found = call.site.show_reviews().get(call.path["id"])
     if found is None or found.label is None:
         return None
-    note, by = present.text_of(found.note), present.label(found.by)
-    return {"label": found.label, "note": note, "by": by, "at": found.at}
+    return present.shown_review(found)
 
 
 def _messages(
