@@ -12,6 +12,7 @@ from hermes_queue.agent.loop import AgentResult, total
 from hermes_queue.agent.prices import cost_usd
 from hermes_queue.errors import SlotKilled, Stage, TrajectoryFailure
 from hermes_queue.ledger import Begun, Spent
+from hermes_queue.ledger.answers import NOTHING_SPENT
 from hermes_queue.ledger.attempts import unpacked
 from hermes_queue.models import AttemptRecord, TrajectoryJob, Usage
 from workers.clock import Clock
@@ -61,10 +62,8 @@ class Draft:
     """Whether its verdict counts as it is only if the judge never answers."""
     judge_failure: TrajectoryFailure | None = None
     """Why nobody could judge it, if that was not the transcript's fault. No failure of its own."""
-    judge_tokens: int = 0
-    """Tokens of the judge's answers."""
-    judge_usd: float | None = 0.0
-    """What they cost; None = the price is unknown."""
+    judge_spent: Spent = NOTHING_SPENT
+    """For the judge's answers."""
 
     @classmethod
     def of(
@@ -103,8 +102,7 @@ class Draft:
     @property
     def spent(self) -> Spent:
         """What the attempt has used of the run's budgets so far."""
-        spent = self._unbooked(total([self.agent.usage, self.lost]))
-        return Spent(spent.tokens + self.judge_tokens, _sum(spent.cost_usd, self.judge_usd))
+        return self._unbooked(total([self.agent.usage, self.lost])) + self.judge_spent
 
     def spent_in(self, turns: int) -> Spent:
         """The same, of its own turns for the first ones alone."""
@@ -149,13 +147,17 @@ class Draft:
     @property
     def total_usd(self) -> float | None:
         """Cost of the agent and of the judge; None if the price of either is unknown."""
-        return _sum(self.cost_usd(self.agent.usage), self.judge_usd)
+        return (Spent(0, self.cost_usd(self.agent.usage)) + self.judge_spent).cost_usd
 
     @property
     def lost_sandboxes(self) -> int:
         """Earlier attempts that ended because a sandbox failed."""
-        return sum(attempt.failure.cause == "sandbox" for attempt in self.earlier)
+        return self._failed_by("sandbox")
 
+    @property
+    def endpoint_failures(self) -> int:
+        """Earlier attempts that ended because a model endpoint failed."""
+        return self._failed_by("model")
 
-def _sum(first: float | None, second: float | None) -> float | None:
-    return None if first is None or second is None else first + second
+    def _failed_by(self, cause: str) -> int:
+        return sum(attempt.failure.cause == cause for attempt in self.earlier)

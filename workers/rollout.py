@@ -265,6 +265,6 @@ def _script(steps: StepProgress, limiter: Limiter | None) -> AgentScript:
         trajectory_id=job.trajectory_id,
         group_id=job.group_id,
         policy_version=job.policy_version,
-        endpoint_failures=sum(earlier.failure.cause == "model" for earlier in draft.earlier),
+        endpoint_failures=draft.endpoint_failures,
         limiter=NotCounting(limiter or Unlimited(), draft.clock),
     )

@@ -138,6 +138,13 @@ class Spent:
         tokens = usage.prompt_tokens + usage.completion_tokens
         return cls(tokens, cost_usd if tokens else cost_usd or 0.0)
 
+    def __add__(self, other: Spent) -> Spent:
+        """Both together; the cost is unknown if that of either is."""
+        cost_usd = None
+        if self.cost_usd is not None and other.cost_usd is not None:
+            cost_usd = self.cost_usd + other.cost_usd
+        return Spent(self.tokens + other.tokens, cost_usd)
+
     @property
     def cost(self) -> float | None:
         """The cost as the ledger's scripts take it: a plain float."""

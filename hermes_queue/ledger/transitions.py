@@ -188,7 +188,7 @@ def _spent(record: ScoredTrajectory) -> Spent:
     known = judge if isinstance(judge, dict) else {}
     counts = [known.get(name) for name in ("prompt_tokens", "completion_tokens")]
     tokens = sum(n for n in counts if isinstance(n, int) and 0 <= n < 2**31)
-    return Spent(spent.tokens + tokens, spent.cost_usd)
+    return spent + Spent(tokens)
 
 
 def _score(record: ScoredTrajectory) -> float | str | None:

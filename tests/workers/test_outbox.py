@@ -12,7 +12,7 @@ from records import make_job
 from envs.base import Verdict
 from hermes_queue.bodies import codec
 from hermes_queue.errors import EnvBug, SandboxError, TrajectoryFailure
-from hermes_queue.ledger import Claim, Ledger
+from hermes_queue.ledger import Claim, Ledger, Spent
 from hermes_queue.models import AgentSpec, TrajectoryJob
 from hermes_queue.telemetry.meter import PrometheusMeter
 from workers.draft import Draft
@@ -130,7 +130,7 @@ async def test_a_judges_answer_replaces_the_record_without_it_and_leaves_one_fil
     await outbox.keep(draft)
     assert len(list(tmp_path.rglob(f"*{SUFFIX}"))) == 1
     draft.awaits_judge, draft.verdict = False, Verdict(1.0, {"judge": 0.25})
-    draft.judge_tokens, draft.judge_usd = 7, 0.5
+    draft.judge_spent = Spent(7, 0.5)
     await outbox.keep(draft)
     [file] = tmp_path.rglob(f"*{SUFFIX}")
     assert codec.decode_record(file.read_bytes()).rewards == {"judge": 0.25}
@@ -183,7 +183,7 @@ async def test_a_judge_is_paid_for_by_whoever_publishes_the_record(
     ledger.enqueue("run", [job], config={})
     draft = judged(job, judge=0.5)
     report = {"judge": {"score": 0.5, "prompt_tokens": 40, "completion_tokens": 2}}
-    draft.verdict, draft.judge_usd = Verdict(1.0, {"judge": 0.5}, report), 0.25
+    draft.verdict, draft.judge_spent = Verdict(1.0, {"judge": 0.5}, report), Spent(0, 0.25)
     await Outbox(runtime, Claim(job.trajectory_id, 1)).keep(draft)
     runtime.spool.close()
     assert publish_leftovers(worker(ledger, tmp_path, "next")) == 1

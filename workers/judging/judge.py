@@ -26,6 +26,7 @@ from hermes_queue.errors import (
     TrajectoryFailure,
     foreign_error,
 )
+from hermes_queue.ledger import Spent
 from hermes_queue.models import AgentSpec, Message, Usage
 from hermes_queue.settings import ModelSettings
 from hermes_queue.wire.judge import JudgeSpec
@@ -181,7 +182,7 @@ class Judge:
     async def _judge(self, found: _Judgement, before_turn: BeforeTurn | None) -> None:
         spec, messages = self._spec, tuple(self._draft.agent.messages)
         lines = await asyncio.to_thread(shown, messages, spec)
-        memory = KeptOpinion(spec, lines, self._endpoints)
+        memory = await asyncio.to_thread(KeptOpinion, spec, lines, self._endpoints)
         opinion = await asyncio.to_thread(memory.read)
         if opinion is not None:
             # Other messages may have been shown in the same way.
@@ -233,12 +234,10 @@ class Judge:
 
     def _pay(self, found: _Judgement, usage: Usage) -> None:
         """Count an answer, usable or not, in the run's budgets and the cost of the record."""
-        draft = self._draft
         found.usage = total([found.usage, usage])
-        draft.judge_tokens += usage.prompt_tokens + usage.completion_tokens
+        tokens = usage.prompt_tokens + usage.completion_tokens
         cost = cost_usd(self._spec.model, usage, self._settings.prices)
-        known = draft.judge_usd
-        draft.judge_usd = None if cost is None or known is None else known + cost
+        self._draft.judge_spent += Spent(tokens, cost)
 
     def _with(self, verdict: Verdict, found: _Judgement) -> Verdict:
         opinion, model = found.opinion, self._spec.model
@@ -273,7 +272,7 @@ def _script(draft: Draft, limiter: Limiter) -> AgentScript:
         oracle=oracle,
         trajectory_id=job.trajectory_id,
         group_id=job.group_id,
-        endpoint_failures=sum(earlier.failure.cause == "model" for earlier in draft.earlier),
+        endpoint_failures=draft.endpoint_failures,
         limiter=limiter,
     )
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from hermes_queue.disk.durable import make_directory
+from hermes_queue.disk.durable import make_directory, replaced
 from hermes_queue.settings import PathSettings
 from hermes_queue.wire.judge import JudgeSpec
 from workers.judging.opinion import Opinion
@@ -55,14 +55,11 @@ class KeptOpinion:
     def write(self, opinion: Opinion) -> None:
         """Keep it. On a full disk nothing is kept."""
         draft = self._path.with_name(f"{self._path.name}.{secrets.token_hex(4)}")
-        try:
+        with suppress(OSError):
             make_directory(self._path.parent)
-            draft.write_bytes(opinion.model_dump_json().encode())
-            os.replace(draft, self._path)
+            with replaced(self._path, draft):
+                draft.write_bytes(opinion.model_dump_json().encode())
             _forget(self._path.parent)
-        except OSError:
-            with suppress(OSError):
-                draft.unlink(missing_ok=True)
 
 
 def _forget(folder: Path) -> None:
