@@ -26,6 +26,7 @@ from typing import Any
 import msgpack
 import zstandard
 
+from benchmarks.processes import ROOT
 from hermes_queue.bodies.codec import encode_record
 from hermes_queue.models import (
     AgentSpec,
@@ -276,6 +277,16 @@ PHASES: dict[str, tuple[Callable[[Path, str], dict[str, float]], str]] = {
 }
 
 
+def measured(name: str, folder: Path) -> dict[str, float]:
+    """The figures of a phase, which runs in a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.view_index", "--phase", name]
+    run = subprocess.run(
+        [*command, "--folder", str(folder)], cwd=ROOT, check=True, capture_output=True, text=True
+    )
+    found: dict[str, float] = json.loads(run.stdout)
+    return found
+
+
 def main() -> None:
     """Run all phases, each in a process of its own, and print their figures as JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -292,11 +303,7 @@ def main() -> None:
     try:
         found: dict[str, Any] = {"prepared": prepare(folder, given.rows, given.records)}
         for name in PHASES:
-            command = [sys.executable, "-m", "benchmarks.view_index", "--phase", name]
-            run = subprocess.run(
-                [*command, "--folder", str(folder)], check=True, capture_output=True, text=True
-            )
-            found[name] = json.loads(run.stdout)
+            found[name] = measured(name, folder)
             rounded = {key: round(value, 3) for key, value in found[name].items()}
             print(name, json.dumps(rounded, indent=1), flush=True)
         print(json.dumps(found["prepared"]))
