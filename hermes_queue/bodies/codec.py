@@ -95,7 +95,7 @@ def decode_record(body: bytes) -> ScoredTrajectory:
     try:
         if zstandard.frame_content_size(body) > MAX_DECODED_BYTES:
             raise PayloadTooLarge(f"a body unpacks to more than {MAX_DECODED_BYTES} bytes")
-        raw = _decompressor().decompress(body)
+        raw = decompressor().decompress(body)
     except zstandard.ZstdError as error:
         raise ValueError(f"not a record body: {error}") from error
     arrays: list[PackedArray[Any]] = []
@@ -253,7 +253,8 @@ def _far_compressor() -> zstandard.ZstdCompressor:
     )
 
 
-def _decompressor() -> zstandard.ZstdDecompressor:
+def decompressor() -> zstandard.ZstdDecompressor:
+    """One that this thread keeps."""
     found: zstandard.ZstdDecompressor | None = getattr(_contexts, "decompressor", None)
     if found is None:
         found = _contexts.decompressor = zstandard.ZstdDecompressor()

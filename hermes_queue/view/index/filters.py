@@ -109,12 +109,11 @@ class _Compiler:
             self._fail(
                 f"{term.field}: cannot be compared", value, f"write {term.field}:{value.text}"
             )
-        if not value.quoted and value.text == "*" and field.kind not in ("state", "reviewed"):
+        if not value.quoted and field.kind not in ("state", "reviewed"):
             empty = "''" if field.kind == "names" else "NULL"
-            return _Condition(f"{field.column} IS NOT {empty}")
-        if not value.quoted and value.text.lower() in _NOTHING and not term.operator:
-            empty = "''" if field.kind == "names" else "NULL"
-            if field.kind not in ("state", "reviewed"):
+            if value.text == "*":
+                return _Condition(f"{field.column} IS NOT {empty}")
+            if value.text.lower() in _NOTHING and not term.operator:
                 return _Condition(f"{field.column} IS {empty}")
         match field.kind:
             case "text":

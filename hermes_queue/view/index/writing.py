@@ -201,10 +201,10 @@ class IndexWriter:
         members = self._run(query, group).fetchall()
         if len(members) <= _LONE_OTHERS:
             return
-        for n, _, _, flags in members:
+        for n, score, turns, flags in members:
             had = split(flags)
             own = [flag for flag in had if flag not in OF_GROUPS]
-            now = [*own, *_flags_of(n, members)]
+            now = [*own, *_flags_of(n, score, turns, members)]
             if now != had:
                 self._run("UPDATE t SET flags = ? WHERE n = ?", joined(now), n)
 
@@ -268,8 +268,7 @@ def _row(found: FoundRecord) -> IndexRow:
     return row
 
 
-def _flags_of(n: int, members: list[Any]) -> Iterator[str]:
-    score, turns = next((score, turns) for number, score, turns, _ in members if number == n)
+def _flags_of(n: int, score: float | None, turns: int | None, members: list[Any]) -> Iterator[str]:
     if score is None or score <= 0:
         return
     others = [(s, t) for number, s, t, _ in members if number != n and s is not None]

@@ -11,6 +11,7 @@ from hermes_queue.errors import ConfigurationError, HermesQueueError
 from hermes_queue.keyspace.connection import masked, redis_url
 from hermes_queue.settings import ArchiveSettings, RedisSettings
 from hermes_queue.view.present.signs import label
+from hermes_queue.view.sources.places import no_source
 
 Raw = dict[str, Any]
 
@@ -74,9 +75,7 @@ def open_places(paths: Sequence[Path] = ()) -> list[LookupPlace]:
         elif path.is_file():
             places.append(FilePlace(path))
         else:
-            there = "is neither a file nor a directory"
-            missing = "there is no such file or directory"
-            raise ConfigurationError(f"{path}: {there if path.exists() else missing}")
+            raise ConfigurationError(no_source(path))
     return places
 
 

@@ -14,7 +14,7 @@ from hermes_queue.view.lookup.archive import unpacked
 from hermes_queue.view.lookup.base import LookedUp, Raw, by_sample
 from hermes_queue.view.lookup.unfinished import letters_of, unfinished
 from hermes_queue.view.records.raw import UnreadableRecord, decode_raw
-from hermes_queue.view.sources.entries import decoded_fields
+from hermes_queue.view.sources.entries import decoded_fields, members_of
 from hermes_queue.wire.ids import run_of
 
 _PAGE = 100
@@ -54,7 +54,7 @@ class DeploymentPlace:
                 return _open_group(ledger, name, where)
             notes: list[str] = []
             client: Any = ledger.client
-            names = list(dict.fromkeys(_listed(fields)))
+            names = list(dict.fromkeys(each.name for each in members_of(fields)))
             keys = [ledger.key(f"body:{member}") for member in names]
             stored = dict(zip(names, client.mget(keys) if keys else [], strict=True))
             bodies, _ = resolve(stored)
@@ -97,12 +97,6 @@ def _entry(ledger: Ledger, name: str) -> dict[str, str] | None:
                 return decoded_fields(raw)
         end = f"({entries[-1][0].decode()}"
     return None
-
-
-def _listed(fields: dict[str, str]) -> list[str]:
-    from hermes_queue.view.sources.entries import members_of
-
-    return [member.name for member in members_of(fields)]
 
 
 def _open_group(ledger: Ledger, name: str, where: str) -> LookedUp | None:

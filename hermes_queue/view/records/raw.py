@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,7 +15,7 @@ import msgpack
 import zstandard
 from pydantic_core import from_json
 
-from hermes_queue.bodies.codec import unpacked_array
+from hermes_queue.bodies.codec import decompressor, unpacked_array
 from hermes_queue.models import RECORD_VERSION
 
 MAX_RECORD_BYTES = 128 << 20
@@ -31,8 +30,6 @@ as many levels as a few bytes name. Arrays of tokens are no lists there."""
 
 _NUMBERS = re.compile(rb"\[[0-9eE.,\s+-]{256,}\]")
 """A list of numbers in JSON: token ids, log-probabilities."""
-
-_contexts = threading.local()
 
 
 class UnreadableRecord(Exception):
@@ -103,7 +100,7 @@ def unpacked_bytes(frame: bytes) -> bytes:
             raise UnreadableRecord("not a record body: it does not say its size")
         if size > MAX_RECORD_BYTES:
             raise UnreadableRecord(f"{size} bytes unpacked, of which {MAX_RECORD_BYTES} are shown")
-        packed: bytes = _decompressor().decompress(frame)
+        packed: bytes = decompressor().decompress(frame)
     except (zstandard.ZstdError, MemoryError) as error:
         raise UnreadableRecord(f"not a record body: {_short(error)}") from error
     return packed
@@ -156,10 +153,3 @@ def _array(code: int, content: bytes) -> Sequence[float]:
 def _short(error: BaseException) -> str:
     text = str(error) or type(error).__name__
     return text if len(text) <= 200 else text[:200] + "..."
-
-
-def _decompressor() -> zstandard.ZstdDecompressor:
-    found: zstandard.ZstdDecompressor | None = getattr(_contexts, "decompressor", None)
-    if found is None:
-        found = _contexts.decompressor = zstandard.ZstdDecompressor()
-    return found

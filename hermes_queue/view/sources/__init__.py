@@ -7,7 +7,7 @@ frames.py      the frames of a file, past damaged ones
 jsonl.py       files of JSON lines
 opening.py     the sources of a command line
 parquet.py     directories of Parquet shards
-places.py      places in files that may change or go
+places.py      files of a command line, places in them
 resuming.py    marks of files that others append to
 stream.py      the results stream in Redis
 """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ from hermes_queue.view.records.raw import decode_raw
 from hermes_queue.view.sources.base import Batch, FoundRecord, Mark
 from hermes_queue.view.sources.entries import decoded_fields, found_members
 from hermes_queue.view.sources.frames import Frame, frames, group_in
-from hermes_queue.view.sources.places import octets_at, opened_regular
+from hermes_queue.view.sources.places import octets_at, opened_regular, source_name
 from hermes_queue.view.sources.resuming import ended, mark_at, resumed, unchanged
 
 _SUFFIX = ".groups"
@@ -30,7 +29,7 @@ class ArchiveSource:
     def __init__(self, directory: Path) -> None:
         self._directory = directory.resolve()
         self.title = self._directory.name
-        self.name = "archive-" + hashlib.sha256(os.fsencode(self._directory)).hexdigest()[:16]
+        self.name = source_name(self.kind, self._directory)
         self.problems: list[str] = []
 
     def scan(self, marks: Mapping[str, Mark | None]) -> Iterator[Batch]:

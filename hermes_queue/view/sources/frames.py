@@ -15,6 +15,8 @@ from typing import Any
 
 import msgpack
 
+from hermes_queue.disk.locked import read_whole
+
 _HEAD = struct.Struct("<II")
 MAX_FRAME_BYTES = 512 << 20
 _BODIES_MOST = 1 << 16
@@ -43,7 +45,7 @@ def frames(fd: int, start: int, size: int | None = None) -> Iterator[Frame]:
         begin, end = start + _HEAD.size, start + _HEAD.size + length
         if end > size or not length:
             return
-        payload = _read(fd, length, begin) if length <= MAX_FRAME_BYTES else None
+        payload = read_whole(fd, length, begin) if length <= MAX_FRAME_BYTES else None
         if payload is not None and (len(payload) < length or zlib.crc32(payload) != checksum):
             if end == size:  # it may still be written
                 return
@@ -61,11 +63,3 @@ def group_in(payload: bytes) -> tuple[dict[Any, Any], dict[Any, Any]] | None:
     except (ValueError, TypeError, MemoryError, msgpack.UnpackException):
         return None
     return (fields, bodies) if isinstance(fields, dict) and isinstance(bodies, dict) else None
-
-
-def _read(fd: int, length: int, offset: int) -> bytes:
-    parts: list[bytes] = []
-    while length and (part := os.pread(fd, length, offset)):
-        parts.append(part)
-        length, offset = length - len(part), offset + len(part)
-    return parts[0] if len(parts) == 1 else b"".join(parts)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -12,7 +11,7 @@ from hermes_queue.errors import ConfigurationError
 from hermes_queue.view.records.location import Location
 from hermes_queue.view.records.raw import MAX_RECORD_BYTES, UnreadableRecord, decode_json
 from hermes_queue.view.sources.base import Batch, FoundRecord, Mark
-from hermes_queue.view.sources.places import octets_at, opened_regular
+from hermes_queue.view.sources.places import octets_at, opened_regular, source_name
 from hermes_queue.view.sources.resuming import ended, mark_at, resumed, unchanged
 
 _BATCH_BYTES = 4 << 20
@@ -33,7 +32,7 @@ class JsonlSource:
     def __init__(self, path: Path) -> None:
         self._path = path.resolve()
         self.title = self._path.name
-        self.name = "jsonl-" + hashlib.sha256(os.fsencode(self._path)).hexdigest()[:16]
+        self.name = source_name(self.kind, self._path)
         self.problems: list[str] = []
         try:
             with opened_regular(self._path):

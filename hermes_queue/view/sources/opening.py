@@ -12,6 +12,7 @@ from hermes_queue.view.sources.archive import ArchiveSource
 from hermes_queue.view.sources.base import RecordSource
 from hermes_queue.view.sources.jsonl import JsonlSource
 from hermes_queue.view.sources.parquet import ParquetSource
+from hermes_queue.view.sources.places import no_source
 from hermes_queue.view.sources.stream import StreamSource
 
 
@@ -46,17 +47,11 @@ def index_path(sources: Sequence[RecordSource]) -> Path:
     return PathSettings().cache / "view" / f"{digest}.sqlite"
 
 
-def _no_source(path: Path) -> str:
-    """Why nothing can be read from a path that is neither a file nor a directory, for people."""
-    there = "is neither a file nor a directory"
-    return f"{path}: {there if path.exists() else 'there is no such file or directory'}"
-
-
 def _of_path(path: Path) -> RecordSource:
     if path.is_file():
         return JsonlSource(path)
     if not path.is_dir():
-        raise ConfigurationError(_no_source(path))
+        raise ConfigurationError(no_source(path))
     if any(path.glob("*/*.groups")):
         return ArchiveSource(path)
     if any(path.rglob("*.parquet")):

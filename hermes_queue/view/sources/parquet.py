@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import threading
@@ -15,6 +14,7 @@ from hermes_queue.view.records.location import Location
 from hermes_queue.view.records.raw import MAX_RECORD_BYTES, UnreadableRecord
 from hermes_queue.view.records.values import listing, mapping
 from hermes_queue.view.sources.base import Batch, FoundRecord, Mark, RecordGone
+from hermes_queue.view.sources.places import source_name
 
 _SUFFIX = ".parquet"
 _BATCH_ROWS = 64
@@ -42,7 +42,7 @@ class ParquetSource:
         arrow()
         self._directory = directory.resolve()
         self.title = self._directory.name
-        self.name = "parquet-" + hashlib.sha256(os.fsencode(self._directory)).hexdigest()[:16]
+        self.name = source_name(self.kind, self._directory)
         self.problems: list[str] = []
         self._lock = threading.Lock()
 

@@ -1,15 +1,28 @@
-"""Places in files that may change, or go, at any time."""
+"""Files of a command line, and places in them, which may change or go at any time."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 
 from hermes_queue.view.records.location import Location
 from hermes_queue.view.records.raw import MAX_RECORD_BYTES, UnreadableRecord
 from hermes_queue.view.sources.base import RecordGone
+
+
+def source_name(kind: str, path: Path) -> str:
+    """The name of a source of files; the same in each process that has the same files."""
+    return f"{kind}-{hashlib.sha256(os.fsencode(path)).hexdigest()[:16]}"
+
+
+def no_source(path: Path) -> str:
+    """Why nothing can be read from a path that is neither a file nor a directory, for people."""
+    there = "is neither a file nor a directory"
+    return f"{path}: {there if path.exists() else 'there is no such file or directory'}"
 
 
 @contextmanager
