@@ -128,7 +128,7 @@ class Index:
         key = None if after is None else RowKey.decode(after, order)
         limit = max(1, min(limit, LIMIT_MAX))
         with self._database.reader() as connection:
-            last = pages.highest(connection) if upto is None else upto
+            last = _last(connection, upto)
             count = pages.count_of(connection, chosen, last)
             if not chosen.grep:
                 few = count < FEW
@@ -144,7 +144,7 @@ class Index:
         """Number of rows that `query` meets, `grep:` aside, with `above` < n <= `upto`."""
         chosen = compiled(query)
         with self._database.reader() as connection:
-            last = pages.highest(connection) if upto is None else upto
+            last = _last(connection, upto)
             return pages.count_of(connection, chosen, last, above)
 
     def upto(self) -> int:
@@ -156,7 +156,7 @@ class Index:
         """How many rows of `query`, `grep:` aside, have which value; see `figures.histogram`."""
         chosen = compiled(query)
         with self._database.reader() as connection:
-            last = pages.highest(connection) if upto is None else upto
+            last = _last(connection, upto)
             return figures.histogram(connection, chosen, of, last)
 
     def neighbours(
@@ -173,7 +173,7 @@ class Index:
             row = pages.row_by_id(connection, name)
             if row is None:
                 return None
-            last = pages.highest(connection) if upto is None else upto
+            last = _last(connection, upto)
             key = pages.key_of(row, order)
             count = pages.count_of(connection, chosen, last)
             near = {"few": count < FEW}
@@ -204,7 +204,7 @@ class Index:
         key = None if after is None else decode_cursor(after, order.text(), str)
         limit = max(1, min(limit, LIMIT_MAX))
         with self._database.reader() as connection:
-            last = pages.highest(connection) if upto is None else upto
+            last = _last(connection, upto)
             found = grouping.groups(connection, chosen, order, key, last, limit + 1)
             count = grouping.group_count(connection, chosen, last)
         cursor = grouping.group_cursor(found[limit - 1], order) if len(found) > limit else None
@@ -316,6 +316,11 @@ class Index:
                 problem = error
             self._indexer.read_again(place.source, place.file)
         raise problem or RecordGone("its source is not open")
+
+
+def _last(connection: sqlite3.Connection, upto: int | None) -> int:
+    """The largest `n` of rows that are part of a list."""
+    return pages.highest(connection) if upto is None else upto
 
 
 def _places(connection: sqlite3.Connection, n: int) -> list[Location]:
