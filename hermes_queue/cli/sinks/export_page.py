@@ -19,7 +19,6 @@ from hermes_queue.errors import EXIT_FAILED, ConfigurationError
 
 if TYPE_CHECKING:
     from hermes_queue.view.index.index import Index
-    from hermes_queue.view.sources.base import RecordSource
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 _HELP = """Write trajectories as one HTML file, which opens without a server.
@@ -169,17 +168,11 @@ def _opened(flags: Mapping[str, Any]) -> Iterator[Index]:
     if not index.writes:
         with closing(index), tempfile.TemporaryDirectory() as directory:
             apart = Path(directory) / path.name
-            with closing(Index(apart, _again(paths), labels_of=labels_of)) as own:
+            with closing(Index(apart, open_sources(paths), labels_of=labels_of)) as own:
                 yield _read(own)
         return
     with closing(index):
         yield _read(index)
-
-
-def _again(paths: Sequence[Path]) -> list[RecordSource]:
-    from hermes_queue.view.sources.opening import open_sources
-
-    return open_sources(paths)
 
 
 def _read(index: Index) -> Index:

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any, TypedDict
 
 from hermes_queue.view.present.shapes import items, mapping, number, whole
-from hermes_queue.view.present.signs import label
+from hermes_queue.view.present.signs import known_label, label
 from hermes_queue.view.present.texts import WHOLE_BYTES, ShownText, text_of
 
 CUT_BYTES = 4096
@@ -211,8 +211,8 @@ class _Turns:
             "seconds": None if seconds is None else float(seconds),
             "prompt_tokens": whole(usage.get("prompt_tokens")),
             "completion_tokens": whole(usage.get("completion_tokens")),
-            "policy": _known(turn.get("policy_version")),
-            "finish": _known(turn.get("finish_reason")),
+            "policy": known_label(turn.get("policy_version")),
+            "finish": known_label(turn.get("finish_reason")),
         }
 
 
@@ -282,7 +282,7 @@ def _message(
         "reasoning": None if reasoning in (None, "") else text_of(reasoning, cut_bytes),
         "calls": [_call(call, cut_bytes) for call in calls[:calls_most]],
         "more_calls": max(0, len(calls) - calls_most),
-        "call_id": _known(each.get("tool_call_id")),
+        "call_id": known_label(each.get("tool_call_id")),
         "name": _tool(given, n),
         "exit": _exit(each),
         "turn": turns.facts(n),
@@ -384,7 +384,3 @@ def _shown_bytes(shown: ShownMessage) -> int:
     texts = [shown["content"], shown["reasoning"], shown["odd"]]
     texts += [text for call in shown["calls"] for text in (call["arguments"], call["command"])]
     return 100 + sum(len(text["text"]) for text in texts if text)
-
-
-def _known(value: object) -> str | None:
-    return None if value is None else label(value)

@@ -7,7 +7,7 @@ from typing import Any
 
 from hermes_queue.view.present.conversation import messages, turn_of_messages
 from hermes_queue.view.present.shapes import items, mapping, number, numbers_of, tree, whole
-from hermes_queue.view.present.signs import label
+from hermes_queue.view.present.signs import known_label, label
 from hermes_queue.view.present.texts import text_of
 
 STAGES = ("queue", "load", "prepare", "acquire", "setup", "agent", "verify", "release", "publish")
@@ -41,8 +41,8 @@ def head(raw: Mapping[Any, Any]) -> dict[str, Any]:
         "instance": label(raw.get("instance_id")),
         "agent": {
             "kind": label(agent.get("kind", "oracle")),
-            "model": _known(agent.get("model")),
-            "base_url": _known(agent.get("base_url")),
+            "model": known_label(agent.get("model")),
+            "base_url": known_label(agent.get("base_url")),
             "sampling": tree(mapping(agent.get("sampling"))),
             "params": tree(mapping(agent.get("params"))),
         },
@@ -75,14 +75,14 @@ def _measured(raw: Mapping[Any, Any]) -> dict[str, Any]:
 def _origin(raw: Mapping[Any, Any]) -> dict[str, Any]:
     return {
         "policy": {
-            "requested": _known(raw.get("policy_version")),
-            "oldest": _known(raw.get("policy_oldest")),
-            "newest": _known(raw.get("policy_newest")),
+            "requested": known_label(raw.get("policy_version")),
+            "oldest": known_label(raw.get("policy_oldest")),
+            "newest": known_label(raw.get("policy_newest")),
             "begun": whole(raw.get("policy_begun")),
         },
         "created": number(raw.get("created")),
         "evaluation": bool(raw.get("evaluation")),
-        "requeued_from": _known(raw.get("requeued_from")),
+        "requeued_from": known_label(raw.get("requeued_from")),
         "regraded": tree(raw.get("regraded")),
         "provenance": tree(raw.get("provenance")),
         "tools": [_tool_name(tool) for tool in items(raw.get("tools"))[:200]],
@@ -127,8 +127,8 @@ def _attempt(raw: Mapping[Any, Any], room_bytes: int) -> dict[str, Any]:
         "failure": _failure(raw.get("failure")),
         "stages": _stages(raw.get("stage_seconds")),
         "host": label(raw.get("host")),
-        "worker": _known(raw.get("worker")),
-        "sandbox": _known(raw.get("sandbox_id")),
+        "worker": known_label(raw.get("worker")),
+        "sandbox": known_label(raw.get("sandbox_id")),
         "begun_at": number(raw.get("begun_at")),
         "usage": numbers_of(usage),
         "cost": number(raw.get("cost_usd")),
@@ -183,7 +183,3 @@ def _program(value: object) -> dict[str, Any] | None:
 def _tool_name(tool: object) -> str:
     known = mapping(tool)
     return label(mapping(known.get("function")).get("name") or known.get("name"))
-
-
-def _known(value: object) -> str | None:
-    return None if value is None else label(value)

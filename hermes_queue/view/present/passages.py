@@ -24,7 +24,7 @@ from hermes_queue.view.present.conversation import (
 from hermes_queue.view.present.patches import patch_text
 from hermes_queue.view.present.shapes import items, mapping
 from hermes_queue.view.present.signs import label
-from hermes_queue.view.present.texts import ShownText, TextMark, text_of
+from hermes_queue.view.present.texts import ShownText, TextMark, text_of, utf16_units
 
 MARK = "finding"
 """Class of a quoted passage."""
@@ -187,14 +187,9 @@ def _text(text: ShownText, quotes: Iterable[str]) -> ShownText:
             at = text["text"].find(quote, at + 1)
             if at < 0:
                 break
-            begin = _units(text["text"][:at])
-            marks.append((begin, begin + _units(quote), MARK))
+            begin = utf16_units(text["text"][:at])
+            marks.append((begin, begin + utf16_units(quote), MARK))
     if not marks:
         return text
     everything = sorted([*text["marks"], *marks], key=lambda mark: (mark[0], -mark[1]))
     return cast(ShownText, {**text, "marks": everything})
-
-
-def _units(text: str) -> int:
-    """Length in UTF-16 code units."""
-    return len(text) if text.isascii() else len(text.encode("utf-16-le")) // 2

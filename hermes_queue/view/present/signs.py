@@ -101,6 +101,11 @@ def label(value: object, most: int = LABEL_MOST) -> str:
     return f"{cut}…" if len(text) > most else cut
 
 
+def known_label(value: object) -> str | None:
+    """`label`, or None where there is no value."""
+    return None if value is None else label(value)
+
+
 @cache
 def _table() -> dict[int, str]:
     invisible = re.compile(f"[{INVISIBLE}]")

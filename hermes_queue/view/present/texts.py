@@ -123,7 +123,7 @@ class _Written:
     def plain(self, text: str) -> None:
         if text:
             self.parts.append(text)
-            self._at += _units(text)
+            self._at += utf16_units(text)
 
     def marked(self, shown: str) -> None:
         begun = self._at
@@ -142,6 +142,6 @@ class _Written:
         self.style, self._since = style, self._at
 
 
-def _units(text: str) -> int:
-    """Length in UTF-16 code units."""
+def utf16_units(text: str) -> int:
+    """Length in UTF-16 code units, in which pages count."""
     return len(text) if text.isascii() else len(text.encode("utf-16-le")) // 2

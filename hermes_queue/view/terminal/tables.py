@@ -17,9 +17,19 @@ from hermes_queue.view import present
 from hermes_queue.view.compare import compare
 from hermes_queue.view.terminal.trajectory import mark
 
-_HEADING = (
-    *("", "#", "SCORE", "REASON", "STOP", "TURNS", "TOKENS", "COST", "PATCH", "ALIKE", "PARTS"),
-)
+_HEADING = [
+    "",
+    "#",
+    "SCORE",
+    "REASON",
+    "STOP",
+    "TURNS",
+    "TOKENS",
+    "COST",
+    "PATCH",
+    "ALIKE",
+    "PARTS",
+]
 _COLUMN_MOST = 60
 _STEP_MOST = 100
 _UNLIKELY = ((-1.0, ""), (-3.0, "yellow"), (-math.inf, "bold red"))
@@ -29,20 +39,7 @@ _UNLIKELY = ((-1.0, ""), (-3.0, "yellow"), (-math.inf, "bold red"))
 def group(records: Sequence[Mapping[Any, Any]]) -> Iterator[RenderableType]:
     """The samples of a group in a table, and below it what they did, step by step."""
     found = compare(records)
-    heading = [
-        "",
-        "#",
-        "SCORE",
-        "REASON",
-        "STOP",
-        "TURNS",
-        "TOKENS",
-        "COST",
-        "PATCH",
-        "ALIKE",
-        "PARTS",
-    ]
-    rows: list[list[str | Text]] = [list(heading)]
+    rows: list[list[str | Text]] = [list(_HEADING)]
     for raw, sample in zip(records, found["samples"], strict=False):
         sign, style = mark(raw)
         is_reference = len(rows) - 1 == found["reference"]
