@@ -15,6 +15,7 @@ BeginVerdict = Literal[
     "final",
     "cancelled",
     "surplus",
+    "none",
     "held",
     "paused",
     "paced",
@@ -88,7 +89,7 @@ def _differ_in_ids_alone(job: TrajectoryJob, other: TrajectoryJob) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """The answer to `begin`; all fields but `verdict` are meaningful only if it is `run`."""
+    """The answer to `begin`; without the verdict `run`, only `trajectory_id` is meaningful."""
 
     verdict: BeginVerdict
     epoch: int = 0
@@ -114,6 +115,8 @@ class Begun:
     """Whether turns of an earlier attempt are kept."""
     booked_epoch: int = 0
     """Tokens of kept turns up to this epoch count in the run's budgets already."""
+    trajectory_id: str = ""
+    """Which it is, whatever the verdict."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +172,20 @@ class QueueKeys:
         """All lists of the lane."""
         return self.retry + self.first
 
+
+@dataclass(frozen=True, slots=True)
+class RunPart:
+    """What a run's part of the slots depends on; see docs/scheduling.md."""
+
+    team: str = ""
+    """Whose share the run uses; the first call that names one decides."""
+    weight: float | None = None
+    """Of the run among those of its team; None = as it is, at first 1."""
+    max_running: int | None = None
+    """Trajectories of the run at once; None = as it is, at first unlimited."""
+
+
+WHOLE_PART = RunPart()
 
 INSTANCE_SHOWN = 28
 """Characters of an instance id in a label; longer ids lose their middle."""
