@@ -81,9 +81,8 @@ class Shares:
         client: Any = self._deployment.client
         with explained(self._deployment.url):
             found = client.hgetall(self._deployment.key("sched"))
-        return rows_of(
-            {k.decode(errors="replace"): v.decode(errors="replace") for k, v in found.items()}
-        )
+        texts = [[part.decode(errors="replace") for part in each] for each in found.items()]
+        return rows_of(dict(texts))
 
     def change(self, kind: Kind, name: str, changes: dict[str, Any]) -> Share:
         """Set some values of a row, None = the default; returns the whole row.
