@@ -24,7 +24,7 @@ the run is paused; overhead: the rest."""
 MEASURED = "measured"
 
 LOST = ("dropped", "stale")
-"""What became of measured ones later, as the ledger's scripts count it."""
+"""Why measured ones do not count in the end, as the ledger's scripts say it."""
 
 PASSED = 1.0
 """From this score on a trajectory has passed."""
