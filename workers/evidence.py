@@ -1,4 +1,4 @@
-"""An attempt that failed and is repeated: when, and what is kept of it, bounded and without secrets."""
+"""A failed attempt that is repeated: when, and what is kept of it, bounded and without secrets."""
 
 from __future__ import annotations
 
