@@ -15,7 +15,7 @@ from hermes_queue.ledger import Begun, Spent
 from hermes_queue.ledger.answers import NOTHING_SPENT
 from hermes_queue.ledger.attempts import unpacked
 from hermes_queue.models import AttemptRecord, TrajectoryJob, Usage
-from workers.clock import Clock
+from workers.clock import Clock, HasPlaces
 from workers.resume.kept import Kept
 
 
@@ -73,6 +73,7 @@ class Draft:
         *,
         prices: Path | None = None,
         on_stage: Callable[[Stage], None] | None = None,
+        places: HasPlaces | None = None,
     ) -> Draft:
         """Of the attempt whose lease is `begun`."""
         return cls(
@@ -85,7 +86,9 @@ class Draft:
             policy_begun=begun.policy_version,
             queued_at=begun.queued_at,
             begun_at=begun.begun_at,
-            clock=Clock(job.limits.total_timeout_s - begun.used_s, on_stage=on_stage),
+            clock=Clock(
+                job.limits.total_timeout_s - begun.used_s, on_stage=on_stage, places=places
+            ),
         )
 
     def __post_init__(self) -> None:

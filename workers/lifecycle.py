@@ -38,6 +38,7 @@ from workers.calls.shared_probes import SharedProbes
 from workers.resume.unneeded import UnneededSnapshots
 from workers.runtime import Runtime
 from workers.spool import Spool
+from workers.stages.places import StagePlaces
 from workers.upkeep import metering
 from workers.upkeep.ahead import AheadPreparation
 from workers.upkeep.beat import Beat, oldest
@@ -116,6 +117,9 @@ async def _open(opened: AsyncExitStack) -> None:
     if LimiterSettings().enabled:
         runtime.limiter = FleetLimiter(ledger.url)
         opened.push_async_callback(runtime.limiter.close)
+    if places := StagePlaces.from_settings(ledger.url):
+        runtime.places = places
+        opened.push_async_callback(places.close)
     metrics = _serve_metrics(runtime, opened)
     await runtime.in_thread(publish_leftovers, runtime)
     logging.getLogger().addHandler(runtime.log)
