@@ -17,7 +17,7 @@ from hermes_queue.ledger.answers import NOTHING_SPENT
 from hermes_queue.ledger.attempts import unpacked
 from hermes_queue.models import AttemptRecord, TrajectoryJob, Usage
 from hermes_queue.sandbox.base import Slot
-from workers.clock import Clock
+from workers.clock import Clock, HasPlaces
 from workers.goodput.rent import Rent
 from workers.resume.kept import Kept
 
@@ -85,6 +85,7 @@ class Draft:
         *,
         prices: Path | None = None,
         on_stage: Callable[[Stage], None] | None = None,
+        places: HasPlaces | None = None,
     ) -> Draft:
         """Of the attempt whose lease is `begun`."""
         return cls(
@@ -97,7 +98,9 @@ class Draft:
             policy_begun=begun.policy_version,
             queued_at=begun.queued_at,
             begun_at=begun.begun_at,
-            clock=Clock(job.limits.total_timeout_s - begun.used_s, on_stage=on_stage),
+            clock=Clock(
+                job.limits.total_timeout_s - begun.used_s, on_stage=on_stage, places=places
+            ),
         )
 
     def __post_init__(self) -> None:

@@ -42,6 +42,7 @@ from workers.calls.fleet_limiter import FleetLimiter
 from workers.draft import Draft
 from workers.goodput.reports import SlotReports
 from workers.spool import Spool, SpooledRecord
+from workers.stages.places import StagePlaces
 from workers.upkeep import metering
 from workers.upkeep.counts import Outcomes, ProcessTally
 from workers.upkeep.log_tail import LogTail
@@ -151,6 +152,8 @@ class Runtime:
     pauses: Pauses = field(default_factory=Pauses)
     limiter: FleetLimiter | None = None
     """Counts model calls over all workers; None = they are not counted."""
+    places: StagePlaces | None = None
+    """Of stages; None = none is limited."""
     log: LogTail = field(default_factory=LogTail)
     meter: Meter = field(default_factory=Meter)
     stage_events: PerSecond = field(

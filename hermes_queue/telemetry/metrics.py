@@ -65,7 +65,8 @@ _exporter = partial(_metric, "exporter")
 
 WORKER_SLOTS = _worker(
     "worker_slots{state}",
-    "Slots of this worker: free, or by the stage of the trajectory that has one.",
+    "Slots of this worker: free, or by the stage of the trajectory that has one; agent_wait etc.: "
+    "it waits for a place in that stage.",
 )
 ATTEMPTS = _worker(
     "attempts_total{env,outcome}",
@@ -75,7 +76,7 @@ ATTEMPTS = _worker(
 STAGE_SECONDS = _worker(
     "stage_seconds{env,stage}",
     "Seconds of one stage of one attempt that ended, failed attempts included; stage queue: "
-    "the wait before it.",
+    "the wait before it; agent_wait etc.: the wait for a place in that stage.",
     _STAGE_S,
 )
 SCORE = _worker(

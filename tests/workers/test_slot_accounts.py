@@ -32,15 +32,16 @@ def slot(usd_per_s: float | None) -> Slot:
 
 def test_each_second_of_a_lease_has_one_account() -> None:
     draft = draft_of(queue=500, load=1, prepare=2, acquire=3, setup=4, agent=50, verify=20)
+    draft.clock.stage_seconds["agent_wait"] = 8.0
     draft.agent.waited_s = 5
     draft.agent.turns.extend([Turn(latency_s=15), Turn(latency_s=10)])
     assert divided(draft, 100) == {
         "setup": 10,
-        "waiting": 5,
+        "waiting": 13,
         "model": 25,
         "tools": 20,
         "verify": 20,
-        "overhead": 20,
+        "overhead": 12,
     }
 
 

@@ -8,6 +8,8 @@ from hermes_queue.ledger.accounts.fields import WORK
 from workers.draft import Draft
 
 _SETUP = ("load", "prepare", "acquire", "setup")
+_WAIT = "_wait"
+"""End of the names of waits for the place of a stage."""
 _BEFORE = "queue"
 """The stage that is no part of a lease."""
 
@@ -26,7 +28,7 @@ def divided(draft: Draft, lease_s: float) -> dict[str, float]:
     model_s = min(agent_s - waiting_s, max(0.0, calls_s))
     wanted = {
         "setup": sum(stages.get(name, 0.0) for name in _SETUP),
-        "waiting": waiting_s,
+        "waiting": waiting_s + sum(s for name, s in stages.items() if name.endswith(_WAIT)),
         "model": model_s,
         "tools": agent_s - waiting_s - model_s,
         "verify": _others(stages),
@@ -40,4 +42,4 @@ def divided(draft: Draft, lease_s: float) -> dict[str, float]:
 
 def _others(stages: Mapping[str, float]) -> float:
     known = {*_SETUP, _BEFORE, "agent"}
-    return sum(seconds for name, seconds in stages.items() if name not in known)
+    return sum(s for name, s in stages.items() if name not in known and not name.endswith(_WAIT))

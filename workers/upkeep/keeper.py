@@ -174,6 +174,8 @@ class Keeper:
     def _keep_limits(self) -> None:
         if self._runtime.limiter:
             self._runtime.limiter.renew()
+        if self._runtime.places:
+            self._runtime.places.renew()
 
     def _sweep(self) -> None:
         lease = self._runtime.lease

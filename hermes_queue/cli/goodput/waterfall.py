@@ -9,7 +9,7 @@ from hermes_queue.ledger.accounts.goodput import Goodput
 
 WHAT = {
     "setup": "load, prepare, get a slot, set it up",
-    "waiting": "agent waits for permission to call, or its run is paused",
+    "waiting": "waits for a place, for permission to call, or its run is paused",
     "model": "agent waits for the model",
     "tools": "agent's tools and everything else that it does",
     "verify": "verifier and judge",

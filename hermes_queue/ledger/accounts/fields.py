@@ -18,8 +18,8 @@ have its outcome as their account. `death` is charged by the ledger.
 from __future__ import annotations
 
 WORK = ("setup", "waiting", "model", "tools", "verify", "overhead")
-"""Accounts of attempts that were measured. waiting: of the agent, for permission to call or while
-the run is paused; overhead: the rest."""
+"""Accounts of attempts that were measured. waiting: for a place of the stage, for
+permission to call a model, or while the run is paused; overhead: the rest."""
 
 MEASURED = "measured"
 
