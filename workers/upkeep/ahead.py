@@ -26,6 +26,7 @@ from hermes_queue.errors import HermesQueueError, foreign_error
 from hermes_queue.ledger.items import get_item
 from hermes_queue.ledger.waiting import claim_preparation, next_messages, waiting_jobs
 from hermes_queue.models import TrajectoryJob
+from hermes_queue.optional import offers
 from hermes_queue.queues import PRIORITY_STEPS, QUARANTINE, queue_keys
 from hermes_queue.sandbox.base import AssetSpec, SandboxBackend, SlotSpec
 from workers.imports import may_import
@@ -159,10 +160,10 @@ async def prepare(backend: SandboxBackend, job: TrajectoryJob, row: dict[str, An
     env = load_env(job.env)
     item = await load_item(env, row)
     spec = env.spec(item, job.profile)
-    if not spec.assets and not isinstance(env, PreparesAhead):
+    if not spec.assets and not offers(env, PreparesAhead):
         return False
     await backend.prepare(spec)
-    if isinstance(env, PreparesAhead):
+    if offers(env, PreparesAhead):
         await env.prepare_ahead(item, partial(_read, backend, job.profile))
     return True
 
