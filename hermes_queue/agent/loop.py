@@ -30,6 +30,7 @@ from hermes_queue.errors import (
     SlotKilled,
     TrajectoryFailure,
 )
+from hermes_queue.extensions import offers
 from hermes_queue.models import (
     Limits,
     Message,
@@ -39,7 +40,6 @@ from hermes_queue.models import (
     Turn,
     Usage,
 )
-from hermes_queue.optional import offers
 from hermes_queue.tools.toolbox import Toolbox
 from hermes_queue.wire.branches import Branch, Node
 from hermes_queue.wire.parameters import COUNT_MAX

@@ -26,9 +26,9 @@ from hermes_queue.errors import (
     TrajectoryFailure,
     foreign_error,
 )
+from hermes_queue.extensions import offers
 from hermes_queue.ledger import Spent
 from hermes_queue.models import AgentSpec, Message, Usage
-from hermes_queue.optional import offers
 from hermes_queue.settings import ModelSettings
 from hermes_queue.wire.judge import JudgeSpec
 from hermes_queue.wire.parameters import printable

@@ -16,11 +16,11 @@ from hermes_queue.agent.loop import MAX_CALLS_PER_TURN
 from hermes_queue.agent.resumption import Continuation, Resumable
 from hermes_queue.cancellation import end_tasks
 from hermes_queue.errors import HermesQueueError, NoSnapshot
+from hermes_queue.extensions import offers
 from hermes_queue.ledger import Begun, Claim
 from hermes_queue.ledger.fleet.journal import needed_snapshots, read_journal
 from hermes_queue.ledger.poison import item_hash
 from hermes_queue.models import Message, Usage
-from hermes_queue.optional import offers
 from hermes_queue.sandbox.context import SlotContext
 from hermes_queue.sandbox.snapshots import KeepsSnapshots
 from hermes_queue.tools.toolbox import Toolbox, load_tool

@@ -10,9 +10,9 @@ import logging
 
 from hermes_queue.cancellation import end_tasks
 from hermes_queue.errors import HermesQueueError
+from hermes_queue.extensions import offers
 from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.fleet.journal import needed_snapshots
-from hermes_queue.optional import offers
 from hermes_queue.sandbox.base import SandboxBackend
 from hermes_queue.sandbox.snapshots import KeepsSnapshots
 from hermes_queue.settings import ResumeSettings

@@ -17,8 +17,8 @@ from hermes_queue.agent.chat import ChatClient, LearnsOfSteps
 from hermes_queue.agent.programs.program import Program
 from hermes_queue.agent.resumption import Continuation
 from hermes_queue.errors import EnvBug, SandboxRejected
+from hermes_queue.extensions import offers
 from hermes_queue.models import Message, StopReason
-from hermes_queue.optional import offers
 from hermes_queue.sandbox.base import Capabilities
 from hermes_queue.sandbox.context import SlotContext
 from workers.draft import Draft

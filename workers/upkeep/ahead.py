@@ -23,10 +23,10 @@ from hermes_queue import extensions
 from hermes_queue.broker.pool.screening import read_message
 from hermes_queue.cancellation import end_tasks
 from hermes_queue.errors import HermesQueueError, foreign_error
+from hermes_queue.extensions import offers
 from hermes_queue.ledger.items import get_item
 from hermes_queue.ledger.waiting import claim_preparation, next_messages, waiting_jobs
 from hermes_queue.models import TrajectoryJob
-from hermes_queue.optional import offers
 from hermes_queue.queues import PRIORITY_STEPS, QUARANTINE, queue_keys
 from hermes_queue.sandbox.base import AssetSpec, SandboxBackend, SlotSpec
 from workers.imports import may_import
