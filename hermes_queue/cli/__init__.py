@@ -4,6 +4,7 @@
     dead.py        dead letters
     doctor/        checks of settings, host, Redis and endpoints
     exporter.py    metrics of the whole deployment
+    goodput/       `goodput`, `budget`
     groups.py      consumer groups of the results
     images/        images of tasks on this host
     lanes.py       circuit breakers, manual pause
@@ -15,6 +16,7 @@
     records/       recorded trajectories: `show`, `regrade`, `rescore`
     run.py         runs: show, pause, cancel, purge
     sandboxes.py   sandboxes at the provider
+    sharing/       who gets how many of the slots
     sinks/         `sink ...`, `export`, `atropos-server`
     tasks/         validation of tasks
     view.py        pages in a browser
@@ -44,10 +46,18 @@ COMMANDS = {
         "sinks.atropos_server",
         "Hand out finished groups to a trainer that speaks the Atropos API.",
     ),
+    "budget": (
+        "goodput.budget",
+        "Limit the money, tokens and slot-hours of an env, a team or a model.",
+    ),
     "dead": ("dead", "List, retry and drop jobs and groups that need a person."),
     "doctor": ("doctor.command", "Check settings, Redis, isolation, disks and model endpoints."),
     "export": ("sinks.export", "Write a dataset of all groups that are finished by now."),
     "exporter": ("exporter", "Serve metrics of the whole deployment to Prometheus."),
+    "goodput": (
+        "goodput.command",
+        "Show scored trajectories per slot-hour and dollar, and where the rest of the time went.",
+    ),
     "groups": ("groups", "List the consumer groups of the results; rewind and remove them."),
     "images": ("images.command", "Pull, build, import and prune the images of tasks on this host."),
     "lanes": ("lanes", "Show which lanes are paused, and why; pause and resume them."),
@@ -71,6 +81,7 @@ COMMANDS = {
         "sandboxes",
         "List sandboxes of this deployment, also at the provider; end them.",
     ),
+    "shares": ("sharing.shares", "Show and set who gets how many of the slots."),
     "show": (
         "records.show",
         "Show one trajectory, or a group with its samples side by side, in this terminal.",

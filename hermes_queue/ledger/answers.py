@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from hermes_queue.bodies import codec
+from hermes_queue.errors import ConfigurationError
 from hermes_queue.models import TrajectoryJob, Usage
 from hermes_queue.wire.ids import message_id, sample_of
 
@@ -19,6 +21,7 @@ BeginVerdict = Literal[
     "held",
     "paused",
     "paced",
+    "over_budget",
     "stale_attempt",
     "busy",
     "unknown",
@@ -184,7 +187,28 @@ class RunPart:
     max_running: int | None = None
     """Trajectories of the run at once; None = as it is, at first unlimited."""
 
+    @classmethod
+    def of(cls, team: str | None, weight: float | None, max_running: int | None) -> RunPart:
+        """From what a person gave.
 
+        Raises:
+            ConfigurationError: a value cannot be one; the message says which and why.
+        """
+        name = team or ""
+        if len(name) > TEAM_MAX or not re.fullmatch(r"(\w[\w./:@+-]*)?", name):
+            raise ConfigurationError(
+                f"team {name[:80]!r}: use up to {TEAM_MAX} letters, digits and . _ / : @ + -, and "
+                "begin with a letter or digit"
+            )
+        if weight is not None and not 0.001 <= weight <= 1e6:  # NaN fails, too
+            raise ConfigurationError(f"weight {weight}: use a number from 0.001 to 1,000,000")
+        if max_running is not None and not 1 <= max_running <= 10_000_000:
+            raise ConfigurationError(f"max_running {max_running}: use a whole number from 1 on")
+        return cls(name, weight, max_running)
+
+
+TEAM_MAX = 120
+"""Characters of a team's name."""
 WHOLE_PART = RunPart()
 
 INSTANCE_SHOWN = 28

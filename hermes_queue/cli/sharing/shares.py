@@ -31,7 +31,7 @@ shares = click.Group("shares", help=_HELP)
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
-class _Number(click.ParamType):
+class _Number(click.ParamType):  # type: ignore[type-arg]
     """A number, or `default` for what was not set."""
 
     name = "number"
@@ -68,7 +68,7 @@ def list_shares(as_json: bool) -> None:
 
 
 def _facts(usage: Usage) -> dict[str, Any]:
-    facts = {"kind": usage.kind, "name": usage.name, "running": usage.running}
+    facts: dict[str, Any] = {"kind": usage.kind, "name": usage.name, "running": usage.running}
     facts |= {"waiting": usage.waiting, "mean_slots": usage.mean_slots}
     return facts | {"set": usage.share.model_dump(exclude_none=True)}
 
@@ -141,7 +141,5 @@ def reset(kind: str, name: str) -> None:
         known = Shares(ledger).reset(cast(Kind, kind), name)
     what = f"{kind} {name}".strip()
     if not known:
-        raise click.ClickException(
-            f"nothing was set for {what}; see `hermes-queue shares list`"
-        )
+        raise click.ClickException(f"nothing was set for {what}; see `hermes-queue shares list`")
     click.echo(f"{what}: nothing is set")

@@ -16,7 +16,7 @@
 -- @arg soft_max_groups, soft_max_bytes  of the stream: at this size no new group begins
 -- @arg slot  a number that no two calls of this owner have that may be repeated
 -- @arg lanes[]  in which the owner takes jobs; none = the named job alone
--- @answer verdict  run | none | held | paused | paced | final | cancelled | surplus | stale_attempt | busy | unknown
+-- @answer verdict  run | none | held | paused | paced | over_budget | final | cancelled | surplus | stale_attempt | busy | unknown
 -- @answer warning  about the run's budget or ''
 -- @answer id  of the job
 -- The rest of the answer exists for `run` only:
@@ -33,6 +33,7 @@
 -- attempt.
 -- none: jobs wait, but none of these lanes may begin now: `sched_tick` sends a message when one may.
 -- paced: its group has to wait for the run's trainer; the job is set aside in run:{id}:held.
+-- over_budget: a budget of its env, team or model has no room; it is set aside in budget-held:{name}.
 -- paused: its run is paused; the job is parked in run:{id}:parked until the run is resumed.
 -- cancelled: the job was cancelled before, or is now because its run was.
 -- A job that has to end as cancelled begins although other reasons would hold it back.

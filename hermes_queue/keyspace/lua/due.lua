@@ -11,7 +11,7 @@
 -- @answer bad  ids of invalid entries, which are removed
 -- @answer jobs[id, attempt, lane, priority, env, instance_id, cancel]  env and instance_id are ''
 --         if the group is gone, cancel is '1' if it has to end as cancelled
--- @answer paced  ids of runs that a trainer holds back
+-- @answer paced  ids of runs that a trainer holds back, and $budget:<name> of budgets for which jobs wait
 local teams = {}
 local function wait(id, job, group)
   local run_id = run_of(id)

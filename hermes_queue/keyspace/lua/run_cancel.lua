@@ -30,7 +30,7 @@ local function cancel(id)
   if state == 'running' then
     redis.call('HINCRBY', run, 'running', -1)
     freed(job.slot)
-    budget_settle(run, traj, nil, 0)
+    budget_settle(run, traj, nil, now)
   else
     take_out(job.leaf, id)
   end
