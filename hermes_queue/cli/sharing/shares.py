@@ -9,8 +9,8 @@ from typing import Any, cast
 import click
 
 from hermes_queue.ledger import Ledger
-from hermes_queue.ledger.scheduling import KINDS, Scheduler, Share, Shares, Usage
-from hermes_queue.ledger.scheduling.shares import Kind
+from hermes_queue.ledger.scheduling import KINDS, Scheduler, Share, Shares, SlotUse
+from hermes_queue.ledger.scheduling.shares import ShareKind
 
 _HELP = """Show and set who gets how many of the slots.
 
@@ -67,13 +67,13 @@ def list_shares(as_json: bool) -> None:
         click.echo("nothing is set, and no lane has been used lately")
 
 
-def _facts(usage: Usage) -> dict[str, Any]:
+def _facts(usage: SlotUse) -> dict[str, Any]:
     facts: dict[str, Any] = {"kind": usage.kind, "name": usage.name, "running": usage.running}
     facts |= {"waiting": usage.waiting, "mean_slots": usage.mean_slots}
     return facts | {"set": usage.share.model_dump(exclude_none=True)}
 
 
-def _line(usage: Usage) -> str:
+def _line(usage: SlotUse) -> str:
     parts = [] if usage.running is None else [f"{usage.running} running"]
     if usage.waiting is not None:
         parts.append(f"{usage.waiting} waiting")
@@ -119,7 +119,7 @@ def set_share(kind: str, name: str, as_json: bool, **values: float | str | None)
     if not changes:
         raise click.UsageError("say what to set, e.g. --weight 2; see --help")
     with closing(Ledger.connect()) as ledger:
-        share = Shares(ledger).change(cast(Kind, kind), name, changes)
+        share = Shares(ledger).change(cast(ShareKind, kind), name, changes)
     _say(kind, name, share, as_json)
 
 
@@ -138,7 +138,7 @@ def _say(kind: str, name: str, share: Share, as_json: bool) -> None:
 def reset(kind: str, name: str) -> None:
     """Set nothing any more for the KIND called NAME."""
     with closing(Ledger.connect()) as ledger:
-        known = Shares(ledger).reset(cast(Kind, kind), name)
+        known = Shares(ledger).reset(cast(ShareKind, kind), name)
     what = f"{kind} {name}".strip()
     if not known:
         raise click.ClickException(f"nothing was set for {what}; see `hermes-queue shares list`")

@@ -9,7 +9,7 @@ from typing import Any
 
 from hermes_queue.keyspace.connection import explained
 from hermes_queue.keyspace.deployment import Deployment
-from hermes_queue.ledger.scheduling.shares import Kind, Share, rows_of
+from hermes_queue.ledger.scheduling.shares import Share, ShareKind, rows_of
 
 VISITED_AT_ONCE = 250
 """Leaves that one call of `tick` looks at."""
@@ -21,10 +21,10 @@ HALF_LIFE_S = 1800.0
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class SlotUse:
     """What one lane, team, run or env waits for and uses, and what is set for it."""
 
-    kind: Kind
+    kind: ShareKind
     name: str
     running: int | None
     """None = not counted."""
@@ -59,7 +59,7 @@ class Scheduler:
         )
         return int(answer.visited), int(answer.sent)
 
-    def usage(self) -> list[Usage]:
+    def usage(self) -> list[SlotUse]:
         """Lanes that have used slots lately, and all for which anything is set.
 
         The cost does not depend on the number of jobs and runs. Waiting jobs are those of the last
@@ -86,10 +86,10 @@ class Scheduler:
                 waiting = int(_number(fields.get(f"n|{name}")))
                 mean = _mean_slots(fields, name, rows.get(("fleet", ""), Share()))
             share = rows.get((kind, name), Share())
-            found.append(Usage(kind, name, running.get((kind, name)), waiting, mean, share))
+            found.append(SlotUse(kind, name, running.get((kind, name)), waiting, mean, share))
         return found
 
-    def _running(self, names: Sequence[tuple[Kind, str]]) -> dict[tuple[Kind, str], int]:
+    def _running(self, names: Sequence[tuple[ShareKind, str]]) -> dict[tuple[ShareKind, str], int]:
         """Running jobs; those of lanes, teams and envs are counted only if anything is set."""
         client: Any = self._deployment.client
         key = self._deployment.key

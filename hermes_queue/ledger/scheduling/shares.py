@@ -14,8 +14,8 @@ from hermes_queue.keyspace.deployment import Deployment
 
 logger = logging.getLogger(__name__)
 
-Kind = Literal["fleet", "lane", "team", "run", "env"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
+ShareKind = Literal["fleet", "lane", "team", "run", "env"]
+KINDS: tuple[ShareKind, ...] = get_args(ShareKind)
 NAME_MAX = 200
 ROWS_MAX = 2000
 """Rows that a deployment may have."""
@@ -45,7 +45,7 @@ class Share(BaseModel):
     window_s: Annotated[FiniteFloat, Field(ge=1, le=366 * 86400)] | None = None
     """Seconds of a window, which begin at multiples of it since 1970; default a day."""
     half_life_s: Annotated[FiniteFloat, Field(ge=1, le=365 * 86400)] | None = None
-    """Of the whole fleet: after so many seconds used slot-time counts half; default 1,800."""
+    """Of the whole fleet: after this time used slot-time counts half; default 1,800."""
 
     def row(self) -> str:
         """As Lua reads it; "" = nothing is set."""
@@ -62,7 +62,8 @@ class Share(BaseModel):
         try:
             return cls.model_validate(dict(part.split("=", 1) for part in row.split()))
         except (ValueError, ValidationError):
-            logger.warning("a row of shares cannot be read: %r", row[:200])
+            extra = {"action": "bad_entries"}
+            logger.warning("a row of shares cannot be read: %r", row[:200], extra=extra)
             return cls()
 
 
@@ -72,7 +73,7 @@ class Shares:
     def __init__(self, deployment: Deployment) -> None:
         self._deployment = deployment
 
-    def all(self) -> dict[tuple[Kind, str], Share]:
+    def all(self) -> dict[tuple[ShareKind, str], Share]:
         """All rows, by kind and name.
 
         Raises:
@@ -84,7 +85,7 @@ class Shares:
         texts = [[part.decode(errors="replace") for part in each] for each in found.items()]
         return rows_of(dict(texts))
 
-    def change(self, kind: Kind, name: str, changes: dict[str, Any]) -> Share:
+    def change(self, kind: ShareKind, name: str, changes: dict[str, Any]) -> Share:
         """Set some values of a row, None = the default; returns the whole row.
 
         Raises:
@@ -110,20 +111,20 @@ class Shares:
         self._write(kind, name, share.row())
         return share
 
-    def reset(self, kind: Kind, name: str) -> bool:
+    def reset(self, kind: ShareKind, name: str) -> bool:
         """Set nothing any more; False if nothing was set."""
         _check_name(kind, name)
         return bool(self._write(kind, name, ""))
 
-    def _write(self, kind: Kind, name: str, row: str) -> bytes:
+    def _write(self, kind: ShareKind, name: str, row: str) -> bytes:
         field = kind if kind == "fleet" else f"{kind}|{name}"
         before: bytes = self._deployment.call("sched_share", name=field, row=row)
         return before
 
 
-def rows_of(fields: Mapping[str, str]) -> dict[tuple[Kind, str], Share]:
+def rows_of(fields: Mapping[str, str]) -> dict[tuple[ShareKind, str], Share]:
     """The rows among the fields of the hash `sched`, by kind and name."""
-    found: dict[tuple[Kind, str], Share] = {}
+    found: dict[tuple[ShareKind, str], Share] = {}
     for field, row in fields.items():
         kind, _, name = field.partition("|")
         if kind in KINDS:
@@ -131,7 +132,7 @@ def rows_of(fields: Mapping[str, str]) -> dict[tuple[Kind, str], Share]:
     return found
 
 
-def _check_name(kind: Kind, name: str) -> None:
+def _check_name(kind: ShareKind, name: str) -> None:
     if kind == "fleet":
         if name:
             raise ConfigurationError("the fleet has no name")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from hermes_queue.ledger.answers import RunPart
 from producers.run.flags import Options, at_least, flag, number
+
+if TYPE_CHECKING:
+    from hermes_queue.ledger.answers import RunPart
 
 
 @dataclass(frozen=True)
@@ -36,4 +38,6 @@ class PartOptions(Options):
         Raises:
             ConfigurationError: the team's name cannot be one.
         """
+        from hermes_queue.ledger.answers import RunPart  # heavy: `--help` does without
+
         return RunPart.of(self.team, self.weight, self.max_running)
