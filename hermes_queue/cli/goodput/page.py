@@ -10,7 +10,7 @@ from hermes_queue.cli.goodput.command import summary_of
 from hermes_queue.cli.goodput.facts import RunReport
 from hermes_queue.cli.goodput.plots import Layer, bars, columns, line
 from hermes_queue.cli.goodput.plots import waterfall as falling
-from hermes_queue.cli.goodput.text import heading
+from hermes_queue.cli.goodput.text import drifted, heading
 from hermes_queue.cli.goodput.waterfall import waterfall
 from hermes_queue.cli.watch.table import age
 
@@ -53,6 +53,7 @@ def _head(report: RunReport) -> list[str]:
             f"mean score {good.mean_score:.3f}, {100 * good.pass_rate:.1f} % passed of "
             f"{good.all_scored:.0f} scored"
         )
+    lines += drifted(report)
     if info.reason:
         lines.append(f"{info.state}: {info.reason}")
     return [f"<p>{escape(text)}</p>" for text in lines]

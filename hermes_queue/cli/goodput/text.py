@@ -9,6 +9,7 @@ from hermes_queue.cli.goodput.command import summary_of
 from hermes_queue.cli.goodput.facts import RunReport
 from hermes_queue.cli.goodput.waterfall import waterfall
 from hermes_queue.cli.watch.table import age
+from hermes_queue.ledger.accounts.fields import DRIFTED, TURNS
 
 _BLOCKS = " .:-=+*#"
 _SPARKS_MOST = 60
@@ -26,6 +27,7 @@ def lines_of(report: RunReport) -> Iterator[str]:
             f"mean score {good.mean_score:.3f}, {100 * good.pass_rate:.1f} % passed of "
             f"{good.all_scored:.0f} scored"
         )
+    yield from drifted(report)
     if info.reason:
         yield f"{info.state}: {info.reason}"
     if report.course:
@@ -53,6 +55,14 @@ def heading(report: RunReport) -> list[str]:
         f"{counts.failed} failed, {counts.refilled} refilled, {counts.stale} stale, "
         f"{counts.surplus} surplus",
     ]
+
+
+def drifted(report: RunReport) -> list[str]:
+    """A line about drift, if any turns could."""
+    counts = report.good.drift
+    if not (turns := counts.get(TURNS)):
+        return []
+    return [f"tokens of {counts.get(DRIFTED, 0):.0f} of {turns:.0f} continued turns drifted"]
 
 
 def _course(report: RunReport) -> Iterator[str]:
