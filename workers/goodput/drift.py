@@ -41,7 +41,7 @@ def drift_in(record: ScoredTrajectory) -> Counter[str]:
 
 
 def _reason(record: ScoredTrajectory, turn: object, reason: str, above: list[int | None]) -> str:
-    """The reason, told apart for calls whose arguments a program has written anew."""
+    """The reason; `RESERIALISED` if a program has written the arguments of calls anew."""
     if reason not in _REASONS:
         return "unknown"
     is_program = record.program is not None and record.agent.params.get("mode") != "tokens"
