@@ -29,10 +29,17 @@ from hermes_queue.ledger.fleet.snapshots import FleetSnapshots
 from hermes_queue.sandbox import make_backend
 from hermes_queue.sandbox.fleet import Fleet
 from hermes_queue.sandbox.host import descriptors
-from hermes_queue.settings import LimiterSettings, MetricsSettings, PathSettings, SandboxSettings
+from hermes_queue.settings import (
+    EngineSettings,
+    LimiterSettings,
+    MetricsSettings,
+    PathSettings,
+    SandboxSettings,
+)
 from workers import runtime as runtimes
 from workers.bodies import Bodies
 from workers.calls.fleet_limiter import FleetLimiter
+from workers.calls.flights import FleetFlights
 from workers.calls.shared_probes import SharedProbes
 from workers.resume.unneeded import UnneededSnapshots
 from workers.runtime import Runtime
@@ -103,6 +110,9 @@ async def _open(opened: AsyncExitStack) -> None:
     if LimiterSettings().enabled:
         runtime.limiter = FleetLimiter(ledger.url)
         opened.push_async_callback(runtime.limiter.close)
+    if EngineSettings().admission != "off":
+        runtime.flights = FleetFlights(partial(Ledger.connect, ledger.url, timeout_s=2))
+        opened.push_async_callback(runtime.flights.close)
     metrics = _serve_metrics(runtime, opened)
     await runtime.in_thread(publish_leftovers, runtime)
     logging.getLogger().addHandler(runtime.log)
