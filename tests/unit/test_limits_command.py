@@ -59,8 +59,8 @@ def test_engines_says_how_much_of_the_cache_is_in_flight(limits, redis_server):
     flights.exchange(ENGINE, asking=asks)
     ledger.close()
     assert run("engines").output == (
-        f"{ENGINE}: 4 trajectories in flight with 32,000 tokens, 1 waiting; 95 % of a cache of 20,000 "
-        "may be used\n"
+        f"{ENGINE}: 4 trajectories in flight with 32,000 tokens, 1 waiting; "
+        "95 % of a cache of 20,000 may be used\n"
     )
     assert json.loads(run("engines", "--json").output)["kv_tokens"] == 20_000
 
