@@ -38,7 +38,7 @@ from hermes_queue.telemetry import logs
 from hermes_queue.telemetry.meter import Meter
 from workers.batches import Batches
 from workers.bodies import Bodies
-from workers.calls.admission import Admission
+from workers.calls.admission import FlightLimiter
 from workers.calls.fleet_limiter import FleetLimiter
 from workers.calls.flights import FleetFlights
 from workers.draft import Draft
@@ -225,7 +225,7 @@ class Runtime:
     def calls_of(self, trajectory_id: str) -> Limiter:
         """`model_calls` for one trajectory, which its engine has to have room for."""
         calls = self.model_calls
-        return Admission(calls, self.flights, trajectory_id) if self.flights else calls
+        return FlightLimiter(calls, self.flights, trajectory_id) if self.flights else calls
 
     def ended(self, draft: Draft, failure: TrajectoryFailure | None) -> None:
         """Record the end of an attempt for the lane's breaker, `status` and metrics."""

@@ -111,7 +111,7 @@ class EngineSettings(Section, env_prefix=PREFIX + "ENGINE_"):
     waste: float = Field(default=0.03, gt=0, lt=1)
     """Share of all prompt tokens that may be computed a second time before the share is lowered."""
     min_trajectories: int = Field(default=4, ge=1)
-    """So many trajectories may always be in flight at an endpoint."""
+    """Number of trajectories that may always be in flight at an endpoint."""
     interval_s: float = Field(default=2.0, ge=0.05)
     """One worker of the fleet reads an endpoint's metrics at this interval."""
     hold_s: float = Field(default=60.0, gt=0)

@@ -15,7 +15,7 @@ from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.fleet.flights import EngineState, engine_state
 from hermes_queue.models import Usage
 from hermes_queue.settings import EngineSettings, LeaseSettings
-from workers.calls.admission import Admission, in_flight
+from workers.calls.admission import FlightLimiter, in_flight
 from workers.calls.flights import FleetFlights
 
 Make = Callable[..., FleetFlights]
@@ -64,7 +64,7 @@ class Trajectory:
     """Makes one call of so many tokens, and stays in flight until it may end."""
 
     def __init__(self, flights: FleetFlights, name: str) -> None:
-        self.admission = Admission(Unlimited(), flights, name)
+        self.admission = FlightLimiter(Unlimited(), flights, name)
         self.called = asyncio.Event()
         self.end = asyncio.Event()
         self.waited_s = 0.0
@@ -237,7 +237,7 @@ async def test_nothing_connects_before_the_first_call(make):
         raise AssertionError("connected")
 
     flights = FleetFlights(refuse, EngineSettings(), LeaseSettings())
-    with in_flight(Admission(Unlimited(), flights, "t")):
+    with in_flight(FlightLimiter(Unlimited(), flights, "t")):
         pass
     await flights.close()
     off = FleetFlights(refuse, EngineSettings(admission="off"), LeaseSettings())

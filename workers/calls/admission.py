@@ -13,10 +13,10 @@ from hermes_queue.agent.endpoint.limiter import Limiter, ObservedPermit, Permit
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from workers.calls.flights import Engine, FleetFlights
+    from workers.calls.flights import EnginePlaces, FleetFlights
 
 
-class Admission:
+class FlightLimiter:
     """A limiter whose first call to an engine waits until the trajectory's context fits there.
 
     Outside `in_flight`, e.g. for the calls of a judge, it is the limiter below.
@@ -27,7 +27,7 @@ class Admission:
         self._flights = flights
         self._id = trajectory_id
         self._is_open = False
-        self._engines: set[Engine] = set()
+        self._engines: set[EnginePlaces] = set()
 
     @contextmanager
     def open(self) -> Iterator[None]:
@@ -63,4 +63,4 @@ class Admission:
 
 def in_flight(limiter: Limiter | None) -> AbstractContextManager[None]:
     """The part of a trajectory in which its calls count as one flight, if they are counted."""
-    return limiter.open() if isinstance(limiter, Admission) else nullcontext()
+    return limiter.open() if isinstance(limiter, FlightLimiter) else nullcontext()

@@ -1,4 +1,4 @@
-"""Trajectories of this process in flight at model engines: what Redis is told, and who waits.
+"""Trajectories of this process in flight at model engines: what Redis learns, and who waits.
 
 One task per engine speaks for all of them, as soon as one asks or ends, and at an interval. It
 also reads the engine's metrics when Redis says so. While Redis is away nobody waits: the limiter of
@@ -36,7 +36,7 @@ RESTART_S = 30.0
 _AT_ONCE = 64
 """Trajectories that ask in one exchange; the others of this process are behind them anyway."""
 _AGAIN = 4
-"""While one waits, an exchange is made so many times in an interval."""
+"""While one waits, there are that many exchanges in an interval."""
 
 
 @dataclass(slots=True)
@@ -56,7 +56,7 @@ class Flight:
     replies: int = 0
 
     def replied(self, tokens: int) -> int:
-        """Note a context of so many tokens; returns by how many it has grown."""
+        """Note the tokens of its context; returns by how many it has grown."""
         grew = max(0, tokens - self.tokens)
         self.tokens, self.total, self.replies = tokens, self.total + tokens, self.replies + 1
         return grew
@@ -69,14 +69,14 @@ class Flight:
 
 @dataclass(slots=True)
 class _News:
-    """What Redis has not been told yet."""
+    """What Redis does not know yet."""
 
     ended: dict[str, int] = field(default_factory=dict)
     changed: set[str] = field(default_factory=set)
     grew: int = 0
 
 
-class Engine:
+class EnginePlaces:
     """The flights of this process at one engine. On one event loop."""
 
     def __init__(self, name: str, flights: EngineFlights, settings: EngineSettings, lease_s: float):
@@ -172,7 +172,7 @@ class Engine:
             waits = any(map(_is_asking, self._flights.values()))
             pause_s = self._settings.interval_s / (_AGAIN if waits else 1)
             try:
-                # What asks, or makes room for what waits, is told at once.
+                # What asks, or makes room for what waits, is said at once.
                 async with asyncio.timeout(pause_s):
                     await self._wake.wait()
             except TimeoutError:
@@ -300,11 +300,11 @@ class FleetFlights:
         self._connect = connect
         self._settings = settings or EngineSettings()
         self._lease_s = (lease or LeaseSettings()).duration_s
-        self._engines: dict[str, Engine] = {}
+        self._engines: dict[str, EnginePlaces] = {}
         self._ledger: Ledger | None = None
         self._shared: EngineFlights | None = None
 
-    def engine(self, endpoint: str) -> Engine | None:
+    def engine(self, endpoint: str) -> EnginePlaces | None:
         """The engine behind an endpoint; None if its trajectories are not counted."""
         if self._settings.admission == "off":
             return None
@@ -314,7 +314,9 @@ class FleetFlights:
             if self._shared is None:
                 self._ledger = self._connect()
                 self._shared = EngineFlights(self._ledger, self._settings, lease_s=self._lease_s)
-            found = self._engines[name] = Engine(name, self._shared, self._settings, self._lease_s)
+            found = self._engines[name] = EnginePlaces(
+                name, self._shared, self._settings, self._lease_s
+            )
         return None if found.is_absent else found
 
     async def close(self) -> None:

@@ -1,7 +1,7 @@
 """Trajectories in flight at model engines, counted for all workers by the tokens of their contexts.
 
 See `flights.lua`. A worker process reports what has changed and learns which of its trajectories
-may go on; now and then it is told to read the engine's metrics for all.
+may go on; now and then it is asked to read the engine's metrics for all.
 """
 
 from __future__ import annotations
