@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from hermes_queue.models import ScoredTrajectory, Turn
+from hermes_queue.models import ScoredTrajectory, TokenSequence, Turn
 
 VERSION_MAX = 2**53 - 1
 """Largest integer that a double holds exactly; Lua counts in doubles."""
@@ -25,6 +25,27 @@ def version_number(text: str | None) -> int | None:
 def _versions(turn: Turn) -> list[str | None]:
     """All versions that sampled tokens of the turn, oldest first."""
     return [version for version, _ in turn.policy_spans] or [turn.policy_version]
+
+
+def sampled_spans(
+    record: ScoredTrajectory, sequence: TokenSequence
+) -> list[tuple[int, int, str | None]]:
+    """The trained tokens of a sequence as (begin, end, version that sampled them), in order.
+
+    None = unknown. Empty if the record does not say which turns are in the sequence.
+    """
+    found: list[tuple[int, int, str | None]] = []
+    for number in sequence.turns:
+        turn = record.turns[number]
+        begin, count = len(turn.prompt_ids or ()), len(turn.completion_ids or ())
+        if not count or not sequence.loss_mask[begin]:
+            continue
+        spans = turn.policy_spans or ((turn.policy_version, 0),)
+        ends = [*(first for _, first in spans[1:]), count]
+        for (version, first), end in zip(spans, ends, strict=True):
+            if first < end:
+                found.append((begin + first, begin + end, version))
+    return found
 
 
 def span(turns: Sequence[Turn]) -> tuple[str | None, str | None]:
