@@ -27,6 +27,7 @@ from hermes_queue.wire.names import make_ids as make_ids
 from hermes_queue.wire.parameters import COUNT_MAX, holdable
 from hermes_queue.wire.program import ProgramRun as ProgramRun
 from hermes_queue.wire.regraded import Regraded as Regraded
+from hermes_queue.wire.traceparent import Traceparent
 from hermes_queue.wire.turns import TokenSequence as TokenSequence
 from hermes_queue.wire.turns import Turn as Turn
 from hermes_queue.wire.turns import TurnCall as TurnCall
@@ -92,11 +93,13 @@ class Limits(Wire):
 
 
 class Provenance(Wire):
-    """Origin of a job: producer module, package version, and git commit if known."""
+    """Origin of a job: producer module, package version, git commit and trace if known."""
 
     producer: str = ""
     version: str = ""
     git: str | None = None
+    traceparent: Traceparent = Field(default=None, exclude_if=lambda value: value is None)
+    """The trace of the trajectory (docs/tracing.md), if any: older workers then refuse the job."""
 
 
 class GroupPolicy(Wire):

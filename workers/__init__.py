@@ -21,6 +21,7 @@ play/           one trajectory before a person's eyes
 program/        runs a program in the slot as the agent
 steps/          tasks of several instructions
 resume/         continues trajectories of workers that have ended
+tracing/        spans of trajectories, for OpenTelemetry
 upkeep/         threads and tasks that renew, sweep and report
 validation/     measures tasks before anybody trains on them
 """

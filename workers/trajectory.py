@@ -182,12 +182,10 @@ class _Attempt:
                 return await self._refuse(error)
             except ValueError as error:
                 return await self._unreadable(error)
-            self._draft = Draft.of(
-                job,
-                self._begun,
-                prices=self._runtime.model.prices,
-                on_stage=self._task.report_stage if self._runtime.stage_events.take() else None,
-            )
+            on_stage = self._task.report_stage if self._runtime.stage_events.take() else None
+            prices = self._runtime.model.prices
+            self._draft = Draft.of(job, self._begun, prices=prices, on_stage=on_stage)
+            self._runtime.watch(self._draft)
             if self._begun.deaths > self._runtime.retry.max_deaths:  # even ending it failed
                 return await self._unreadable(PoisonJob("no record of it can be made"))
             if self._begun.cancel:
@@ -338,6 +336,7 @@ class _Attempt:
     async def _give_back(
         self, *, delay_s: float = 0.0, failed_attempt: AttemptRecord | None = None
     ) -> None:
+        self._runtime.handed_back(self._draft)
         make_call = partial(
             transitions.requeue,
             self._claim,

@@ -36,7 +36,7 @@ from hermes_queue.settings.harbor import HarborSettings
 from hermes_queue.settings.images import ImageSettings
 from hermes_queue.settings.model import LimiterSettings, ModelSettings
 from hermes_queue.settings.nomad import NomadSettings
-from hermes_queue.settings.observability import LogSettings, MetricsSettings
+from hermes_queue.settings.observability import LogSettings, MetricsSettings, OtelSettings
 from hermes_queue.settings.redis import RedisSettings
 from hermes_queue.settings.resume import ResumeSettings
 from hermes_queue.settings.sandbox import LocalSandboxSettings, ModalSettings, SandboxSettings
@@ -255,6 +255,7 @@ SECTIONS: tuple[type[BaseSettings], ...] = (
     ImageSettings,
     MetricsSettings,
     LogSettings,
+    OtelSettings,
     ViewSettings,
 )
 
@@ -276,6 +277,7 @@ __all__ = [
     "ModalSettings",
     "ModelSettings",
     "NomadSettings",
+    "OtelSettings",
     "PathSettings",
     "ProducerSettings",
     "RedisSettings",

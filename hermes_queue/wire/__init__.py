@@ -9,5 +9,6 @@ names.py         names of runs, lanes and items, and the ids derived from them
 parameters.py    limits of numbers, nesting and text in jobs and records
 program.py       the run of an agent program
 regraded.py      the older record whose work a record measures again
+traceparent.py  the trace that a job belongs to
 turns.py         model calls and their tokens
 """

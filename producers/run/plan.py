@@ -25,6 +25,7 @@ from hermes_queue.models import (
     TrajectoryJob,
 )
 from hermes_queue.tools import load_tool
+from hermes_queue.wire import traceparent
 from hermes_queue.wire.names import Name, check_lane, check_run_id, make_ids
 from producers.run.judges import read_judge
 from producers.run.options import DEFAULT_REFILLS, AgentOptions, ProducerOptions
@@ -211,7 +212,10 @@ def make_plan(producer: Producer, env: Environment[Any], options: ProducerOption
         judge=read_judge(options.agent.judge) if options.agent.judge else None,
         limits=Limits(**options.limits.given()),
         provenance=Provenance(
-            producer=f"producers.{producer.name}", version=own_version(), git=_commit()
+            producer=f"producers.{producer.name}",
+            version=own_version(),
+            git=_commit(),
+            traceparent=traceparent.current(),
         ),
         group_policy=GroupPolicy(
             extra_samples=groups.extra_samples,
