@@ -26,8 +26,8 @@ from hermes_queue.wire.names import Name as Name
 from hermes_queue.wire.names import make_ids as make_ids
 from hermes_queue.wire.parameters import COUNT_MAX, holdable
 from hermes_queue.wire.program import ProgramRun as ProgramRun
+from hermes_queue.wire.provenance import Provenance as Provenance
 from hermes_queue.wire.regraded import Regraded as Regraded
-from hermes_queue.wire.traceparent import Traceparent
 from hermes_queue.wire.turns import TokenSequence as TokenSequence
 from hermes_queue.wire.turns import Turn as Turn
 from hermes_queue.wire.turns import TurnCall as TurnCall
@@ -90,16 +90,6 @@ class Limits(Wire):
     """Bound of all attempts together, counted from the first acquired slot."""
     observation_bytes: int = Field(default=16_384, ge=256, le=COUNT_MAX)
     """A longer tool output is shown to the model as its head and tail."""
-
-
-class Provenance(Wire):
-    """Origin of a job: producer module, package version, git commit and trace if known."""
-
-    producer: str = ""
-    version: str = ""
-    git: str | None = None
-    traceparent: Traceparent = Field(default=None, exclude_if=lambda value: value is None)
-    """The trace of the trajectory (docs/tracing.md), if any: older workers then refuse the job."""
 
 
 class GroupPolicy(Wire):
@@ -319,6 +309,9 @@ class ScoredTrajectory(Wire):
     """Seconds per stage of this attempt; `queue` is the time from `queued_at` to `begun_at`."""
     usage: Usage = Usage()
     cost_usd: float | None = None
+    """Of all model calls of its last attempt, its judge's too, and of its slot; None = unknown."""
+    sandbox_usd: float | None = Field(default=None, exclude_if=lambda value: value is None)
+    """The slot's part of `cost_usd`. Written only if slots have a price."""
     report: dict[str, Any] = Field(default_factory=dict)
     """The verifier's explanation of the score."""
     evaluation: bool = Field(default=False, exclude_if=lambda value: not value)

@@ -29,8 +29,8 @@ from hermes_queue.models import (
     TrajectoryJob,
 )
 from hermes_queue.settings import check_environment
-from hermes_queue.wire import traceparent as trace_context
 from hermes_queue.wire.names import Name, check_run_id, group_key, make_ids
+from hermes_queue.wire.provenance import checked_traceparent, current_traceparent
 
 RUN_ID_MAX = 200
 """Group and trajectory ids add about 30 characters to the run id and may have 256."""
@@ -290,8 +290,8 @@ def _config_of(job: TrajectoryJob) -> dict[str, Any]:
 
 def _trace(given: str | None) -> str | None:
     if given is None:
-        return trace_context.current()
-    if trace_context.checked(given) is None:
+        return current_traceparent()
+    if checked_traceparent(given) is None:
         raise ConfigurationError(f"enqueue: traceparent {given[:80]!r} is no W3C trace context")
     return given
 

@@ -25,8 +25,8 @@ from hermes_queue.models import (
     TrajectoryJob,
 )
 from hermes_queue.tools import load_tool
-from hermes_queue.wire import traceparent
 from hermes_queue.wire.names import Name, check_lane, check_run_id, make_ids
+from hermes_queue.wire.provenance import current_traceparent
 from producers.run.judges import read_judge
 from producers.run.options import DEFAULT_REFILLS, AgentOptions, ProducerOptions
 from producers.run.programs import ChosenProgram, Misfit, choose_program, require_program
@@ -215,7 +215,7 @@ def make_plan(producer: Producer, env: Environment[Any], options: ProducerOption
             producer=f"producers.{producer.name}",
             version=own_version(),
             git=_commit(),
-            traceparent=traceparent.current(),
+            traceparent=current_traceparent(),
         ),
         group_policy=GroupPolicy(
             extra_samples=groups.extra_samples,

@@ -6,7 +6,7 @@ import pytest
 
 from hermes_queue.models import Provenance
 from hermes_queue.telemetry.otel import context
-from hermes_queue.wire import traceparent
+from hermes_queue.wire.provenance import checked_traceparent, current_traceparent
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 HEADER = f"00-{TRACE}-{SPAN}-01"
@@ -35,7 +35,7 @@ def test_what_is_no_trace_context_is_ignored(value):
 
 def test_a_later_version_counts_as_far_as_it_is_known():
     later = f"cc-{TRACE}-{SPAN}-09-what-comes-then"
-    assert traceparent.checked(later) == HEADER
+    assert checked_traceparent(later) == HEADER
 
 
 def test_a_job_without_a_trace_looks_as_it_did_before_there_were_any():
@@ -44,7 +44,7 @@ def test_a_job_without_a_trace_looks_as_it_did_before_there_were_any():
 
 def test_the_variable_of_the_process_is_its_context(monkeypatch):
     monkeypatch.setenv("TRACEPARENT", HEADER)
-    assert traceparent.current() == HEADER
+    assert current_traceparent() == HEADER
 
 
 def test_the_span_of_a_program_that_uses_opentelemetry_is_its_context(monkeypatch):
@@ -53,8 +53,8 @@ def test_the_span_of_a_program_that_uses_opentelemetry_is_its_context(monkeypatc
     monkeypatch.delenv("TRACEPARENT", raising=False)
     place = trace.SpanContext(int(TRACE, 16), int(SPAN, 16), True, trace.TraceFlags(1))
     with trace.use_span(trace.NonRecordingSpan(place)):
-        assert traceparent.current() == HEADER
-    assert traceparent.current() is None
+        assert current_traceparent() == HEADER
+    assert current_traceparent() is None
 
 
 def test_a_share_of_all_trajectories_is_sampled_and_a_larger_share_contains_it():

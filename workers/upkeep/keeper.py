@@ -99,6 +99,7 @@ class Keeper:
                 Duty("letters", 3600.0, lambda: letters.expire(results.dead_retention_s)),
                 Duty("breakers", lease.mover_s, self._report_outcomes),
                 Duty("tally", lease.sweep_s, self._report_tally),
+                Duty("slots", lease.sweep_s, self._report_slots),
             ],
         )
 
@@ -117,6 +118,7 @@ class Keeper:
             self._quarantine.stop()
             owner = self._runtime.owner
             self._duties.guarded("tally", self._report_tally)
+            self._duties.guarded("slots", self._report_slots)
             self._duties.guarded("unregister", lambda: self._ledger.unregister(owner))
             self._janitor.stop()
             self._ledger.close()
@@ -172,6 +174,8 @@ class Keeper:
     def _keep_limits(self) -> None:
         if self._runtime.limiter:
             self._runtime.limiter.renew()
+        if self._runtime.places:
+            self._runtime.places.renew()
 
     def _sweep(self) -> None:
         lease = self._runtime.lease
@@ -221,6 +225,9 @@ class Keeper:
         except HermesQueueError:
             self._runtime.tally.put_back(attempts, ended)
             raise
+
+    def _report_slots(self) -> None:
+        self._runtime.slots.report(self._ledger, self._runtime.owner)
 
     def _report_outcomes(self) -> None:
         waiting = self._runtime.outcomes.take()

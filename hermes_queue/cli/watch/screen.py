@@ -15,6 +15,7 @@ from hermes_queue.cli.overview import Lane, Overview, RunProgress
 from hermes_queue.cli.watch.running import AllRunning
 from hermes_queue.cli.watch.scrolling import Scrolling
 from hermes_queue.cli.watch.table import age, ahead_of_trainer, plain
+from hermes_queue.ledger.accounts.goodput import goodput_of
 from hermes_queue.ledger.answers import middle
 
 _BAR_CELLS = 5
@@ -22,6 +23,8 @@ _CHOSEN_WEIGHT = 100
 """Of the table that keys move."""
 _MOST_PACED = 3
 """Runs that wait for their trainer and have a line of their own."""
+_MOST_LOSSES = 3
+"""Losses of slot-time that are named."""
 _SILENT_S = 25.0
 """Seconds without a heartbeat after which a worker is shown in another colour."""
 
@@ -61,7 +64,7 @@ def frame(
     head = [_headline(seen, is_watched=scrolling is not None), _totals(seen)]
     if note:
         head.append(_line((note, "bold red")))
-    tail = [*_paced(seen), _failures(seen), _results(seen)]
+    tail = [*_paced(seen), _goodput(seen), _failures(seen), _results(seen)]
     slowest = _slowest(seen) if running is None else _all_running(running)
     blocks = [_runs(seen), _lanes(seen), _workers(seen), slowest]
     if keys.table is not None:
@@ -260,6 +263,21 @@ def _paced(seen: Overview) -> list[Text]:
         for run in seen.runs
         if run.info.state == "active" and run.info.pace and run.info.pace.held
     ][:_MOST_PACED]
+
+
+def _goodput(seen: Overview) -> Text:
+    """What slots and money brought lately, and the largest losses of slot-time."""
+    good = goodput_of(seen.lately.accounts)
+    if good.per_slot_hour is None:
+        return _line(("GOODPUT ", "bold cyan"), "last hour: no lease has ended")
+    usd = "" if good.per_usd is None else f", {good.per_usd:.3g} per US$"
+    lost = [f"{name} {100 * s / good.leased_s:.0f} %" for name, s in good.lost[:_MOST_LOSSES]]
+    return _line(
+        ("GOODPUT ", "bold cyan"),
+        f"last hour: {good.per_slot_hour:.3g} scored per slot-hour{usd}; ",
+        f"{100 * good.work_s / good.leased_s:.0f} % of slot-time in them",
+        (f"; lost: {', '.join(lost)}" if lost else "", "yellow"),
+    )
 
 
 def _failures(seen: Overview) -> Text:

@@ -1,6 +1,6 @@
-"""The W3C trace context of a job: the header `traceparent`, as text.
+"""The origin of a job: its producer, and its W3C trace context as the header `traceparent`.
 
-What arrives may come from anybody. What is not a valid header is ignored, as the standard asks.
+A header may come from anybody. What is not a valid one is ignored, as the standard asks.
 """
 
 from __future__ import annotations
@@ -10,14 +10,16 @@ import re
 import sys
 from typing import Annotated
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, Field
+
+from hermes_queue.wire.conversation import Wire
 
 _HEADER = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-[ -~]*)?\Z")
 _LONGEST = 512
 _SAMPLED = 0x01
 
 
-def checked(value: object) -> str | None:
+def checked_traceparent(value: object) -> str | None:
     """`value` in the form of version 00 with no flag but `sampled`, or None if it is no header."""
     if not isinstance(value, str) or len(value) > _LONGEST:
         return None
@@ -32,11 +34,20 @@ def checked(value: object) -> str | None:
     return f"00-{trace_id}-{span_id}-{int(flags, 16) & _SAMPLED:02x}"
 
 
-Traceparent = Annotated[str | None, BeforeValidator(checked)]
-"""A field that holds a valid header or None."""
+class Provenance(Wire):
+    """Origin of a job: producer module, package version, and git commit if known."""
+
+    producer: str = ""
+    version: str = ""
+    git: str | None = None
+    traceparent: Annotated[str | None, BeforeValidator(checked_traceparent)] = Field(
+        default=None, exclude_if=lambda value: value is None
+    )
+    """The trace that the trajectory belongs to (docs/tracing.md). Written only if there is one:
+    older workers refuse such jobs."""
 
 
-def current() -> str | None:
+def current_traceparent() -> str | None:
     """The trace context that this code runs in: of a span of OpenTelemetry, or of the process.
 
     The latter is the variable `TRACEPARENT`. OpenTelemetry is asked only if the program has loaded
@@ -49,6 +60,6 @@ def current() -> str | None:
             header = f"00-{span.trace_id:032x}-{span.span_id:016x}-{int(span.trace_flags):02x}"
         except Exception:  # noqa: BLE001 - somebody else's code, which must not cost a job
             header = ""
-        if known := checked(header):
+        if known := checked_traceparent(header):
             return known
-    return checked(os.environ.get("TRACEPARENT"))
+    return checked_traceparent(os.environ.get("TRACEPARENT"))
