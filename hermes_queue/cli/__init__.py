@@ -4,7 +4,7 @@
     dead.py        dead letters
     doctor/        checks of settings, host, Redis and endpoints
     exporter.py    metrics of the whole deployment
-    goodput/       `goodput`
+    goodput/       `goodput`, `budget`, `report`
     groups.py      consumer groups of the results
     images/        images of tasks on this host
     lanes.py       circuit breakers, manual pause
@@ -45,6 +45,10 @@ COMMANDS = {
         "sinks.atropos_server",
         "Hand out finished groups to a trainer that speaks the Atropos API.",
     ),
+    "budget": (
+        "goodput.budget",
+        "Limit the money, tokens and slot-hours of an env, a team or a model.",
+    ),
     "dead": ("dead", "List, retry and drop jobs and groups that need a person."),
     "doctor": ("doctor.command", "Check settings, Redis, isolation, disks and model endpoints."),
     "export": ("sinks.export", "Write a dataset of all groups that are finished by now."),
@@ -66,6 +70,10 @@ COMMANDS = {
     "regrade": (
         "records.regrade",
         "Run today's verifier on recorded patches and answers.",
+    ),
+    "report": (
+        "goodput.report",
+        "Report on a run, in the terminal or as one HTML file with plots.",
     ),
     "rescore": (
         "records.rescore",

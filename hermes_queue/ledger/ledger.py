@@ -15,6 +15,7 @@ from typing import Any, cast
 
 import redis
 
+from hermes_queue.keyspace.calls import Confirmation
 from hermes_queue.keyspace.connection import explained
 from hermes_queue.keyspace.deployment import Deployment
 from hermes_queue.ledger import transitions
@@ -45,6 +46,8 @@ MOVE_CLAIM_S = 10.0
 """The same for a mover, whose jobs may have waited for a dead worker already."""
 PACE_LOOK_S = 2.0
 """Shortest time between two looks for groups of a paced run that will never be trained."""
+BUDGET_MARK = "$budget:"
+"""Before the name of a shared budget among paced runs."""
 RECONCILED_AT_ONCE = 1000
 SWEPT_AT_ONCE = 1000
 
@@ -222,7 +225,11 @@ class Ledger(Deployment):
         for run_id in answer.paced:
             name = run_id.decode(errors="replace")
             try:
-                self.call("run_release", run_id=name, most=limit, look_s=PACE_LOOK_S)
+                if name.startswith(BUDGET_MARK):
+                    budget = name.removeprefix(BUDGET_MARK)
+                    self.call("budget_release", name=budget, most=limit)
+                else:
+                    self.call("run_release", run_id=name, most=limit, look_s=PACE_LOOK_S)
             except redis.ResponseError as error:  # else it would hold back all other runs
                 extra = {"action": "bad_entries"}
                 logger.warning("jobs of run %r stay set aside: %s", name, error, extra=extra)
@@ -241,9 +248,15 @@ class Ledger(Deployment):
             )
 
     def publish(
-        self, record: ScoredTrajectory, body: bytes, *, owner: str, finished_ttl_s: int
+        self,
+        record: ScoredTrajectory,
+        body: bytes,
+        *,
+        owner: str,
+        finished_ttl_s: int,
+        confirm: Confirmation | None = None,
     ) -> PublishVerdict:
-        """Make one `transitions.publish`.
+        """Make one `transitions.publish`, confirmed by replicas if that is asked for.
 
         Raises:
             RedisFull: too many results wait for readers (`ResultSettings`), or Redis has no
@@ -253,5 +266,5 @@ class Ledger(Deployment):
         return self.make(
             transitions.publish(
                 record, body, owner=owner, finished_ttl_s=finished_ttl_s, results=self._results
-            )
+            ).confirmed(confirm)
         )

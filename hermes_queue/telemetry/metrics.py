@@ -118,6 +118,11 @@ FORGOTTEN = _worker(
     "Trajectories unknown to Redis, by what this worker holds of them: delivery, or record (a "
     "finished one). If no run was purged, more than 0 means that Redis lost or evicted keys.",
 )
+OTEL_DROPPED = _worker(
+    "otel_dropped_total{signal}",
+    "Spans, log lines and metrics that this worker could not export to its OpenTelemetry "
+    "collector, by signal: traces, logs or metrics.",
+)
 TOOL_CALLS = _worker(
     "tool_calls_total{env,outcome}",
     "Tool calls of attempts that ended; outcome: ok, error, invalid (no known tool, or arguments "
@@ -232,6 +237,14 @@ GOODPUT = _exporter(
 SANDBOX_USD = _exporter("sandbox_usd_total", "US dollars of slots, a part of `cost_usd_total`.")
 TOKENS_LOST = _exporter(
     "tokens_thrown_away_total", "Tokens of attempts that were not measured, without dead workers'."
+)
+DRIFT = _exporter(
+    "drift_turns_total{reason}",
+    "Turns of measured trajectories that continue another turn and do not begin with all of its "
+    "tokens, by the reason of the break (docs/tokens.md).",
+)
+CONTINUED = _exporter(
+    "continued_turns_total", "All turns that continue another one, both with token ids."
 )
 SANDBOXES = _exporter(
     "sandboxes{backend,state}",

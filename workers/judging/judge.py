@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from envs.base import Environment, NamesJudge, ScoresByJudge, Verdict
+from hermes_queue.agent.chat import Reply
 from hermes_queue.agent.endpoint.choice import OwnEndpoints
 from hermes_queue.agent.endpoint.limiter import Limiter, Unlimited
 from hermes_queue.agent.endpoint.request import check_sampling
@@ -26,6 +27,7 @@ from hermes_queue.errors import (
     TrajectoryFailure,
     foreign_error,
 )
+from hermes_queue.extensions import offers
 from hermes_queue.ledger import Spent
 from hermes_queue.models import AgentSpec, Message, Usage
 from hermes_queue.settings import ModelSettings
@@ -84,7 +86,7 @@ class Judging:
         """
         spec = None
         if recorded_params(draft.job.agent) is None:
-            spec = draft.job.judge or (env.judge(item) if isinstance(env, NamesJudge) else None)
+            spec = draft.job.judge or (env.judge(item) if offers(env, NamesJudge) else None)
         if spec is None:
             return cls(draft, None)
         if not isinstance(spec, JudgeSpec):
@@ -212,7 +214,7 @@ class Judge:
             case = secrets.token_hex(8)
             asked = question(spec, lines, case)
             try:
-                reply = await self._chat.complete(asked, (), spec.sampling, self._clock.stage_end)
+                reply = await self._answer(asked)
             except ContextLengthExceeded:
                 found.why = "the transcript does not fit the judge: lower transcript_chars"
                 return
@@ -228,6 +230,15 @@ class Judge:
                 found.why = printable(f"no usable answer: {problem}")
                 name, extra = self._draft.job.trajectory_id, {"action": "judge_unusable"}
                 logger.warning("%s: the judge's answer is unusable: %s", name, problem, extra=extra)
+
+    async def _answer(self, asked: Sequence[Message]) -> Reply:
+        request = (asked, (), self._spec.sampling, self._clock.stage_end)
+        if (timeline := self._draft.clock.timeline) is None:
+            return await self._chat.complete(*request)
+        with timeline.model_call(asked, self._spec.model) as noted:
+            reply = await self._chat.complete(*request)
+            noted.answered(reply)
+        return reply
 
     def _late(self) -> ModelError:
         return ModelError(f"the judge has not answered within {self._spec.timeout_s:.0f} s")
