@@ -7,7 +7,7 @@ their trailing number; a version without one has no known age.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from hermes_queue.models import ScoredTrajectory, TokenSequence, Turn
 
@@ -35,10 +35,9 @@ def sampled_spans(
     None = unknown. Empty if the record does not say which turns are in the sequence.
     """
     found: list[tuple[int, int, str | None]] = []
-    for number in sequence.turns:
-        turn = record.turns[number]
+    for turn in _turns_in(record, sequence):
         begin, count = len(turn.prompt_ids or ()), len(turn.completion_ids or ())
-        if not count or not sequence.loss_mask[begin]:
+        if not count or not any(sequence.loss_mask[begin : begin + 1]):
             continue
         spans = turn.policy_spans or ((turn.policy_version, 0),)
         ends = [*(first for _, first in spans[1:]), count]
@@ -46,6 +45,21 @@ def sampled_spans(
             if first < end:
                 found.append((begin + first, begin + end, version))
     return found
+
+
+def _turns_in(record: ScoredTrajectory, sequence: TokenSequence) -> Iterator[Turn]:
+    """The turns of a sequence, in order."""
+    if sequence.turns:
+        yield from (record.turns[number] for number in sequence.turns if number < len(record.turns))
+        return
+    # Those of our own loop follow each other, and the last one of a sequence ends with it.
+    turns = iter(record.turns)
+    for each in record.sequences or ():
+        for turn in turns:
+            if each is sequence:
+                yield turn
+            if len(turn.prompt_ids or ()) + len(turn.completion_ids or ()) >= len(each.ids):
+                break
 
 
 def span(turns: Sequence[Turn]) -> tuple[str | None, str | None]:

@@ -18,7 +18,7 @@ from hermes_queue.agent import AgentScript, make_chat
 from hermes_queue.agent.endpoint.connection import close_clients
 from hermes_queue.agent.tokens.merge import merge_with_breaks
 from hermes_queue.errors import ModelConfigError, ModelError
-from hermes_queue.models import AgentSpec, Message
+from hermes_queue.models import AgentSpec, Message, Turn
 from hermes_queue.settings import ModelSettings
 
 pytestmark = pytest.mark.xdist_group("openai")
@@ -126,6 +126,20 @@ async def test_each_span_has_the_version_that_sampled_it() -> None:
     spans = [(context, context + 5, "7"), (context + 5, end, "8")]
     assert policy.sampled_spans(record, sequence) == spans
     assert policy.span(record.turns) == ("7", "8")
+
+
+def test_each_sequence_has_the_spans_of_its_own_turns() -> None:
+    def of(prompt: list[int], version: str, *spans: tuple[str, int]) -> Turn:
+        ids, made = (9, 9), {"policy_version": version, "policy_spans": spans}
+        return Turn(prompt_ids=prompt, completion_ids=ids, logprobs=(-0.5, -0.5), **made)
+
+    turns = [of([1], "3"), of([1, 9, 9, 2], "4", ("3", 0), ("4", 1)), of([5, 6], "5")]
+    sequences, _ = merge_with_breaks(turns)
+    update = {"turns": tuple(turns), "sequences": sequences}
+    record = make_record(make_job()).model_copy(update=update)
+    first, second = (policy.sampled_spans(record, each) for each in record.sequences)
+    assert first == [(1, 3, "3"), (4, 5, "3"), (5, 6, "4")]
+    assert second == [(2, 4, "5")]
 
 
 async def test_weights_without_a_name_between_named_ones_stay_apart() -> None:
