@@ -29,7 +29,13 @@ from hermes_queue.ledger.fleet.snapshots import FleetSnapshots
 from hermes_queue.sandbox import make_backend
 from hermes_queue.sandbox.fleet import Fleet
 from hermes_queue.sandbox.host import descriptors
-from hermes_queue.settings import LimiterSettings, MetricsSettings, PathSettings, SandboxSettings
+from hermes_queue.settings import (
+    LimiterSettings,
+    MetricsSettings,
+    PathSettings,
+    SandboxSettings,
+    TaskMemorySettings,
+)
 from workers import runtime as runtimes
 from workers.bodies import Bodies
 from workers.calls.fleet_limiter import FleetLimiter
@@ -103,6 +109,8 @@ async def _open(opened: AsyncExitStack) -> None:
     if LimiterSettings().enabled:
         runtime.limiter = FleetLimiter(ledger.url)
         opened.push_async_callback(runtime.limiter.close)
+    if not TaskMemorySettings().enabled:
+        runtime.tasks = None
     metrics = _serve_metrics(runtime, opened)
     await runtime.in_thread(publish_leftovers, runtime)
     logging.getLogger().addHandler(runtime.log)

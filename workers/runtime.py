@@ -22,7 +22,8 @@ from hermes_queue.agent.endpoint.limiter import Limiter, Unlimited
 from hermes_queue.broker.pool import RunningTask
 from hermes_queue.errors import RedisFull, RedisUnavailable, StoreUnavailable, TrajectoryFailure
 from hermes_queue.keyspace.calls import PIPELINE_BYTES, ScriptCall
-from hermes_queue.ledger import Claim, DeadLetters, Ledger, PublishVerdict
+from hermes_queue.ledger import ACCEPTED, Claim, DeadLetters, Ledger, PublishVerdict
+from hermes_queue.ledger.tasks import Observation, Observations
 from hermes_queue.models import Message, ScoredTrajectory
 from hermes_queue.sandbox.base import SandboxBackend
 from hermes_queue.settings import (
@@ -146,6 +147,8 @@ class Runtime:
     )
     outcomes: Outcomes = field(default_factory=Outcomes)
     tally: ProcessTally = field(default_factory=ProcessTally)
+    tasks: Observations | None = field(default_factory=Observations)
+    """What ended trajectories say of their tasks; None = nobody wants to know."""
     pauses: Pauses = field(default_factory=Pauses)
     limiter: FleetLimiter | None = None
     """Counts model calls over all workers; None = they are not counted."""
@@ -222,6 +225,8 @@ class Runtime:
     def published(self, record: ScoredTrajectory, verdict: PublishVerdict) -> None:
         """Record Redis' answer to the publication of a record. Thread-safe."""
         self.tally.published(record.run_id, verdict)
+        if self.tasks and verdict in ACCEPTED:
+            self.tasks.note(Observation.of(record))
         metering.published(self.meter, record, verdict)
 
     async def in_thread(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -15,6 +15,7 @@ runs.py         list, pause, cancel, purge
 transitions.py  begin, requeue and publish as calls that can travel together
 waiting.py      waiting jobs, looked at without taking them
 fleet/          state that workers share
+tasks/          what is remembered of tasks across runs
 """
 
 from hermes_queue.ledger.answers import (

@@ -7,7 +7,7 @@
     nomad.py          jobs of a Nomad cluster
     observability.py  metrics and logs
     sandbox.py        sandbox backends, lists of hosts
-    redis.py          the connection to Redis
+    redis.py          the connection to Redis, the memory of tasks in it
     resume.py         continuing trajectories of dead workers
     section.py        what all sections have in common
     store.py          the object store
@@ -37,7 +37,7 @@ from hermes_queue.settings.images import ImageSettings
 from hermes_queue.settings.model import LimiterSettings, ModelSettings
 from hermes_queue.settings.nomad import NomadSettings
 from hermes_queue.settings.observability import LogSettings, MetricsSettings
-from hermes_queue.settings.redis import RedisSettings
+from hermes_queue.settings.redis import RedisSettings, TaskMemorySettings
 from hermes_queue.settings.resume import ResumeSettings
 from hermes_queue.settings.sandbox import LocalSandboxSettings, ModalSettings, SandboxSettings
 from hermes_queue.settings.section import PREFIX, Section
@@ -250,6 +250,7 @@ SECTIONS: tuple[type[BaseSettings], ...] = (
     StoreSettings,
     ArchiveSettings,
     ProducerSettings,
+    TaskMemorySettings,
     TrainerSettings,
     HarborSettings,
     ImageSettings,
@@ -284,6 +285,7 @@ __all__ = [
     "RetrySettings",
     "SandboxSettings",
     "StoreSettings",
+    "TaskMemorySettings",
     "TrainerSettings",
     "ViewSettings",
     "WorkerSettings",
