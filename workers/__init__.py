@@ -4,7 +4,7 @@ batches.py      joins what many trajectories do in the same moment
 bodies.py       stores large bodies in the object store
 clock.py        deadlines and stages of an attempt
 draft.py        a record in the making
-evidence.py     transcripts of failed attempts
+evidence.py     failed attempts: when the next one begins, and their transcripts
 imports.py      imports the modules a job names
 lifecycle.py    start and stop of a worker
 outbox.py       owns a finished record: stores it, then publishes it
@@ -16,9 +16,11 @@ trajectory.py   the Celery task; whether and when a failed attempt is repeated
 verdicts.py     validates what an env returns
 calls/          permission to call a model
 chaos/          kills everything, proves that nothing is lost
+goodput/        where the time of slots goes, and what it costs
 judging/        a model judges what was measured
 play/           one trajectory before a person's eyes
 program/        runs a program in the slot as the agent
+stages/         places of stages, in the worker and in the fleet
 steps/          tasks of several instructions
 resume/         continues trajectories of workers that have ended
 upkeep/         threads and tasks that renew, sweep and report

@@ -6,12 +6,28 @@ import asyncio
 import math
 import time
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from types import TracebackType
+from typing import Protocol
 
 from hermes_queue.agent.budget import Uncounted
 from hermes_queue.agent.loop import BeforeTurn
 from hermes_queue.errors import DeadlineExceeded, Stage, stage
+
+
+class HasPlaces(Protocol):
+    """Decides when a stage may begin; see `workers.stages.places`."""
+
+    def limits(self, name: Stage) -> bool:
+        """Whether a stage has a limited number of places."""
+        ...
+
+    def stage(
+        self, clock: Clock, name: Stage, limit_s: float | None
+    ) -> AbstractAsyncContextManager[None]:
+        """The stage, which begins as soon as it has its place."""
+        ...
 
 
 @dataclass(slots=True)
@@ -27,6 +43,10 @@ class Clock:
     """End of the attempt on the monotonic clock."""
     on_stage: Callable[[Stage], None] | None = None
     """Called with each stage when it begins."""
+    places: HasPlaces | None = None
+    """Those of stages; None = as many as there are slots."""
+    waits_for: Stage | None = None
+    """The stage for whose place the attempt waits."""
     _began: float | None = None
     _carried_s: float = 0.0
     """See `carry`."""
@@ -122,13 +142,26 @@ class Clock:
         if self._stage_timeout and end is not None:
             self._stage_timeout.reschedule(end + seconds)
 
-    def stage(self, name: Stage, *, limit_s: float | None = None) -> TimedStage:
-        """Time a stage, limit it, and attribute its failures.
+    @property
+    def shown(self) -> str:
+        """The stage that the attempt is in, or for which it waits, for people and metrics."""
+        return f"{self.waits_for}_wait" if self.waits_for else self.current
+
+    def stage(
+        self, name: Stage, *, limit_s: float | None = None
+    ) -> AbstractAsyncContextManager[None]:
+        """Time a stage, limit it, and attribute its failures. It begins once it has a place.
 
         Raises:
             TrajectoryFailure: with `stage` filled in; `DeadlineExceeded` after `limit_s` or at
                 the attempt's deadline, whichever comes first.
         """
+        if self.places is not None and self.places.limits(name):
+            return self.places.stage(self, name, limit_s)
+        return TimedStage(self, name, limit_s)
+
+    def timed(self, name: Stage, limit_s: float | None) -> TimedStage:
+        """The stage alone, of an attempt that has its place."""
         return TimedStage(self, name, limit_s)
 
 

@@ -1,14 +1,16 @@
-"""The transcript kept of an attempt that failed and is repeated; bounded, without secrets."""
+"""A failed attempt that is repeated: when, and what is kept of it, bounded and without secrets."""
 
 from __future__ import annotations
 
 import logging
+import random
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from hermes_queue.errors import TrajectoryFailure
 from hermes_queue.ledger.attempts import MAX_EVIDENCE_BYTES, packed
 from hermes_queue.models import AttemptRecord, Message
+from hermes_queue.settings import RetrySettings
 from hermes_queue.telemetry.scrubbing import scrubber
 from workers.draft import Draft
 from workers.record import describe
@@ -74,3 +76,28 @@ def _characters(message: Message) -> int:
     texts: list[Any] = [message.content, message.reasoning]
     texts += [call.function.arguments for call in message.tool_calls]
     return 100 + sum(len(text or "") for text in texts)
+
+
+def retry_delay_s(
+    failure: TrajectoryFailure,
+    earlier: Sequence[AttemptRecord],
+    settings: RetrySettings,
+    *,
+    left_s: float,
+) -> float | None:
+    """Seconds to wait before the next attempt; None when there is none.
+
+    Only failures of infrastructure are repeated. Each cause has a limit, see `errors.CAUSES`: a
+    rate-limited model recovers with patience, a package that does not install seldom does.
+    `earlier` attempts failed before this one. `left_s` is what is left of the total deadline of all
+    attempts; waiting uses none of it.
+    """
+    setting = failure.consequences.attempts
+    attempts = len(earlier) + 1
+    alike = 1 + sum(record.failure.cause == failure.cause for record in earlier)
+    if setting is None or left_s <= 0 or attempts >= settings.max_attempts:
+        return None
+    if alike >= getattr(settings, setting):
+        return None
+    delay_s: float = min(settings.backoff_s * 2 ** (attempts - 1), settings.backoff_max_s)
+    return delay_s * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, not a secret

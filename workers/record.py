@@ -79,6 +79,7 @@ def record_of(
         stage_seconds=draft.clock.stage_seconds,
         usage=agent.usage,
         cost_usd=draft.total_usd,
+        sandbox_usd=draft.rent.usd or None,
         report=_report(draft),
         evaluation=draft.evaluation or regraded is not None,
         regraded=regraded,

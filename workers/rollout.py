@@ -101,14 +101,11 @@ async def rollout(
             await check_conceal(program, spec, backend.read_asset)
     async with draft.clock.stage("acquire"):
         slot = await backend.acquire(job.trajectory_id, spec)
-    draft.sandbox_id, draft.image = slot.sandbox_id, slot.image
-    draft.clock.start()
+    draft.leased(slot)
     context = SlotContext(backend, slot, deadline=draft.clock.deadline)
     try:
         async with draft.clock.stage("setup", limit_s=limits.setup_timeout_s):
-            prompt = partial(_prompt, env, steps.item, context)
-            if journal is None or not await journal.restored(context, env.tools, prompt):
-                await env.setup(steps.item, context)
+            await _set_up(draft, env, steps.item, context, journal)
         async with steps.paying(journal):
             for item in steps.items:  # one, of most envs
                 if not await steps.begins(item, context):
@@ -124,6 +121,7 @@ async def rollout(
         await judging.measured(await steps.total(), on_measured)
     finally:
         await backend.release(context.slot)
+        draft.rent.end()
     await judging.judged(before_turn, on_measured)
 
 
@@ -134,6 +132,20 @@ async def _load(draft: Draft, env: Environment[Any], row: Mapping[str, Any]) -> 
     item = await load_item(env, row)
     draft.evaluation = draft.evaluation or getattr(item, "evaluation", None) is True
     return item
+
+
+async def _set_up(
+    draft: Draft,
+    env: Environment[Any],
+    item: Any,
+    context: SlotContext,
+    journal: TurnJournal | None,
+) -> None:
+    """Prepare the empty workspace, or restore that of the turns that are continued."""
+    context.deadline = draft.clock.deadline  # later than before, if it had to wait for its place
+    prompt = partial(_prompt, env, item, context)
+    if journal is None or not await journal.restored(context, env.tools, prompt):
+        await env.setup(item, context)
 
 
 async def _work(
@@ -222,8 +234,8 @@ async def _replace_slot(
         context.slot = await backend.acquire(lost.trajectory_id, lost.spec)
     draft.clock.postpone(time.monotonic() - began)
     draft.sandbox_id = context.slot.sandbox_id
-    context.deadline = draft.clock.deadline
     async with draft.clock.stage("setup", limit_s=draft.job.limits.setup_timeout_s):
+        context.deadline = draft.clock.deadline
         await env.setup(item, context)
 
 

@@ -24,7 +24,7 @@ from hermes_queue.errors import RedisFull, RedisUnavailable, StoreUnavailable, T
 from hermes_queue.keyspace.calls import PIPELINE_BYTES, ScriptCall
 from hermes_queue.ledger import ACCEPTED, Claim, DeadLetters, Ledger, PublishVerdict
 from hermes_queue.ledger.tasks import Observation, Observations
-from hermes_queue.models import Message, ScoredTrajectory
+from hermes_queue.models import AttemptRecord, Message, ScoredTrajectory
 from hermes_queue.sandbox.base import SandboxBackend
 from hermes_queue.settings import (
     LeaseSettings,
@@ -41,7 +41,9 @@ from workers.batches import Batches
 from workers.bodies import Bodies
 from workers.calls.fleet_limiter import FleetLimiter
 from workers.draft import Draft
+from workers.goodput.reports import SlotReports
 from workers.spool import Spool, SpooledRecord
+from workers.stages.places import StagePlaces
 from workers.upkeep import metering
 from workers.upkeep.counts import Outcomes, ProcessTally
 from workers.upkeep.log_tail import LogTail
@@ -149,9 +151,12 @@ class Runtime:
     tally: ProcessTally = field(default_factory=ProcessTally)
     tasks: Observations | None = field(default_factory=Observations)
     """What ended trajectories say of their tasks; None = nobody wants to know."""
+    slots: SlotReports = field(default_factory=SlotReports)
     pauses: Pauses = field(default_factory=Pauses)
     limiter: FleetLimiter | None = None
     """Counts model calls over all workers; None = they are not counted."""
+    places: StagePlaces | None = None
+    """Of stages; None = none is limited."""
     log: LogTail = field(default_factory=LogTail)
     meter: Meter = field(default_factory=Meter)
     stage_events: PerSecond = field(
@@ -228,6 +233,13 @@ class Runtime:
         if self.tasks and verdict in ACCEPTED:
             self.tasks.note(Observation.of(record))
         metering.published(self.meter, record, verdict)
+
+    async def given_back(
+        self, call: ScriptCall[bool], draft: Draft | None, failed: AttemptRecord | None
+    ) -> None:
+        """Hand a job back by `call`, and account for its lease."""
+        if await self.answered(call):
+            self.slots.given_back(draft, failed)
 
     async def in_thread(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a blocking call in a thread."""

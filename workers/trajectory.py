@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import secrets
 import time
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -31,12 +29,11 @@ from hermes_queue.ledger.group_facts import stand_in_job
 from hermes_queue.ledger.items import get_item
 from hermes_queue.models import AttemptRecord, Name
 from hermes_queue.queues import RUN_TRAJECTORY
-from hermes_queue.settings import RetrySettings
 from hermes_queue.telemetry.scrubbing import scrub
 from hermes_queue.wire.parameters import program_sha256
 from workers import runtime as runtimes
 from workers.draft import Draft
-from workers.evidence import attempt_record
+from workers.evidence import attempt_record, retry_delay_s
 from workers.outbox import Outbox
 from workers.resume.journal import TurnJournal
 from workers.rollout import rollout
@@ -123,31 +120,6 @@ async def _begin(runtime: Runtime, delivery: Delivery) -> Begun:
         raise
 
 
-def retry_delay_s(
-    failure: TrajectoryFailure,
-    earlier: Sequence[AttemptRecord],
-    settings: RetrySettings,
-    *,
-    left_s: float,
-) -> float | None:
-    """Seconds to wait before the next attempt; None when there is none.
-
-    Only failures of infrastructure are repeated. Each cause has a limit, see `errors.CAUSES`: a
-    rate-limited model recovers with patience, a package that does not install seldom does.
-    `earlier` attempts failed before this one. `left_s` is what is left of the total deadline of all
-    attempts; waiting uses none of it.
-    """
-    setting = failure.consequences.attempts
-    attempts = len(earlier) + 1
-    alike = 1 + sum(record.failure.cause == failure.cause for record in earlier)
-    if setting is None or left_s <= 0 or attempts >= settings.max_attempts:
-        return None
-    if alike >= getattr(settings, setting):
-        return None
-    delay_s: float = min(settings.backoff_s * 2 ** (attempts - 1), settings.backoff_max_s)
-    return delay_s * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, not a secret
-
-
 class _Attempt:
     """One leased attempt, from the stored job to its published record."""
 
@@ -170,7 +142,7 @@ class _Attempt:
         job = draft.job
         label, turns = f"{job.env}:{job.instance_id}#{job.sample_index}", len(draft.agent.turns)
         work = (job.lane, label, turns, draft.attempt, draft.agent.messages)
-        return AttemptProgress(draft.clock.current, self._since, *work)
+        return AttemptProgress(draft.clock.shown, self._since, *work)
 
     async def run(self) -> str:
         """Acknowledge, measure, conclude; always returns an outcome of the job."""
@@ -187,6 +159,7 @@ class _Attempt:
                 self._begun,
                 prices=self._runtime.model.prices,
                 on_stage=self._task.report_stage if self._runtime.stage_events.take() else None,
+                places=self._runtime.places,
             )
             if self._begun.deaths > self._runtime.retry.max_deaths:  # even ending it failed
                 return await self._unreadable(PoisonJob("no record of it can be made"))
@@ -351,7 +324,7 @@ class _Attempt:
         )
         # A thread, because it packs the transcript of a failed attempt: up to a megabyte.
         call = await self._runtime.in_thread(make_call) if failed_attempt else make_call()
-        await self._runtime.answered(call)
+        await self._runtime.given_back(call, self._draft, failed_attempt)
 
     async def _escaped(self, error: Exception) -> None:
         """Hand the job back, due one lease later, after a bug of ours that follows an attempt.

@@ -160,6 +160,13 @@ KEYS = (
         "- - r -", True),
     Key("tally:{bucket}", "hash", "ledger/fleet", "failures by cause and ends by run of two "
         "minutes, for `top`", "90 minutes", "- - r -"),
+    Key("goodput", "hash", "ledger/accounts", "where the slot-time of the fleet went, with tokens "
+        "and cost: [goodput](goodput.md)", "no", "- - r -", True),
+    Key("goodput:{id}", "hash", "ledger/accounts", "the same of one run", _RUN, "- - r -"),
+    Key("series:{id}", "hash", "ledger/accounts", "the course of a run over time, at most 3,000 "
+        "fields", _RUN, "- - r -"),
+    Key("slowest:{id}", "zset", "ledger/accounts", "its 50 longest trajectories, by seconds",
+        _RUN, "- - r -"),
     Key("deployment", "string", "keyspace", "random id of this Redis' data; the spool on disk "
         "belongs to it", "no", "- - r -", True),
     # --- endpoints

@@ -7,8 +7,9 @@
     nomad.py          jobs of a Nomad cluster
     observability.py  metrics and logs
     sandbox.py        sandbox backends, lists of hosts
+    prices.py         prices of slots
     redis.py          the connection to Redis, the memory of tasks in it
-    resume.py         continuing trajectories of dead workers
+    resume.py         continuing trajectories of dead workers; places of stages
     section.py        what all sections have in common
     store.py          the object store
     trainer.py        the feed of a trainer that is given none
@@ -37,8 +38,9 @@ from hermes_queue.settings.images import ImageSettings
 from hermes_queue.settings.model import LimiterSettings, ModelSettings
 from hermes_queue.settings.nomad import NomadSettings
 from hermes_queue.settings.observability import LogSettings, MetricsSettings
+from hermes_queue.settings.prices import PriceSettings
 from hermes_queue.settings.redis import RedisSettings, TaskMemorySettings
-from hermes_queue.settings.resume import ResumeSettings
+from hermes_queue.settings.resume import ResumeSettings, StageSettings
 from hermes_queue.settings.sandbox import LocalSandboxSettings, ModalSettings, SandboxSettings
 from hermes_queue.settings.section import PREFIX, Section
 from hermes_queue.settings.store import StoreSettings
@@ -237,6 +239,7 @@ SECTIONS: tuple[type[BaseSettings], ...] = (
     WorkerSettings,
     RetrySettings,
     ResumeSettings,
+    StageSettings,
     BreakerSettings,
     SandboxSettings,
     LocalSandboxSettings,
@@ -244,6 +247,7 @@ SECTIONS: tuple[type[BaseSettings], ...] = (
     DockerSettings,
     NomadSettings,
     ImageSettings,
+    PriceSettings,
     ModelSettings,
     LimiterSettings,
     ResultSettings,
@@ -278,12 +282,14 @@ __all__ = [
     "ModelSettings",
     "NomadSettings",
     "PathSettings",
+    "PriceSettings",
     "ProducerSettings",
     "RedisSettings",
     "ResultSettings",
     "ResumeSettings",
     "RetrySettings",
     "SandboxSettings",
+    "StageSettings",
     "StoreSettings",
     "TaskMemorySettings",
     "TrainerSettings",

@@ -1,4 +1,4 @@
-"""Continuing a trajectory whose worker has died or ended."""
+"""Trajectories that go on in another worker, and stages with places of their own."""
 
 from __future__ import annotations
 
@@ -25,3 +25,20 @@ class ResumeSettings(Section, env_prefix=PREFIX + "RESUME_"):
     """Turns of one journal; later ones are lost with their worker."""
     max_bytes: int = Field(default=4 << 20, ge=1024, le=64 << 20)
     """Size of one journal in Redis, compressed; turns beyond it are lost with their worker."""
+
+
+class StageSettings(Section, env_prefix=PREFIX + "STAGES_"):
+    """How many trajectories may be in a stage at once; see docs/stages.md. Unset: no limit."""
+
+    setup: int | None = Field(default=None, ge=1)
+    """Trajectories of a worker whose workspace is set up at once."""
+    agent: int | None = Field(default=None, ge=1)
+    """Trajectories of a worker whose agent runs at once."""
+    verify: int | None = Field(default=None, ge=1)
+    """Trajectories of a worker that are graded at once."""
+    fleet_setup: int | None = Field(default=None, ge=1)
+    """As `setup`, of all workers together. Give all of them the same number."""
+    fleet_agent: int | None = Field(default=None, ge=1)
+    """As `agent`, of all workers together."""
+    fleet_verify: int | None = Field(default=None, ge=1)
+    """As `verify`, of all workers together."""

@@ -19,9 +19,9 @@ from hermes_queue.sandbox.base import Capabilities
 from hermes_queue.settings import ModelSettings, RetrySettings
 from workers.clock import Clock
 from workers.draft import Draft
+from workers.evidence import retry_delay_s
 from workers.record import describe
 from workers.rollout import rollout
-from workers.trajectory import retry_delay_s
 
 SETTINGS = RetrySettings()
 

@@ -77,8 +77,15 @@ class FleetLimiter:
     """
 
     def __init__(
-        self, url: str, settings: LimiterSettings | None = None, lease: LeaseSettings | None = None
+        self,
+        url: str,
+        settings: LimiterSettings | None = None,
+        lease: LeaseSettings | None = None,
+        *,
+        what: str = "model calls",
     ) -> None:
+        """Connect; `what` is counted, in the words of a log line."""
+        self._what = what
         self._settings = settings or LimiterSettings()
         timeout_s = max(1.0, self._settings.redis_grace_s / 2)
         self._ledger = Ledger.connect(url, timeout_s=timeout_s)
@@ -238,8 +245,9 @@ class FleetLimiter:
         self._silent_since = time.monotonic()
         self._share = max(1, len(self._calls))
         logger.warning(
-            "model calls are not counted while Redis is away; from in %.0f s on this worker makes "
+            "%s are not counted while Redis is away; from in %.0f s on this worker has "
             "at most %d at once: %s",
+            self._what,
             self._settings.redis_grace_s,
             self._share,
             error,
@@ -253,7 +261,7 @@ class FleetLimiter:
             for call in owed:
                 self._later(self._give_back(call))
             extra = {"action": "limiter_back"}
-            logger.info("Redis is back: model calls are counted again", extra=extra)
+            logger.info("Redis is back: %s are counted again", self._what, extra=extra)
 
     def _redis_is_away(self) -> bool:
         """Whether to do without Redis for now; every `_PROBE_S` one caller is sent to check."""

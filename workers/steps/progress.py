@@ -112,6 +112,7 @@ class StepProgress:
         if not env.goes_on(before, self.verdicts[-1]):
             return False
         async with draft.clock.stage("setup", limit_s=draft.job.limits.setup_timeout_s):
+            context.deadline = draft.clock.deadline
             spoiled = await env.begin_step(item, context)
             if spoiled is not None:
                 self.verdicts.append(await check(spoiled, env))

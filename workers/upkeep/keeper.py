@@ -102,6 +102,7 @@ class Keeper:
                 Duty("breakers", lease.mover_s, self._report_outcomes),
                 Duty("tally", lease.sweep_s, self._report_tally),
                 Duty("tasks", lease.sweep_s, self._report_tasks),
+                Duty("slots", lease.sweep_s, self._report_slots),
             ],
         )
 
@@ -121,6 +122,7 @@ class Keeper:
             owner = self._runtime.owner
             self._duties.guarded("tally", self._report_tally)
             self._duties.guarded("tasks", self._report_tasks)
+            self._duties.guarded("slots", self._report_slots)
             self._duties.guarded("unregister", lambda: self._ledger.unregister(owner))
             self._janitor.stop()
             self._ledger.close()
@@ -176,6 +178,8 @@ class Keeper:
     def _keep_limits(self) -> None:
         if self._runtime.limiter:
             self._runtime.limiter.renew()
+        if self._runtime.places:
+            self._runtime.places.renew()
 
     def _sweep(self) -> None:
         lease = self._runtime.lease
@@ -232,6 +236,9 @@ class Keeper:
             if dropped := waiting.dropped():
                 extra = {"action": "tasks_dropped"}
                 logger.warning("%d trajectories are not in the tasks' memory", dropped, extra=extra)
+
+    def _report_slots(self) -> None:
+        self._runtime.slots.report(self._ledger, self._runtime.owner)
 
     def _report_outcomes(self) -> None:
         waiting = self._runtime.outcomes.take()

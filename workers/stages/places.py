@@ -1,0 +1,139 @@
+"""Places of stages: a trajectory takes one when a stage begins, and gives it back when it ends.
+
+It never holds the place of one stage while it waits for that of another, so nothing can lock up.
+What it waits counts towards no deadline and no budget of the agent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from types import TracebackType
+
+from hermes_queue.errors import Stage
+from hermes_queue.errors import stage as failing_in
+from hermes_queue.models import Usage
+from hermes_queue.settings import LeaseSettings, LimiterSettings, StageSettings
+from workers.calls.fleet_limiter import FleetLimiter
+from workers.clock import Clock
+
+PLACED: tuple[Stage, ...] = ("setup", "agent", "verify")
+"""Stages that can have places."""
+ENDPOINT = "stage://fleet"
+"""Under this name and the stage's the fleet's places are listed among the limits."""
+
+
+class StagePlaces:
+    """The places of one worker process, and its share of those of the fleet."""
+
+    def __init__(self, own: Mapping[Stage, int], fleet: Mapping[Stage, FleetLimiter]) -> None:
+        self._own = {name: asyncio.Semaphore(most) for name, most in own.items()}
+        self._fleet = dict(fleet)
+
+    @classmethod
+    def from_settings(cls, url: str, settings: StageSettings | None = None) -> StagePlaces | None:
+        """As the settings say; None if no stage is limited, so that nothing is counted."""
+        found = settings or StageSettings()
+        own: dict[Stage, int] = {}
+        fleet: dict[Stage, FleetLimiter] = {}
+        for name in PLACED:
+            if most := getattr(found, name):
+                own[name] = most
+            if most := getattr(found, f"fleet_{name}"):
+                fleet[name] = _fleet_places(url, most)
+        return cls(own, fleet) if own or fleet else None
+
+    def limits(self, name: Stage) -> bool:
+        """Whether a stage has a limited number of places."""
+        return name in self._own or name in self._fleet
+
+    def stage(self, clock: Clock, name: Stage, limit_s: float | None) -> PlacedStage:
+        """The stage, which begins as soon as it has its place."""
+        return PlacedStage(self, clock, name, limit_s)
+
+    @asynccontextmanager
+    async def place(self, name: Stage) -> AsyncIterator[None]:
+        """Wait for a place of a stage; it is given back with the end of the block."""
+        async with AsyncExitStack() as held:
+            # The worker's own first: one that waits here must not hold a place of the fleet.
+            if own := self._own.get(name):
+                await held.enter_async_context(own)
+            if fleet := self._fleet.get(name):
+                permit = await held.enter_async_context(fleet.slot(ENDPOINT, name))
+                held.callback(permit.settle, Usage())
+            yield
+
+    def renew(self) -> None:
+        """Renew the fleet's places that trajectories hold. Thread-safe; for the heartbeat.
+
+        Raises:
+            RedisUnavailable, RedisFull: the places expire unless this is repeated in time.
+        """
+        for limiter in self._fleet.values():
+            limiter.renew()
+
+    async def close(self) -> None:
+        """Give back what is held, and disconnect."""
+        for limiter in self._fleet.values():
+            await limiter.close()
+
+
+def _fleet_places(url: str, most: int) -> FleetLimiter:
+    """A limiter with a fixed number of places, and patience: a full stage is no failure."""
+    settings = LimiterSettings(
+        start_calls=most,
+        min_calls=most,
+        max_calls=most,
+        requests_per_minute=None,
+        tokens_per_minute=None,
+        max_wait_s=math.inf,
+    )
+    return FleetLimiter(url, settings, LeaseSettings(), what="places of stages")
+
+
+class PlacedStage:
+    """A stage of an attempt, with its place; see `Clock.stage`.
+
+    The wait is in the stage seconds as `<stage>_wait`.
+    """
+
+    __slots__ = ("_clock", "_held", "_limit_s", "_name", "_places", "_timed")
+
+    def __init__(
+        self, places: StagePlaces, clock: Clock, name: Stage, limit_s: float | None
+    ) -> None:
+        self._places = places
+        self._clock = clock
+        self._name: Stage = name
+        self._limit_s = limit_s
+        self._held = AsyncExitStack()
+
+    async def __aenter__(self) -> None:
+        clock, name, began = self._clock, self._name, time.monotonic()
+        clock.waits_for = name
+        try:
+            with failing_in(name):
+                await clock.not_counting(self._take)()
+        finally:
+            clock.waits_for = None
+            seconds, key = clock.stage_seconds, f"{name}_wait"
+            seconds[key] = round(seconds.get(key, 0.0) + time.monotonic() - began, 4)
+        self._timed = clock.timed(name, self._limit_s)
+        await self._timed.__aenter__()
+
+    async def _take(self) -> None:
+        await self._held.enter_async_context(self._places.place(self._name))
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            await self._timed.__aexit__(kind, error, trace)
+        finally:
+            await self._held.aclose()
