@@ -4,7 +4,7 @@
     dead.py        dead letters
     doctor/        checks of settings, host, Redis and endpoints
     exporter.py    metrics of the whole deployment
-    goodput/       `goodput`
+    goodput/       `goodput`, `budget`
     groups.py      consumer groups of the results
     images/        images of tasks on this host
     lanes.py       circuit breakers, manual pause
@@ -44,6 +44,10 @@ COMMANDS = {
     "atropos-server": (
         "sinks.atropos_server",
         "Hand out finished groups to a trainer that speaks the Atropos API.",
+    ),
+    "budget": (
+        "goodput.budget",
+        "Limit the money, tokens and slot-hours of an env, a team or a model.",
     ),
     "dead": ("dead", "List, retry and drop jobs and groups that need a person."),
     "doctor": ("doctor.command", "Check settings, Redis, isolation, disks and model endpoints."),

@@ -2,5 +2,6 @@
 
 fields.py   names of the accounts
 goodput.py  what a run or the fleet got for its slots, and what it lost
+shared.py   budgets of envs, teams and models
 series.py   the course of a run over time
 """

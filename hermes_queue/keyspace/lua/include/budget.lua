@@ -1,4 +1,4 @@
--- @include hash
+-- @include hash, leased, shared_budget, shared_settle
 -- The budget of a run: reserved when a job begins, settled when its attempt ends.
 --
 -- run:{id} holds, for the amounts cost_usd, tokens and slot_s, budget:<amount>, spent:<amount> and
@@ -8,8 +8,8 @@ local AMOUNTS = {'cost_usd', 'tokens', 'slot_s'}
 local BUDGET_WARN = 0.8
 local ROUNDING = 1e-9  -- tolerance for sums of decimal fractions
 
-local ACCOUNTS = {'state', 'created', 'policy_version', 'max_ahead', 'unpriced', 'settled', 'running', 'budget:wall_s',
-  'budget:cost_usd', 'spent:cost_usd', 'reserved:cost_usd', 'budget:tokens', 'spent:tokens', 'reserved:tokens',
+local ACCOUNTS = {'state', 'created', 'team', 'policy_version', 'max_ahead', 'unpriced', 'settled', 'running',
+  'budget:wall_s', 'budget:cost_usd', 'spent:cost_usd', 'reserved:cost_usd', 'budget:tokens', 'spent:tokens', 'reserved:tokens',
   'budget:slot_s', 'spent:slot_s', 'reserved:slot_s'}
 
 -- These fields of a run; nil if the run is unknown. The functions below keep what they change in it.
@@ -55,14 +55,6 @@ local function budget_check(run, r, now, quiet)
   return warning
 end
 
--- Seconds for which an attempt has held its slot, of which `begun` is the start.
-local LEASE_MOST_S = 2592000  -- a producer could write any start
-local function leased_s(begun, now)
-  local since = tonumber(begun or '')
-  if not since or since ~= since then return 0 end
-  return math.min(math.max(now - since, 0), LEASE_MOST_S)
-end
-
 -- Settle an attempt that has ended, in the accounts of its run (nil = unknown run). `reserved` is what
 -- was reserved for it (JSON) or nil; the caller removes it. `spent` is {cost_usd, tokens}, cost_usd '' =
 -- price unknown; `held_s`: of its slot. Without `spent` the reservation counts as spent, because nothing is
@@ -84,7 +76,9 @@ end
 
 -- The same for a trajectory of which nothing was read yet.
 local function budget_settle(run, traj, spent, now, noted)
-  local job = hash(traj, 'reserved', 'begun')
-  if job.reserved then redis.call('HDEL', traj, 'reserved') end
-  return budget_book(run, accounts(run), job.reserved, spent, now, noted, leased_s(job.begun, now))
+  local job = hash(traj, 'reserved', 'begun', 'shared')
+  if job.reserved or job.shared then redis.call('HDEL', traj, 'reserved', 'shared') end
+  local held_s = leased_s(job.begun, now)
+  shared_settle(job.shared, spent, held_s, noted)
+  return budget_book(run, accounts(run), job.reserved, spent, now, noted, held_s)
 end

@@ -13,7 +13,7 @@ end
 -- `spent` as in the budget. Returns a warning about the budget or ''.
 local function settle(key, its_id, job, becomes, spent)
   drop_journal(prefix, key, its_id, job)
-  redis.call('HDEL', key, 'job', 'attempts', 'reserved')
+  redis.call('HDEL', key, 'job', 'attempts', 'reserved', 'shared')
   redis.call('HSET', key, 'state', becomes)
   redis.call('EXPIRE', key, finished_ttl_s)
   redis.call('ZREM', leases, its_id)
@@ -27,6 +27,7 @@ local function settle(key, its_id, job, becomes, spent)
     if not spent then return '' end
   end
   job.held_s = job.state == 'running' and leased_s(job.begun, now) or 0
+  shared_settle(job.shared, spent, job.held_s)
   return budget_book(run, its_run, job.reserved, spent, now, nil, job.held_s)
 end
 
