@@ -69,11 +69,12 @@ class Observation(NamedTuple):
             cost_usd=record.cost_usd,
             tokens=usage.prompt_tokens + usage.completion_tokens,
             causes=tuple((each.kind, each.stage) for each in failures),
-            regraded=_flipped(record),
+            regraded=flipped(record),
         )
 
 
-def _flipped(record: ScoredTrajectory) -> bool | None:
+def flipped(record: ScoredTrajectory) -> bool | None:
+    """Whether a regrade with the same row and version of the env gave another score; else None."""
     before, facts = record.regraded, record.provenance
     if before is None or record.score is None:
         return None
