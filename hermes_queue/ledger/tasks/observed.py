@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from hermes_queue.ledger.tasks.task import (
@@ -23,7 +23,7 @@ UNKNOWN = Solver("unknown")
 WAITING_MOST = 5000
 """Tasks of which something waits to be added; what comes while Redis is away is not counted."""
 _WAITS = ("queue", "acquire")
-"""Stages in which a trajectory waits for a place."""
+"""Stages in which a trajectory waits for a slot; what ends in `_wait` is a wait for a place."""
 _CAUSES_MOST = 8
 _ROWS_MOST = {"causes": 5, "solvers": 6}
 """As in `include/tasks.lua`."""
@@ -54,7 +54,6 @@ class Observation(NamedTuple):
         failures = [each.failure for each in record.attempts]
         failures += [record.failure] if record.failure else []
         stages, usage, facts = record.stage_seconds, record.usage, record.provenance
-        waited_s = sum(stages.get(stage, 0.0) for stage in _WAITS)
         # What a regrade measures is the work of another record, which has been counted.
         measured = record.status != "failed" and record.regraded is None
         return cls(
@@ -65,12 +64,16 @@ class Observation(NamedTuple):
             solver=solver_of(record.agent, record.policy_newest or record.policy_version),
             attempts=len(record.attempts) + 1,
             score=record.score if measured else None,
-            seconds=sum(stages.values()) - waited_s if measured else None,
+            seconds=sum(_active(stages)) if measured else None,
             cost_usd=record.cost_usd,
             tokens=usage.prompt_tokens + usage.completion_tokens,
             causes=tuple((each.kind, each.stage) for each in failures),
             regraded=flipped(record),
         )
+
+
+def _active(stages: Mapping[str, float]) -> Iterator[float]:
+    return (s for name, s in stages.items() if name not in _WAITS and not name.endswith("_wait"))
 
 
 def flipped(record: ScoredTrajectory) -> bool | None:
