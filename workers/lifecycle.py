@@ -35,7 +35,6 @@ from hermes_queue.settings import (
     MetricsSettings,
     PathSettings,
     SandboxSettings,
-    TaskMemorySettings,
 )
 from workers import runtime as runtimes
 from workers.bodies import Bodies
@@ -123,8 +122,6 @@ async def _open(opened: AsyncExitStack) -> None:
     if LimiterSettings().enabled:
         runtime.limiter = FleetLimiter(ledger.url)
         opened.push_async_callback(runtime.limiter.close)
-    if not TaskMemorySettings().enabled:
-        runtime.tasks = None
     if places := StagePlaces.from_settings(ledger.url):
         runtime.places = places
         opened.push_async_callback(places.close)

@@ -33,6 +33,7 @@ from hermes_queue.settings import (
     ResumeSettings,
     RetrySettings,
     StoreSettings,
+    TaskMemorySettings,
     WorkerSettings,
 )
 from hermes_queue.telemetry import logs
@@ -149,7 +150,9 @@ class Runtime:
     )
     outcomes: Outcomes = field(default_factory=Outcomes)
     tally: ProcessTally = field(default_factory=ProcessTally)
-    tasks: Observations | None = field(default_factory=Observations)
+    tasks: Observations | None = field(
+        default_factory=lambda: Observations() if TaskMemorySettings().enabled else None
+    )
     """What ended trajectories say of their tasks; None = nobody wants to know."""
     slots: SlotReports = field(default_factory=SlotReports)
     pauses: Pauses = field(default_factory=Pauses)
