@@ -31,6 +31,10 @@ from hermes_queue.sandbox import make_backend
 from hermes_queue.sandbox.fleet import Fleet
 from hermes_queue.sandbox.host import descriptors
 from hermes_queue.settings import (
+<<<<<<< HEAD
+=======
+    EngineSettings,
+>>>>>>> main
     LimiterSettings,
     MetricsSettings,
     PathSettings,
@@ -39,6 +43,7 @@ from hermes_queue.settings import (
 from workers import runtime as runtimes
 from workers.bodies import Bodies
 from workers.calls.fleet_limiter import FleetLimiter
+from workers.calls.flights import FleetFlights
 from workers.calls.shared_probes import SharedProbes
 from workers.resume.unneeded import UnneededSnapshots
 from workers.runtime import Runtime
@@ -119,9 +124,7 @@ async def _open(opened: AsyncExitStack) -> None:
     await backend.start()
     opened.push_async_callback(backend.stop)
     opened.push_async_callback(_close_model_clients)
-    if LimiterSettings().enabled:
-        runtime.limiter = FleetLimiter(ledger.url)
-        opened.push_async_callback(runtime.limiter.close)
+    _open_limits(runtime, opened)
     if places := StagePlaces.from_settings(ledger.url):
         runtime.places = places
         opened.push_async_callback(places.close)
@@ -151,6 +154,16 @@ async def _open(opened: AsyncExitStack) -> None:
     )
     ahead.start()
     opened.push_async_callback(ahead.stop)
+
+
+def _open_limits(runtime: Runtime, opened: AsyncExitStack) -> None:
+    """Count model calls and trajectories in flight, unless the settings say otherwise."""
+    if LimiterSettings().enabled:
+        runtime.limiter = FleetLimiter(runtime.ledger.url)
+        opened.push_async_callback(runtime.limiter.close)
+    if EngineSettings().admission != "off":
+        runtime.flights = FleetFlights(partial(Ledger.connect, runtime.ledger.url, timeout_s=2))
+        opened.push_async_callback(runtime.flights.close)
 
 
 async def _report_ended(inventory: Inventory, ledger: Ledger) -> None:
