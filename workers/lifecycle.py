@@ -31,10 +31,7 @@ from hermes_queue.sandbox import make_backend
 from hermes_queue.sandbox.fleet import Fleet
 from hermes_queue.sandbox.host import descriptors
 from hermes_queue.settings import (
-<<<<<<< HEAD
-=======
     EngineSettings,
->>>>>>> main
     LimiterSettings,
     MetricsSettings,
     PathSettings,
