@@ -37,7 +37,7 @@ from hermes_queue.settings.harbor import HarborSettings
 from hermes_queue.settings.images import ImageSettings
 from hermes_queue.settings.model import EngineSettings, LimiterSettings, ModelSettings
 from hermes_queue.settings.nomad import NomadSettings
-from hermes_queue.settings.observability import LogSettings, MetricsSettings
+from hermes_queue.settings.observability import LogSettings, MetricsSettings, OtelSettings
 from hermes_queue.settings.prices import PriceSettings
 from hermes_queue.settings.redis import RedisSettings, TaskMemorySettings
 from hermes_queue.settings.resume import ResumeSettings, StageSettings
@@ -261,6 +261,7 @@ SECTIONS: tuple[type[BaseSettings], ...] = (
     ImageSettings,
     MetricsSettings,
     LogSettings,
+    OtelSettings,
     ViewSettings,
 )
 
@@ -283,6 +284,7 @@ __all__ = [
     "ModalSettings",
     "ModelSettings",
     "NomadSettings",
+    "OtelSettings",
     "PathSettings",
     "PriceSettings",
     "ProducerSettings",

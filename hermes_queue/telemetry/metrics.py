@@ -123,6 +123,11 @@ FORGOTTEN = _worker(
     "Trajectories unknown to Redis, by what this worker holds of them: delivery, or record (a "
     "finished one). If no run was purged, more than 0 means that Redis lost or evicted keys.",
 )
+OTEL_DROPPED = _worker(
+    "otel_dropped_total{signal}",
+    "Spans, log lines and metrics that this worker could not export to its OpenTelemetry "
+    "collector, by signal: traces, logs or metrics.",
+)
 TOOL_CALLS = _worker(
     "tool_calls_total{env,outcome}",
     "Tool calls of attempts that ended; outcome: ok, error, invalid (no known tool, or arguments "

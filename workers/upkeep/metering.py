@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from hermes_queue.agent.endpoint.limiter import Limiter, ObservedPermit, Permit
@@ -40,14 +41,7 @@ def serve(
         return None
     from hermes_queue.telemetry.endpoint import MetricsEndpoint  # a web server
 
-    def values() -> Iterable[tuple[metrics.Metric, Values]]:
-        leased = Counter(stages())
-        free = max(0, slots() - leased.total())
-        yield (
-            metrics.WORKER_SLOTS,
-            {("free",): free, **{(stage,): count for stage, count in leased.items()}},
-        )
-
+    values = partial(slot_values, slots, stages)
     meter = PrometheusMeter("worker", max_label_values=settings.max_label_values, values=values)
     endpoint = MetricsEndpoint(
         {"/metrics": meter.exposition},
@@ -57,6 +51,18 @@ def serve(
         setting="HERMES_QUEUE_METRICS_WORKER_PORT",
     )
     return meter, endpoint
+
+
+def slot_values(
+    slots: Callable[[], int], stages: Callable[[], Iterable[str]]
+) -> Iterable[tuple[metrics.Metric, Values]]:
+    """The worker's gauges; `slots` and `stages` as for `serve`."""
+    leased = Counter(stages())
+    free = max(0, slots() - leased.total())
+    yield (
+        metrics.WORKER_SLOTS,
+        {("free",): free, **{(stage,): count for stage, count in leased.items()}},
+    )
 
 
 def attempt_ended(meter: Meter, draft: Draft, failure: TrajectoryFailure | None) -> None:
