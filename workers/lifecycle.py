@@ -15,6 +15,7 @@ import os
 import secrets
 import sys
 import time
+from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 
@@ -30,10 +31,18 @@ from hermes_queue.ledger.fleet.snapshots import FleetSnapshots
 from hermes_queue.sandbox import make_backend
 from hermes_queue.sandbox.fleet import Fleet
 from hermes_queue.sandbox.host import descriptors
-from hermes_queue.settings import LimiterSettings, MetricsSettings, PathSettings, SandboxSettings
+from hermes_queue.settings import (
+    EngineSettings,
+    LimiterSettings,
+    MetricsSettings,
+    OtelSettings,
+    PathSettings,
+    SandboxSettings,
+)
 from workers import runtime as runtimes
 from workers.bodies import Bodies
 from workers.calls.fleet_limiter import FleetLimiter
+from workers.calls.flights import FleetFlights
 from workers.calls.shared_probes import SharedProbes
 from workers.resume.unneeded import UnneededSnapshots
 from workers.runtime import Runtime
@@ -114,13 +123,11 @@ async def _open(opened: AsyncExitStack) -> None:
     await backend.start()
     opened.push_async_callback(backend.stop)
     opened.push_async_callback(_close_model_clients)
-    if LimiterSettings().enabled:
-        runtime.limiter = FleetLimiter(ledger.url)
-        opened.push_async_callback(runtime.limiter.close)
+    _open_limits(runtime, opened)
     if places := StagePlaces.from_settings(ledger.url):
         runtime.places = places
         opened.push_async_callback(places.close)
-    metrics = _serve_metrics(runtime, opened)
+    metrics = _observed(runtime, opened)
     await runtime.in_thread(publish_leftovers, runtime)
     logging.getLogger().addHandler(runtime.log)
     opened.callback(logging.getLogger().removeHandler, runtime.log)
@@ -146,6 +153,16 @@ async def _open(opened: AsyncExitStack) -> None:
     )
     ahead.start()
     opened.push_async_callback(ahead.stop)
+
+
+def _open_limits(runtime: Runtime, opened: AsyncExitStack) -> None:
+    """Count model calls and trajectories in flight, unless the settings say otherwise."""
+    if LimiterSettings().enabled:
+        runtime.limiter = FleetLimiter(runtime.ledger.url)
+        opened.push_async_callback(runtime.limiter.close)
+    if EngineSettings().admission != "off":
+        runtime.flights = FleetFlights(partial(Ledger.connect, runtime.ledger.url, timeout_s=2))
+        opened.push_async_callback(runtime.flights.close)
 
 
 async def _report_ended(inventory: Inventory, ledger: Ledger) -> None:
@@ -200,16 +217,45 @@ def _connect_remote_control(runtime: Runtime, beat: Beat) -> None:
 def _serve_metrics(runtime: Runtime, opened: AsyncExitStack) -> str:
     """Serve metrics if a port is set; returns the address to scrape, or ""."""
     settings = MetricsSettings()
-    served = metering.serve(
-        lambda: pool.TaskPool.instance().limit,
-        lambda: [each.stage for each in runtime.progress().values()],
-        settings,
-    )
+    served = metering.serve(*_occupation(runtime), settings)
     if not served:
         return ""
     runtime.meter, endpoint = served
     opened.push_async_callback(asyncio.to_thread, endpoint.close)
     return endpoint.target(settings.advertise)
+
+
+def _observed(runtime: Runtime, opened: AsyncExitStack) -> str:
+    """Serve metrics and export, as far as the settings say; returns as `_serve_metrics`."""
+    metrics = _serve_metrics(runtime, opened)
+    _export(runtime, opened)
+    return metrics
+
+
+def _export(runtime: Runtime, opened: AsyncExitStack) -> None:
+    """Export traces, metrics and logs, if there is a collector to export to."""
+    if OtelSettings().endpoint is None:
+        return
+    from hermes_queue.telemetry.otel.exporter import open_exporter
+    from workers.tracing.tracer import Tracer
+
+    exporter = open_exporter("worker", runtime.owner)
+    if exporter is None:
+        return
+    opened.push_async_callback(asyncio.to_thread, exporter.close)
+    exporter.export_logs(logging.getLogger())
+    gauges = partial(metering.slot_values, *_occupation(runtime))
+    runtime.meter = exporter.export_meter(runtime.meter, gauges)
+    if exporter.settings.exports("traces"):
+        runtime.tracer = Tracer(exporter)
+
+
+def _occupation(runtime: Runtime) -> tuple[Callable[[], int], Callable[[], list[str]]]:
+    """The most trajectories at once, and the stages of those that run now."""
+    return (
+        lambda: pool.TaskPool.instance().limit,
+        lambda: [each.stage for each in runtime.progress().values()],
+    )
 
 
 def _stop_job(task: pool.RunningTask, reason: str) -> None:

@@ -130,6 +130,7 @@ class _Attempt:
                 on_stage=self._task.report_stage if self._runtime.stage_events.take() else None,
                 places=self._runtime.places,
             )
+            self._runtime.watch(self._draft)
             if self._begun.deaths > self._runtime.retry.max_deaths:  # even ending it failed
                 return await self._unreadable(PoisonJob("no record of it can be made"))
             if self._begun.cancel:
@@ -159,7 +160,7 @@ class _Attempt:
                 model=self._runtime.model,
                 on_measured=lambda: self._outbox.keep(draft),
                 before_turn=lambda: self._runtime.pauses.over(draft.job.run_id),
-                limiter=self._runtime.model_calls,
+                limiter=self._runtime.calls_of(draft.job.trajectory_id),
                 imports=self._runtime.worker.imports,
                 prepare_limit_s=self._runtime.worker.prepare_timeout_s,
                 journal=self._journal,
@@ -280,6 +281,7 @@ class _Attempt:
     async def _give_back(
         self, *, delay_s: float = 0.0, failed_attempt: AttemptRecord | None = None
     ) -> None:
+        self._runtime.handed_back(self._draft)
         make_call = partial(
             transitions.requeue,
             self._claim,

@@ -18,6 +18,7 @@ from hermes_queue.ledger.answers import WHOLE_PART, RunPart
 from hermes_queue.ledger.items import put_items
 from hermes_queue.models import TrajectoryJob
 from hermes_queue.settings import ProducerSettings
+from hermes_queue.telemetry.otel.producing import enqueueing
 from hermes_queue.wire.parameters import program_sha256
 
 logger = logging.getLogger(__name__)
@@ -123,6 +124,7 @@ def enqueue(
     """
     section = settings or ProducerSettings()
     ledger.refuse_eviction()
+    noted = enqueueing()
     enqueued = already = 0
     remaining = iter(jobs)
     while batch := list(islice(remaining, section.batch)):
@@ -143,10 +145,14 @@ def enqueue(
             publish_messages(ledger, first)
             ids = (job.trajectory_id for job in accepted)
             ledger.published(ids, claim=accepted.claim)
+            if noted:
+                noted.sent(accepted)
             enqueued += len(accepted)
             already += len(of_run) - len(accepted)
         if on_batch:
             on_batch(len(batch))
+    if noted:
+        noted.ended(enqueued, already)
     return EnqueueReport(enqueued, already)
 
 

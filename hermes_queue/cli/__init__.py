@@ -4,7 +4,7 @@
     dead.py        dead letters
     doctor/        checks of settings, host, Redis and endpoints
     exporter.py    metrics of the whole deployment
-    goodput/       `goodput`, `budget`
+    goodput/       `goodput`, `budget`, `report`
     groups.py      consumer groups of the results
     images/        images of tasks on this host
     lanes.py       circuit breakers, manual pause
@@ -18,7 +18,7 @@
     sandboxes.py   sandboxes at the provider
     sharing/       who gets how many of the slots
     sinks/         `sink ...`, `export`, `atropos-server`
-    tasks/         validation of tasks
+    tasks/         validation of tasks, the memory of tasks
     view.py        pages in a browser
     watch/         `status` and `top`
     workers.py     live workers: pause, drain, resize
@@ -72,6 +72,10 @@ COMMANDS = {
         "records.regrade",
         "Run today's verifier on recorded patches and answers.",
     ),
+    "report": (
+        "goodput.report",
+        "Report on a run, in the terminal or as one HTML file with plots.",
+    ),
     "rescore": (
         "records.rescore",
         "Recompute recorded logprobs on the server.",
@@ -88,7 +92,10 @@ COMMANDS = {
     ),
     "sink": ("sinks.sink", "Read results continuously into a dataset or a trainer."),
     "status": ("watch.status", "Show the deployment on one screen, or the counters of a run."),
-    "tasks": ("tasks.validate", "Validate tasks: solution 1, untouched 0, every known cheat 0."),
+    "tasks": (
+        "tasks.command",
+        "Validate tasks; list, show, export and import what is remembered of them across runs.",
+    ),
     "top": ("watch.status", "Watch runs, lanes, workers, failures and the slowest trajectories."),
     "view": ("view", "Serve pages about runs, groups and trajectories to a browser."),
     "workers": ("workers", "List live workers; pause, resume, drain and resize them."),

@@ -148,7 +148,12 @@ KEYS = (
     Key("dead", "stream", "ledger", "[dead letters](dead-letters.md)", "no: trimmed after 30 days",
         "- w - -", True),
     Key("poison", "hash", "ledger", "items under which workers died, by SHA-256: the dead letter "
-        "and the time at which they are forgotten", "with the last letter, 30 days"),
+        "and the time at which they are forgotten", "with the last letter, 30 days", "r - - -"),
+    Key("task:{task}", "string", "ledger/tasks", "what is [remembered of a task]"
+        "(task-memory.md), `{env}:{sha256}`: attempts, scores, seconds, cost, deaths (JSON)",
+        "90 days after its last trajectory (`HERMES_QUEUE_TASKS_KEPT_S`)", "r - r -"),
+    Key("tasks", "zset", "ledger/tasks", "remembered tasks by their last use; at most "
+        "`HERMES_QUEUE_TASKS_MAX_ENTRIES`", "as `task:{task}`", "r - r -"),
     Key("consumer-group:{name}", "hash", "results", "a consumer group's filter, start and "
         "durability", "no", "- rw r -", True),
     Key("sink:{group}", "string", "sinks", "the process that serves this consumer group, for "
@@ -199,6 +204,19 @@ KEYS = (
         "- - r -"),
     Key("limit:{name}:seen", "zset", "ledger/fleet", "waiting calls that are believed alive",
         "as `limit:{name}`", "- - r -"),
+    Key("flights:{name}", "hash", "ledger/fleet", "what was read of a model engine's metrics, and "
+        "the share of its KV cache that contexts may take; see [engine "
+        "pressure](engine-pressure.md)", "a day after the last call", "- - r -"),
+    Key("flights:{name}:flying", "zset", "ledger/fleet", "trajectories in flight, in their order",
+        "as `flights:{name}`", "- - r -"),
+    Key("flights:{name}:tokens", "hash", "ledger/fleet", "tokens of their contexts",
+        "as `flights:{name}`", "- - r -"),
+    Key("flights:{name}:waiting", "zset", "ledger/fleet", "trajectories that wait for a place",
+        "as `flights:{name}`", "- - r -"),
+    Key("flights:{name}:wanted", "hash", "ledger/fleet", "tokens that these need",
+        "as `flights:{name}`", "- - r -"),
+    Key("flights:{name}:alive", "zset", "ledger/fleet", "ends of the leases of both",
+        "as `flights:{name}`", "- - r -"),
     Key("probe:{hash}", "hash", "workers/calls", "whether the chat template of an endpoint and "
         "model shows tools", "an hour (`HERMES_QUEUE_MODEL_PROBE_TTL_S`)"),
     # --- sandboxes

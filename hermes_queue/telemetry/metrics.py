@@ -79,6 +79,11 @@ STAGE_SECONDS = _worker(
     "the wait before it; agent_wait etc.: the wait for a place in that stage.",
     _STAGE_S,
 )
+REGRADES = _worker(
+    "regrades_total{env,outcome}",
+    "Recorded answers that were graded again with the same row and version of the env; outcome: "
+    "same, changed (the verdict is flaky).",
+)
 SCORE = _worker(
     "score{env}",
     "Scores of trajectories whose record Redis accepted from this worker: once per trajectory.",
@@ -117,6 +122,11 @@ FORGOTTEN = _worker(
     "forgotten_total{what}",
     "Trajectories unknown to Redis, by what this worker holds of them: delivery, or record (a "
     "finished one). If no run was purged, more than 0 means that Redis lost or evicted keys.",
+)
+OTEL_DROPPED = _worker(
+    "otel_dropped_total{signal}",
+    "Spans, log lines and metrics that this worker could not export to its OpenTelemetry "
+    "collector, by signal: traces, logs or metrics.",
 )
 TOOL_CALLS = _worker(
     "tool_calls_total{env,outcome}",
@@ -206,6 +216,9 @@ DEAD_LETTERS_TOTAL = _exporter(
 DEAD_LETTERS = _exporter(
     "dead_letters", "Current number of dead letters, including groups that could not be consumed."
 )
+REMEMBERED_TASKS = _exporter(
+    "remembered_tasks", "Tasks in the memory across runs (docs/task-memory.md)."
+)
 COST_USD = _exporter(
     "cost_usd_total",
     "US dollars of model calls and slots, added when an attempt ends or is handed back, including "
@@ -233,6 +246,14 @@ SANDBOX_USD = _exporter("sandbox_usd_total", "US dollars of slots, a part of `co
 TOKENS_LOST = _exporter(
     "tokens_thrown_away_total", "Tokens of attempts that were not measured, without dead workers'."
 )
+DRIFT = _exporter(
+    "drift_turns_total{reason}",
+    "Turns of measured trajectories that continue another turn and do not begin with all of its "
+    "tokens, by the reason of the break (docs/tokens.md).",
+)
+CONTINUED = _exporter(
+    "continued_turns_total", "All turns that continue another one, both with token ids."
+)
 SANDBOXES = _exporter(
     "sandboxes{backend,state}",
     "Sandboxes; state: starting (being created), running (their worker holds the lease), leaked "
@@ -250,6 +271,20 @@ LIMIT_PAUSE = _exporter(
 LIMIT_ANSWERS = _exporter(
     "limiter_answers_total{endpoint,model,outcome}",
     "Calls as reported to the limiter; outcome: granted (permission given), refused (429), paused.",
+)
+ENGINE_TRAJECTORIES = _exporter(
+    "engine_trajectories{endpoint,state}",
+    "Trajectories at a model engine whose metrics are read; state: flying (their contexts count), "
+    "waiting (until there is room).",
+)
+ENGINE_TOKENS = _exporter(
+    "engine_kv_tokens{endpoint,kind}",
+    "Tokens of an engine's KV cache; kind: cache (that it holds), room (that contexts may take), "
+    "in_flight (that they take).",
+)
+ENGINE_REQUESTS = _exporter(
+    "engine_requests{endpoint,state}",
+    "Requests as the engine reports them; state: running, waiting.",
 )
 STREAM_GROUPS = _exporter("stream_groups", "Groups in the results stream.")
 STREAM_BYTES = _exporter("stream_bytes", "Bytes of the bodies that wait for a reader.")

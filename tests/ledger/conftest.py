@@ -15,6 +15,7 @@ EVERYWHERE = (
     "test_any_order.py::test_a_life_that_is_cancelled[1",
     "test_overview.py::test_none_of_it_stays_for_ever[",
     "test_limiter.py::test_everything_expires[",
+    "test_flights.py::test_everything_expires[",
     "test_sandboxes.py::test_no_key_of_a_sandbox_stays_for_ever[",
     "test_sandboxes.py::test_nothing_is_claimed_that_has_no_record[",
     "test_cancelling.py::test_what_celery_revokes_ends_only_if_it_waits_and_what_it_terminates",
@@ -30,6 +31,8 @@ EVERYWHERE = (
     "test_deaths.py::test_a_death_alone_counts_in_full_when_a_living_parent_saw_it",
     "test_pacing.py::test_no_group_begins_while",
     "test_pacing.py::test_a_group_that_the_trainer_acknowledged_unsaid",
+    "test_task_memory.py::test_what_was_exported_comes_back",
+    "test_task_memory.py::test_the_deaths_of_a_poison_item",
     "test_dead_letters.py::test_jobs_of_a_poison_item_run_alone_from_the_first_attempt",
 )
 """Tests that call every script at least once between them, by the begin of their names."""
