@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from collections.abc import MutableSequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
@@ -26,7 +27,7 @@ class SelectedItems:
     """The rows of a dataset that a run will use."""
 
     dataset: str
-    items: list[SelectedItem] = field(default_factory=list)
+    items: MutableSequence[SelectedItem] = field(default_factory=list)
     skipped: Counter[str] = field(default_factory=Counter)
     """Number of rows that are not tasks, by reason."""
     first_skipped: dict[str, str] = field(default_factory=dict)
@@ -34,6 +35,16 @@ class SelectedItems:
     notes: list[str] = field(default_factory=list)
     absent: frozenset[str] = frozenset()
     """Requested instance ids that the dataset does not have."""
+    _by_id: dict[str, SelectedItem] = field(default_factory=dict)
+
+    def add(self, item: SelectedItem) -> None:
+        """Take an item whose instance id is new."""
+        self._by_id[item.instance_id] = item
+        self.items.append(item)
+
+    def first(self, instance_id: str) -> SelectedItem | None:
+        """The item with this instance id that was added."""
+        return self._by_id.get(instance_id)
 
     def skip(self, reason: str, place: str) -> None:
         """Count a row that is no task."""
@@ -57,12 +68,14 @@ def select(
     misfit: Misfit | None = None,
     *,
     absent_ok: bool = False,
+    into: SelectedItems | None = None,
 ) -> SelectedItems:
     """The items that `options` select, validated with the env's `Item`.
 
     Rows that are not tasks (no tests, no statement), and items for which `misfit` has a reason, are
     counted in `skipped`; every other unusable row is an error, because skipping it would hide a
-    broken dataset. With `absent_ok`, requested ids that do not exist are in `absent`.
+    broken dataset. With `absent_ok`, requested ids that do not exist are in `absent`. `into` is an
+    empty selection to add the items to.
 
     Raises:
         InputError: a row is unusable (the message names place, field and fix), a requested
@@ -70,7 +83,8 @@ def select(
         PayloadTooLarge: a row exceeds the size limit.
         ConfigurationError: flags contradict each other, or a hook of the producer fails.
     """
-    return _Selector(producer, env, dataset, options, misfit).run(absent_ok=absent_ok)
+    selection = into if into is not None else SelectedItems(dataset.name)
+    return _Selector(producer, env, dataset, options, misfit, selection).run(absent_ok=absent_ok)
 
 
 class _Selector:
@@ -83,6 +97,7 @@ class _Selector:
         dataset: Dataset,
         options: ProducerOptions,
         misfit: Misfit | None,
+        selection: SelectedItems,
     ) -> None:
         self._producer = producer
         self._env = env
@@ -98,8 +113,7 @@ class _Selector:
         self._columns = _columns(env.Item)
         name, split = dataset.name, getattr(dataset, "split", None)
         self._is_evaluation = producer.call("evaluation", name, split, place=f"--dataset {name}")
-        self._places: dict[str, SelectedItem] = {}
-        self._selection = SelectedItems(dataset.name)
+        self._selection = selection
 
     def run(self, *, absent_ok: bool) -> SelectedItems:
         missing, items = set(self._requested_ids), self._selection.items
@@ -189,8 +203,7 @@ class _Selector:
         size = len(encoded)
         selected = SelectedItem(place, instance_id, key, packed, size, sha256, cases, limits)
         if not self._is_repetition(selected):
-            self._places[instance_id] = selected
-            self._selection.items.append(selected)
+            self._selection.add(selected)
 
     def _validate(self, place: str, data: dict[str, Any]) -> Any:
         try:
@@ -217,7 +230,7 @@ class _Selector:
 
     def _is_repetition(self, selected: SelectedItem) -> bool:
         """Whether the row repeats an earlier one; of another, the results would be overwritten."""
-        first = self._places.get(selected.instance_id)
+        first = self._selection.first(selected.instance_id)
         if first is None:
             return False
         if first.packed != selected.packed:
