@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 from envs.base import Environment, load_env, load_item, steps_of, task_of
+from hermes_queue.agent.chat import ChatClient
 from hermes_queue.agent.context import ContextControl
 from hermes_queue.agent.endpoint.limiter import Limiter, Unlimited
 from hermes_queue.agent.loop import BeforeTurn, run_agent
@@ -34,6 +35,7 @@ from workers.judging.judge import Judging
 from workers.program.choice import program_of, spec_of
 from workers.program.run import run_command
 from workers.resume.journal import TurnJournal
+from workers.stages.handover import HandOver
 from workers.steps.progress import StepProgress
 from workers.steps.put_back import check_regradable, put_back
 from workers.verdicts import checked_version
@@ -57,12 +59,12 @@ async def rollout(
     prepare_limit_s: float | None = None,
     definition: Mapping[str, Any] | None = None,
     journal: TurnJournal | None = None,
+    handover: HandOver | None = None,
 ) -> None:
     """Run one attempt and fill `draft`; a trajectory holds at most one slot.
 
     Args:
         draft: receives transcript, verdict and stage times, of a failed attempt too.
-        row: dataset row.
         backend: provides the slot.
         model: endpoint defaults.
         on_measured: awaited with the verdict in place, before the slot is reset. If the trajectory
@@ -76,6 +78,7 @@ async def rollout(
         definition: the agent's program, if the job names it by its hash.
         journal: knows the turns of an earlier attempt that is continued, and keeps those of this
             one; None = neither.
+        handover: gives the agent's work to a worker that grades it, or has that of another one.
 
     Raises:
         TrajectoryFailure: with `stage` set. The slot is released in any case.
@@ -86,7 +89,6 @@ async def rollout(
         await import_named(job, allowed=imports)
         env = load_env(job.env)
         steps = StepProgress(draft, env, steps_of(env, await _load(draft, env, row)))
-        draft.env_version = checked_version(env, job.env)
         program = program_of(job.agent, env, definition)
         spec = possible_on(backend, spec_of(env.spec(steps.item, job.profile), program))
         draft.package = spec.conceal
@@ -106,17 +108,20 @@ async def rollout(
     context = SlotContext(backend, slot, deadline=draft.clock.deadline)
     try:
         async with draft.clock.stage("setup", limit_s=limits.setup_timeout_s):
-            await _set_up(draft, env, steps.item, context, journal)
+            await _set_up(draft, env, steps.item, context, journal, handover)
         async with steps.paying(journal):
             for item in steps.items:  # one, of most envs
                 if not await steps.begins(item, context):
                     break
-                async with draft.clock.stage("agent", limit_s=steps.agent_s + AGENT_GRACE_S):
-                    steps.work_in(SlotContext(backend, context.slot, deadline=math.inf))
-                    steps.chat = steps.chat or make_chat(job.agent, _script(steps, limiter), model)
-                    await _work(steps, program, backend, before_turn, journal)
-                if draft.agent.stop_reason == "slot_killed" and steps.is_first:
-                    await _replace_slot(draft, env, item, backend, context)
+                if not draft.is_handed:
+                    async with draft.clock.stage("agent", limit_s=steps.agent_s + AGENT_GRACE_S):
+                        steps.work_in(SlotContext(backend, context.slot, deadline=math.inf))
+                        steps.chat = steps.chat or _chat(steps, limiter, model)
+                        await _work(steps, program, backend, before_turn, journal)
+                    if draft.agent.stop_reason == "slot_killed" and steps.is_first:
+                        await _replace_slot(draft, env, item, backend, context)
+                    elif handover is not None and await handover.give(steps, context):
+                        return
                 async with draft.clock.stage("verify", limit_s=limits.verify_timeout_s):
                     await steps.measure(context)
         await judging.measured(await steps.total(), on_measured)
@@ -130,6 +135,7 @@ async def _load(draft: Draft, env: Environment[Any], row: Mapping[str, Any]) -> 
     # Of a row that cannot be loaded, too: the record may have the turns of earlier attempts.
     draft.evaluation = "evaluation" in env.Item.model_fields and row.get("evaluation") is True
     item = await load_item(env, row)
+    draft.env_version = checked_version(env, draft.job.env)
     draft.evaluation = draft.evaluation or getattr(item, "evaluation", None) is True
     return item
 
@@ -140,9 +146,12 @@ async def _set_up(
     item: Any,
     context: SlotContext,
     journal: TurnJournal | None,
+    handover: HandOver | None,
 ) -> None:
-    """Prepare the empty workspace, or restore that of the turns that are continued."""
+    """Prepare the empty workspace, or restore that of the turns or the work that is continued."""
     context.deadline = draft.clock.deadline  # later than before, if it had to wait for its place
+    if draft.is_handed and handover is not None:
+        return await handover.restore(env, context)
     prompt = partial(_prompt, env, item, context)
     if journal is None or not await journal.restored(context, env.tools, prompt):
         await env.setup(item, context)
@@ -258,6 +267,10 @@ def _moved(text: str, slot: Slot) -> str:
     if slot.workspace == WORKSPACE or slot.spec.image is not None:  # an image has its own paths
         return text
     return re.sub(re.escape(WORKSPACE) + r"(?![\w-])", lambda _: slot.workspace, text)
+
+
+def _chat(steps: StepProgress, limiter: Limiter | None, model: ModelSettings) -> ChatClient:
+    return make_chat(steps.draft.job.agent, _script(steps, limiter), model)
 
 
 def _script(steps: StepProgress, limiter: Limiter | None) -> AgentScript:

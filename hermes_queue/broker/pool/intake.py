@@ -11,8 +11,14 @@ from typing import Any, Literal
 from celery import signals
 from celery.worker import state as worker_state
 
-from hermes_queue.queues import queue_name, queues_of, retry_queue_name, served_lanes
-from hermes_queue.settings import LocalSandboxSettings, SandboxSettings
+from hermes_queue.queues import (
+    queue_name,
+    queues_of,
+    retry_queue_name,
+    served_lanes,
+    stage_lanes,
+)
+from hermes_queue.settings import LocalSandboxSettings, SandboxSettings, WorkerSettings
 
 State = Literal["open", "paused", "draining"]
 
@@ -34,7 +40,10 @@ class Intake:
         `celery worker -Q` accepts names of queues, or bare names of lanes.
         """
         self._queues = queues
-        queues.select(queues_of(list(queues.consume_from)))
+        named, stages = queues_of(list(queues.consume_from)), WorkerSettings().stages
+        if stages == "verify":
+            named = queues_of(stage_lanes(served_lanes(named), stages))
+        queues.select(named)
 
     @property
     def lanes(self) -> tuple[str, ...]:

@@ -37,7 +37,8 @@ local function held_back(job, g, r)
   if free_at > now then return hold(free_at), '' end
   local later = now + 5 + 5 * (now % 1)
   if is_back_pressure(g) then return hold(later), '' end
-  local kept, warning = budget_reserve(job.job, r)
+  local kept, warning = nil, ''
+  if not job.handed then kept, warning = budget_reserve(job.job, r) end
   if kept == 'paused' then return turn_away(kept), warning end
   if kept then return hold(later), warning end
   if lane.state then redis.call('HSET', key, 'probe', stamp(now)) end
