@@ -23,7 +23,7 @@ from hermes_queue.agent.programs.conceal import check_conceal
 from hermes_queue.agent.programs.program import Program
 from hermes_queue.agent.registry import AgentScript, make_chat, warm_up
 from hermes_queue.models import Message, ToolCall
-from hermes_queue.sandbox.base import WORKSPACE, SandboxBackend, Slot
+from hermes_queue.sandbox.base import WORKSPACE, SandboxBackend, Slot, SlotSpec
 from hermes_queue.sandbox.context import SlotContext
 from hermes_queue.sandbox.services import possible_on
 from hermes_queue.settings import ModelSettings
@@ -65,19 +65,17 @@ async def rollout(
 
     Args:
         draft: receives transcript, verdict and stage times, of a failed attempt too.
+        row: dataset row.
         backend: provides the slot.
         model: endpoint defaults.
-        on_measured: awaited with the verdict in place, before the slot is reset. If the trajectory
-            is judged, awaited again with the judgement; the first time only if the verdict counts
-            without it (`draft.awaits_judge`).
-        before_turn: awaited before each turn of the agent. Its duration, e.g. while the run is
-            paused, counts towards no deadline.
+        on_measured: awaited with the verdict in place, before the slot is reset, and again with
+            a judgement; the first time only if the verdict counts without (`draft.awaits_judge`).
+        before_turn: awaited before each turn of the agent, which counts towards no deadline.
         limiter: permits each call of a model. Waiting for it counts towards no deadline either.
         imports: modules that the job may name; see `import_named`.
         prepare_limit_s: limit for making the environment, during which no slot is held.
         definition: the agent's program, if the job names it by its hash.
-        journal: knows the turns of an earlier attempt that is continued, and keeps those of this
-            one; None = neither.
+        journal: continues the turns of an earlier attempt, and keeps those of this one.
         handover: gives the agent's work to a worker that grades it, or has that of another one.
 
     Raises:
@@ -90,12 +88,10 @@ async def rollout(
         env = load_env(job.env)
         steps = StepProgress(draft, env, steps_of(env, await _load(draft, env, row)))
         program = program_of(job.agent, env, definition)
-        spec = possible_on(backend, spec_of(env.spec(steps.item, job.profile), program))
-        draft.package = spec.conceal
+        spec = _spec(steps, program, backend)
         steps.check_possible(program, backend.capabilities)
         check_regradable(steps)
         judging = await Judging.of(draft, env, steps.items[0], model, limiter)
-        spec = replace(spec, alone=draft.lost_sandboxes >= ALONE_AFTER)
         await warm_up(job.agent.kind)
     async with draft.clock.stage("prepare", limit_s=prepare_limit_s):
         await backend.prepare(spec)
@@ -138,6 +134,15 @@ async def _load(draft: Draft, env: Environment[Any], row: Mapping[str, Any]) -> 
     draft.env_version = checked_version(env, draft.job.env)
     draft.evaluation = draft.evaluation or getattr(item, "evaluation", None) is True
     return item
+
+
+def _spec(steps: StepProgress, program: Program | None, backend: SandboxBackend) -> SlotSpec:
+    """What the slot must be."""
+    draft = steps.draft
+    wanted = spec_of(steps.env.spec(steps.item, draft.job.profile), program)
+    spec = possible_on(backend, wanted)
+    draft.package = spec.conceal
+    return replace(spec, alone=draft.lost_sandboxes >= ALONE_AFTER)
 
 
 async def _set_up(

@@ -105,8 +105,9 @@ RESUMED_TOKENS = _worker(
 HANDOVERS = _worker(
     "handovers_total{env,outcome}",
     "Trajectories whose agent is done in a worker with --stages agent; outcome: handed_over, or "
-    "why it grades them itself (nobody: no worker grades the lane, full: too many wait, "
-    "not_possible, stale: its lease was lost); lost: a grader could not use the work.",
+    "why it grades them itself (nobody: no worker grades the lane; elsewhere: some do on other "
+    "hosts; full: too many wait; not_possible; stale: its lease was lost); lost: a grader could "
+    "not use the work.",
 )
 SNAPSHOTS = _worker(
     "snapshots_total{outcome}",

@@ -169,6 +169,7 @@ class HandOver:
     async def _send(self, snapshot_id: str) -> HandoverVerdict | None:
         """Redis' answer; None if the work cannot be sent."""
         runtime, draft, handover = self._runtime, self._draft, secrets.token_hex(16)
+        is_remote = runtime.backend.capabilities.remote
         try:
             body = await runtime.in_thread(self._body, handover, snapshot_id)
         except (ValueError, OverflowError) as error:
@@ -181,6 +182,7 @@ class HandOver:
             lane=draft.job.lane,
             handover=handover,
             snapshot_id=snapshot_id,
+            only_host=runtime.host if snapshot_id and not is_remote else "",
             most=runtime.stages.handover_most,
             ttl_s=runtime.stages.handover_ttl_s,
             used_s=draft.clock.used_s,

@@ -182,7 +182,7 @@ class Keeper:
         lanes = [each.removesuffix(VERIFY) for each in INTAKE.open_lanes if each.endswith(VERIFY)]
         if lanes:
             ttl_s = self._runtime.lease.duration_s
-            note_graders(self._ledger, lanes, owner=self._runtime.owner, ttl_s=ttl_s)
+            note_graders(self._ledger, lanes, host=self._runtime.host, ttl_s=ttl_s)
 
     def _sweep(self) -> None:
         lease = self._runtime.lease

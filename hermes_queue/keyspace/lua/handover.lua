@@ -10,13 +10,14 @@
 -- @arg lane  of agents
 -- @arg handover  token of this one: a call repeated because its answer was lost gets the same answer
 -- @arg snapshot  copy of the slot's files, '' = none is needed
+-- @arg only_host  the one that can restore it, '' = any
 -- @arg most  hand-overs of the deployment at once
 -- @arg ttl_s  of the work
 -- @arg used_s  seconds of the total deadline that this attempt used
 -- @arg cost_usd, tokens  spent by the agent; cost '' = unknown
 -- @arg body  '' = it was stored as `staged`
--- @answer verdict  ok | stale (the lease is not the caller's) | nobody (no worker grades this lane) | full |
---         unstored (`staged` has expired)
+-- @answer verdict  ok | stale (the lease is not the caller's) | nobody (no worker grades this lane) |
+--         elsewhere (workers of other hosts do, too) | full | unstored (`staged` has expired)
 -- @answer warning  about the run's budget or ''
 -- Neither an attempt nor a death. Nothing is done unless the verdict is `ok`.
 local refused = refused_number({{'hand-overs', most, 1, EXACT, true}, {'TTL, s', ttl_s, 1, 1e9, true},
@@ -26,7 +27,10 @@ if refused then return refused end
 local job = hash(traj, 'state', 'owner', 'epoch', 'lane', 'journal', 'handed')
 if job.handed == handover then return {'ok', ''} end
 if job.state ~= 'running' or job.owner ~= owner or job.epoch ~= epoch or job.handed then return {'stale', ''} end
-if job.lane ~= lane or redis.call('EXISTS', graders) == 0 then return {'nobody', ''} end
+redis.call('ZREMRANGEBYSCORE', graders, '-inf', stamp(now))
+local hosts = redis.call('ZRANGE', graders, 0, 1)
+if job.lane ~= lane or #hosts == 0 then return {'nobody', ''} end
+if only_host ~= '' and (#hosts > 1 or hosts[1] ~= only_host) then return {'elsewhere', ''} end
 redis.call('ZREMRANGEBYSCORE', handed, '-inf', stamp(now))
 if redis.call('ZCARD', handed) >= tonumber(most) then return {'full', ''} end
 if body ~= '' then

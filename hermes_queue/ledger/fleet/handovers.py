@@ -16,7 +16,7 @@ from hermes_queue.ledger.ledger import Ledger
 from hermes_queue.ledger.transitions import warn_of_budget
 from hermes_queue.wire.ids import run_of
 
-HandoverVerdict = Literal["ok", "stale", "nobody", "full", "unstored"]
+HandoverVerdict = Literal["ok", "stale", "nobody", "elsewhere", "full", "unstored"]
 
 
 class NeededSnapshot(NamedTuple):
@@ -36,6 +36,7 @@ def hand_over(
     lane: str,
     handover: str,
     snapshot_id: str,
+    only_host: str,
     most: int,
     ttl_s: int,
     used_s: float,
@@ -45,7 +46,8 @@ def hand_over(
 
     `handover` is a random token of this hand-over, `spent` what its agent has cost. Unless the
     result is `ok`, nothing was done: `stale`: the lease is another worker's, `nobody`: no worker
-    grades this lane, `full`: as many as `most` wait to be graded.
+    grades this lane, `elsewhere`: workers do that are not on `only_host`, `full`: as many as `most`
+    wait to be graded.
     """
     run_id = run_of(claim.trajectory_id)
 
@@ -64,6 +66,7 @@ def hand_over(
         lane=lane,
         handover=handover,
         snapshot=snapshot_id,
+        only_host=only_host,
         most=most,
         ttl_s=ttl_s,
         used_s=max(0.0, used_s),
@@ -88,14 +91,14 @@ def read_handover(ledger: Ledger, trajectory_id: str, *, most_bytes: int) -> byt
     return found
 
 
-def note_graders(ledger: Ledger, lanes: Sequence[str], *, owner: str, ttl_s: float) -> None:
-    """Report that this worker grades what agents of these lanes hand over.
+def note_graders(ledger: Ledger, lanes: Sequence[str], *, host: str, ttl_s: float) -> None:
+    """Report that a worker of this host grades what agents of these lanes hand over.
 
     Raises:
         RedisUnavailable, RedisFull: repeat the call; agents' workers grade for themselves else.
     """
     keys = [f"graders:{lane}" for lane in lanes]
-    ledger.call("graders_note", graders=keys, owner=owner, ttl_s=max(1, round(ttl_s)))
+    ledger.call("graders_note", graders=keys, host=host, ttl_s=max(1.0, ttl_s))
 
 
 def snapshot_needs(ledger: Ledger, trajectory_ids: Iterable[str]) -> dict[str, NeededSnapshot]:
