@@ -37,6 +37,8 @@ class CappedEndpoint:
     pause_status: int = 429
     pause_s: float = 0.2
     """What it asks for while paused."""
+    pause_answers: int | None = None
+    """It ends a pause by itself with this answer of all."""
     status: int = 200
     """Another one is the answer to everything."""
     script: Callable[[bytes], dict[str, Any]] = lambda _: _COMPLETION
@@ -98,6 +100,7 @@ class CappedEndpoint:
     async def _answer(self, body: bytes) -> bytes:
         if self.paused:
             self.turned_away += 1
+            self.paused = self.turned_away != self.pause_answers
             return _response(
                 self.pause_status, {}, f"retry-after: {self.pause_s}", "x-agl-paused: 1"
             )

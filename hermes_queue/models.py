@@ -316,6 +316,9 @@ class ScoredTrajectory(Wire):
     """Seconds per stage of this attempt; `queue` is the time from `queued_at` to `begun_at`."""
     usage: Usage = Usage()
     cost_usd: float | None = None
+    """Of all model calls of its last attempt, its judge's too, and of its slot; None = unknown."""
+    sandbox_usd: float | None = Field(default=None, exclude_if=lambda value: value is None)
+    """The slot's part of `cost_usd`. Written only if slots have a price."""
     report: dict[str, Any] = Field(default_factory=dict)
     """The verifier's explanation of the score."""
     evaluation: bool = Field(default=False, exclude_if=lambda value: not value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import logging
 import os
 import re
 import shutil
@@ -99,6 +100,15 @@ def _group(file: str) -> str | None:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Together:
     """Use it whatever `--dist` says."""
     return Together(config, log)
+
+
+@pytest.fixture(autouse=True)
+def root_logger() -> Iterator[None]:
+    """Undo what a command that is called in this process does to the root logger's level."""
+    root = logging.getLogger()
+    level = root.level
+    yield
+    root.setLevel(level)
 
 
 @pytest.fixture(scope="session")

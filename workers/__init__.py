@@ -16,6 +16,7 @@ trajectory.py   the Celery task; whether and when a failed attempt is repeated
 verdicts.py     validates what an env returns
 calls/          permission to call a model
 chaos/          kills everything, proves that nothing is lost
+goodput/        where the time of slots goes, and what it costs
 judging/        a model judges what was measured
 play/           one trajectory before a person's eyes
 program/        runs a program in the slot as the agent

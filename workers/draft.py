@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,8 +16,10 @@ from hermes_queue.ledger import Begun, Spent
 from hermes_queue.ledger.answers import NOTHING_SPENT
 from hermes_queue.ledger.attempts import unpacked
 from hermes_queue.models import AttemptRecord, TrajectoryJob, Usage
+from hermes_queue.sandbox.base import Slot
 from hermes_queue.wire.names import VERIFY
 from workers.clock import Clock, HasPlaces
+from workers.goodput.rent import Rent
 from workers.resume.kept import Kept
 
 
@@ -39,6 +42,8 @@ class Draft:
     policy_begun: int | None = None
     """The run's policy version when the attempt began."""
     clock: Clock = field(default_factory=Clock)
+    rent: Rent = field(default_factory=Rent)
+    """What its slot costs."""
     agent: AgentResult = field(default_factory=AgentResult)
     tools: tuple[dict[str, Any], ...] = ()
     env_version: str = ""
@@ -52,6 +57,13 @@ class Draft:
     """Whether its item says that nothing may be trained on it."""
     counts_journal: bool = False
     """Whether `spent` has what was not booked of the journal of an earlier attempt."""
+    leased_at: float = field(default_factory=time.monotonic)
+    """About when its lease was taken, on the monotonic clock."""
+    is_accounted: bool = False
+    """Whether the time of its slot was reported."""
+    kept_turns: int = 0
+    """Turns of the attempt that it continues; they and these waits were an earlier lease's."""
+    kept_waited_s: float = 0.0
     kept_agent_s: float = 0.0
     """Seconds of the agent in turns that it continues; they count towards its limit."""
     booked: Usage = field(default_factory=Usage)
@@ -61,7 +73,9 @@ class Draft:
     work: bytes | None = None
     """The agent's work, out of its slot; None = it is in there."""
     handed_seconds: dict[str, float] = field(default_factory=dict)
-    """Stage seconds of that worker."""
+    """Stage seconds of that worker, and those of the wait for this one."""
+    handed_usd: float = 0.0
+    """Price of its slot there."""
     lost: Usage = field(default_factory=Usage)
     """Tokens of an ended worker's turns that it does not continue. They are in no record."""
 
@@ -112,7 +126,8 @@ class Draft:
     @property
     def spent(self) -> Spent:
         """What the attempt has used of the run's budgets so far."""
-        return self._unbooked(total([self.agent.usage, self.lost])) + self.judge_spent
+        models = self._unbooked(total([self.agent.usage, self.lost])) + self.judge_spent
+        return models + Spent(0, self.rent.usd)
 
     def spent_in(self, turns: int) -> Spent:
         """The same, of its own turns for the first ones alone."""
@@ -131,6 +146,12 @@ class Draft:
         left_usd = None if cost is None else max(0.0, cost - (past.cost_usd or 0.0))
         return Spent(max(0, spent.tokens - past.tokens), left_usd)
 
+    def leased(self, slot: Slot) -> None:
+        """Its slot is there: the clock starts, and the slot has to be paid for."""
+        self.sandbox_id, self.image = slot.sandbox_id, slot.image
+        self.clock.start()
+        self.rent.begin(slot)
+
     def pay_for(self, lost: Usage) -> None:
         """Count the journal of an earlier attempt, with these turns that are not continued."""
         self.counts_journal, self.lost = True, lost
@@ -141,6 +162,7 @@ class Draft:
         `result`: what the agent had done after them. `booked_epoch`: see `Begun`.
         """
         agent, last = self.agent, kept.last
+        self.kept_turns, self.kept_waited_s = len(result.turns), result.waited_s
         for name in ("messages", "turns", "events"):
             getattr(agent, name).extend(getattr(result, name))
         for name in ("attempted", "schema_valid", "ok", "error", "waited_s"):
@@ -171,8 +193,14 @@ class Draft:
 
     @property
     def total_usd(self) -> float | None:
-        """Cost of the agent and of the judge; None if the price of either is unknown."""
-        return (Spent(0, self.cost_usd(self.agent.usage)) + self.judge_spent).cost_usd
+        """Cost of agent, judge and slot; None if the price of one is unknown."""
+        models = Spent(0, self.cost_usd(self.agent.usage)) + self.judge_spent
+        return (models + Spent(0, self.sandbox_usd)).cost_usd
+
+    @property
+    def sandbox_usd(self) -> float:
+        """Price of its slots, here and in the worker of its agent."""
+        return self.handed_usd + self.rent.usd
 
     @property
     def lost_sandboxes(self) -> int:

@@ -45,7 +45,7 @@ def attempt_record(draft: Draft, failure: TrajectoryFailure, runtime: Runtime) -
         sandbox_id=draft.sandbox_id,
         begun_at=draft.begun_at,
         usage=agent.usage,
-        cost_usd=draft.total_usd if agent is draft.agent else draft.judge_spent.cost_usd,
+        cost_usd=draft.total_usd if agent is draft.agent else draft.spent.cost_usd,
         message_count=len(agent.messages),
     )
     try:

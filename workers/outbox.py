@@ -28,6 +28,7 @@ class Outbox:
         """Its result is the record on disk; None if the disk does not take it."""
         self._final: tuple[ScoredTrajectory, bytes] | None = None
         """The record and its encoding, once it exists."""
+        self._draft: Draft | None = None
         self._spent: Spent | None = None
         self._awaits_judge = False
         """Whether the record has no answer of its judge yet."""
@@ -65,7 +66,7 @@ class Outbox:
     def _make(self, draft: Draft, failure: TrajectoryFailure | None) -> tuple[str, bytes]:
         runtime = self._runtime
         cap_bytes = runtime.bodies.max_bytes
-        self._spent = draft.spent
+        self._draft, self._spent = draft, draft.spent
         record, body = self._final = final_record(
             draft, failure, owner=runtime.owner, host=runtime.host, cap_bytes=cap_bytes
         )
@@ -127,6 +128,8 @@ class Outbox:
         if verdict != "unstored":
             runtime.settle(self._claim)
             runtime.published(record, verdict)
+            if self._draft:
+                runtime.slots.published(self._draft, record, verdict)
             if verdict == "unknown" and spooled is None:  # this is the only copy
                 [spooled] = runtime.keep([(record.trajectory_id, body)])  # there may be room now
             if spooled:

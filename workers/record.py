@@ -88,6 +88,7 @@ def record_of(
         stage_seconds=draft.stage_seconds,
         usage=agent.usage,
         cost_usd=draft.total_usd,
+        sandbox_usd=draft.sandbox_usd or None,
         report=_report(draft),
         evaluation=draft.evaluation or regraded is not None,
         regraded=regraded,

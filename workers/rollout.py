@@ -99,8 +99,7 @@ async def rollout(
             await check_conceal(program, spec, backend.read_asset)
     async with draft.clock.stage("acquire"):
         slot = await backend.acquire(job.trajectory_id, spec)
-    draft.sandbox_id, draft.image = slot.sandbox_id, slot.image
-    draft.clock.start()
+    draft.leased(slot)
     context = SlotContext(backend, slot, deadline=draft.clock.deadline)
     try:
         async with draft.clock.stage("setup", limit_s=limits.setup_timeout_s):
@@ -123,6 +122,7 @@ async def rollout(
         await judging.measured(await steps.total(), on_measured)
     finally:
         await backend.release(context.slot)
+        draft.rent.end()
     await judging.judged(before_turn, on_measured)
 
 

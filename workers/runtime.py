@@ -23,7 +23,7 @@ from hermes_queue.broker.pool import RunningTask
 from hermes_queue.errors import RedisFull, RedisUnavailable, StoreUnavailable, TrajectoryFailure
 from hermes_queue.keyspace.calls import PIPELINE_BYTES, ScriptCall
 from hermes_queue.ledger import Claim, DeadLetters, Ledger, PublishVerdict
-from hermes_queue.models import Message, ScoredTrajectory
+from hermes_queue.models import AttemptRecord, Message, ScoredTrajectory
 from hermes_queue.sandbox.base import SandboxBackend
 from hermes_queue.settings import (
     LeaseSettings,
@@ -41,6 +41,7 @@ from workers.batches import Batches
 from workers.bodies import Bodies
 from workers.calls.fleet_limiter import FleetLimiter
 from workers.draft import Draft
+from workers.goodput.reports import SlotReports
 from workers.spool import Spool, SpooledRecord
 from workers.stages.places import StagePlaces
 from workers.upkeep import metering
@@ -149,6 +150,7 @@ class Runtime:
     )
     outcomes: Outcomes = field(default_factory=Outcomes)
     tally: ProcessTally = field(default_factory=ProcessTally)
+    slots: SlotReports = field(default_factory=SlotReports)
     pauses: Pauses = field(default_factory=Pauses)
     limiter: FleetLimiter | None = None
     """Counts model calls over all workers; None = they are not counted."""
@@ -228,6 +230,13 @@ class Runtime:
         """Record Redis' answer to the publication of a record. Thread-safe."""
         self.tally.published(record.run_id, verdict)
         metering.published(self.meter, record, verdict)
+
+    async def given_back(
+        self, call: ScriptCall[bool], draft: Draft | None, failed: AttemptRecord | None
+    ) -> None:
+        """Hand a job back by `call`, and account for its lease."""
+        if await self.answered(call):
+            self.slots.given_back(draft, failed)
 
     async def in_thread(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a blocking call in a thread."""

@@ -350,7 +350,7 @@ class _Attempt:
         )
         # A thread, because it packs the transcript of a failed attempt: up to a megabyte.
         call = await self._runtime.in_thread(make_call) if failed_attempt else make_call()
-        await self._runtime.answered(call)
+        await self._runtime.given_back(call, self._draft, failed_attempt)
 
     async def _escaped(self, error: Exception) -> None:
         """Hand the job back, due one lease later, after a bug of ours that follows an attempt.

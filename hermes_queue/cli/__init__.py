@@ -4,6 +4,7 @@
     dead.py        dead letters
     doctor/        checks of settings, host, Redis and endpoints
     exporter.py    metrics of the whole deployment
+    goodput/       `goodput`, `budget`
     groups.py      consumer groups of the results
     images/        images of tasks on this host
     lanes.py       circuit breakers, manual pause
@@ -44,10 +45,18 @@ COMMANDS = {
         "sinks.atropos_server",
         "Hand out finished groups to a trainer that speaks the Atropos API.",
     ),
+    "budget": (
+        "goodput.budget",
+        "Limit the money, tokens and slot-hours of an env, a team or a model.",
+    ),
     "dead": ("dead", "List, retry and drop jobs and groups that need a person."),
     "doctor": ("doctor.command", "Check settings, Redis, isolation, disks and model endpoints."),
     "export": ("sinks.export", "Write a dataset of all groups that are finished by now."),
     "exporter": ("exporter", "Serve metrics of the whole deployment to Prometheus."),
+    "goodput": (
+        "goodput.command",
+        "Show scored trajectories per slot-hour and dollar, and where the rest of the time went.",
+    ),
     "groups": ("groups", "List the consumer groups of the results; rewind and remove them."),
     "images": ("images.command", "Pull, build, import and prune the images of tasks on this host."),
     "lanes": ("lanes", "Show which lanes are paused, and why; pause and resume them."),

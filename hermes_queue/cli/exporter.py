@@ -23,10 +23,12 @@ from hermes_queue.cli.overview import lane_now
 from hermes_queue.errors import CAUSES, WIDE_CAUSES, RedisFull, RedisUnavailable
 from hermes_queue.keyspace.connection import explained
 from hermes_queue.ledger import Ledger
+from hermes_queue.ledger.accounts.fields import LOST, WORK
+from hermes_queue.ledger.accounts.goodput import fleet_fields, goodput_of
 from hermes_queue.ledger.answers import ENDED
 from hermes_queue.ledger.fleet.limiter import EndpointLimits
 from hermes_queue.ledger.fleet.sandboxes import Sandboxes
-from hermes_queue.ledger.fleet.tally import Totals, totals
+from hermes_queue.ledger.fleet.tally import Tally, Totals, totals
 from hermes_queue.queues import queue_name, retry_queue_name
 from hermes_queue.results.consume import STREAM
 from hermes_queue.results.consumers import lag_of
@@ -113,6 +115,7 @@ class Exporter:
         yield from self._read_limits()
         yield from self._read_consumers(now)
         yield from _counted(totals(self.ledger))
+        yield from self._read_goodput(now)
 
     def _scan(self) -> None:
         """Scan all keys, unless that was done recently. One pass finds lanes and limits."""
@@ -202,6 +205,25 @@ class Exporter:
         yield metrics.LIMIT, calls
         yield metrics.LIMIT_PAUSE, pauses
         yield metrics.LIMIT_ANSWERS, answers
+
+    def _read_goodput(self, now: float) -> Iterator[MetricValues]:
+        fields = fleet_fields(self.ledger)
+        good = goodput_of(fields)
+        for metric, kind, names in (
+            (metrics.SLOT_SECONDS, "s", (*WORK, "death")),
+            (metrics.LOST_SLOT_SECONDS, "l", LOST),
+        ):
+            sums: dict[tuple[str, ...], float] = {(name,): 0.0 for name in names}
+            for name, value in fields.items():
+                of, _, account = name.partition("|")
+                if of == kind:
+                    sums[account,] = value
+            yield metric, sums
+        yield metrics.SANDBOX_USD, {(): sum(good.slot_usd.values())}
+        yield metrics.TOKENS_LOST, {(): good.tokens_thrown_away}
+        lately = goodput_of(Tally(self.ledger).lately(3600, now=now).accounts)
+        per = {"slot_hour": lately.per_slot_hour, "usd": lately.per_usd}
+        yield metrics.GOODPUT, {(name,): value for name, value in per.items() if value is not None}
 
     def _read_consumers(self, now: float) -> Iterator[MetricValues]:
         stream = self.ledger.key(STREAM)

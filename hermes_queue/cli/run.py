@@ -133,20 +133,30 @@ def _limit(_: click.Context, __: click.Parameter, text: str | None) -> float | N
 @run.command()
 @click.argument("run_id", metavar="RUN")
 @click.option(
-    "--cost", callback=_limit, metavar="USD", help="Limit of the cost of all model calls."
+    "--cost", callback=_limit, metavar="USD", help="Limit of the cost of model calls and slots."
 )
 @click.option(
     "--tokens", callback=_limit, metavar="N", help="Limit of prompt and completion tokens together."
 )
 @click.option(
+    "--slot-hours", callback=_limit, metavar="HOURS", help="Limit of the time of leased slots."
+)
+@click.option(
     "--wall", callback=_limit, metavar="SECONDS", help="Limit of the time since the first enqueue."
 )
-def budget(run_id: str, cost: float | None, tokens: float | None, wall: float | None) -> None:
+def budget(
+    run_id: str,
+    cost: float | None,
+    tokens: float | None,
+    slot_hours: float | None,
+    wall: float | None,
+) -> None:
     """Set the budgets of RUN; `none` removes one. A run that its budget paused is resumed."""
     given = {"cost_usd": cost, "tokens": tokens, "wall_s": wall}
+    given["slot_s"] = None if slot_hours is None else 3600 * slot_hours
     budgets = {name: limit for name, limit in given.items() if limit is not None}
     if not budgets:
-        raise click.UsageError("give at least one of --cost, --tokens and --wall")
+        raise click.UsageError("give at least one of --cost, --tokens, --slot-hours and --wall")
     with _runs() as runs:
         paused_by = runs.get(run_id).paused_by
         set_budgets(

@@ -109,7 +109,8 @@ KEYS = (
         "rw rw r -"),
     Key("run:{id}:held", "zset", "ledger", "jobs that wait for the trainer that paces their run, "
         "in the order in which they came", _RUN, "rw r r -"),
-    Key("paced", "zset", "ledger", "runs with such jobs, by the time of the first one",
+    Key("paced", "zset", "ledger", "runs with such jobs, and budgets for which jobs wait, by the "
+        "time of the first one",
         "with the last of them"),
     Key("failed:{id}", "hash", "ledger", "final failures of a run, with their jobs", _RUN),
     Key("purged:{id}", "string", "ledger", "number of purges of a run: its ids begin another "
@@ -162,6 +163,19 @@ KEYS = (
         "- - r -", True),
     Key("tally:{bucket}", "hash", "ledger/fleet", "failures by cause and ends by run of two "
         "minutes, for `top`", "90 minutes", "- - r -"),
+    Key("budgets", "hash", "ledger/accounts", "names of the budgets that runs share: "
+        "[goodput](goodput.md#budgets-that-runs-share)", "no", "- - r -", True),
+    Key("budget:{name}", "hash", "ledger/accounts", "one of them: limits, spending, reservations",
+        "when lifted", "- - r -", True),
+    Key("budget-held:{name}", "zset", "ledger/accounts", "jobs that wait for room in it, in the "
+        "order in which they came", _RUN, "- - r -"),
+    Key("goodput", "hash", "ledger/accounts", "where the slot-time of the fleet went, with tokens "
+        "and cost: [goodput](goodput.md)", "no", "- - r -", True),
+    Key("goodput:{id}", "hash", "ledger/accounts", "the same of one run", _RUN, "- - r -"),
+    Key("series:{id}", "hash", "ledger/accounts", "the course of a run over time, at most 3,000 "
+        "fields", _RUN, "- - r -"),
+    Key("slowest:{id}", "zset", "ledger/accounts", "its 50 longest trajectories, by seconds",
+        _RUN, "- - r -"),
     Key("deployment", "string", "keyspace", "random id of this Redis' data; the spool on disk "
         "belongs to it", "no", "- - r -", True),
     # --- endpoints

@@ -18,6 +18,7 @@ BeginVerdict = Literal[
     "held",
     "paused",
     "paced",
+    "over_budget",
     "stale_attempt",
     "busy",
     "unknown",

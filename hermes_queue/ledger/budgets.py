@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from hermes_queue.ledger.ledger import RUN_TTL_S, Ledger
 
-BUDGETS = ("cost_usd", "tokens", "wall_s")
-"""US dollars, prompt and completion tokens, and seconds since the run's first enqueue."""
+BUDGETS = ("cost_usd", "tokens", "slot_s", "wall_s")
+"""US dollars, prompt and completion tokens, seconds for which slots were leased, and seconds since
+the run's first enqueue."""
 
 ACCOUNT_FIELDS = (
     "created",

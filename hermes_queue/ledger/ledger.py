@@ -45,6 +45,8 @@ MOVE_CLAIM_S = 10.0
 """The same for a mover, whose jobs may have waited for a dead worker already."""
 PACE_LOOK_S = 2.0
 """Shortest time between two looks for groups of a paced run that will never be trained."""
+BUDGET_MARK = "$budget:"
+"""Before the name of a shared budget among paced runs."""
 RECONCILED_AT_ONCE = 1000
 SWEPT_AT_ONCE = 1000
 
@@ -222,7 +224,11 @@ class Ledger(Deployment):
         for run_id in answer.paced:
             name = run_id.decode(errors="replace")
             try:
-                self.call("run_release", run_id=name, most=limit, look_s=PACE_LOOK_S)
+                if name.startswith(BUDGET_MARK):
+                    budget = name.removeprefix(BUDGET_MARK)
+                    self.call("budget_release", name=budget, most=limit)
+                else:
+                    self.call("run_release", run_id=name, most=limit, look_s=PACE_LOOK_S)
             except redis.ResponseError as error:  # else it would hold back all other runs
                 extra = {"action": "bad_entries"}
                 logger.warning("jobs of run %r stay set aside: %s", name, error, extra=extra)

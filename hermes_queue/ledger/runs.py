@@ -22,6 +22,8 @@ from hermes_queue.wire.ids import group_of
 logger = logging.getLogger(__name__)
 
 _FIELDS = ("state", "reason", "config", "paused_by", "policy_version")
+_OPTIONS = {"cost_usd": "cost", "tokens": "tokens", "slot_s": "slot-hours", "wall_s": "wall"}
+"""By budget: the option of `hermes-queue run budget`."""
 RUNS_AT_ONCE = 500
 """Runs that are read in one round trip."""
 BATCH = 500
@@ -155,7 +157,7 @@ class Runs:
                 raise ConfigurationError(
                     f"run {run_id!r} has spent its budget: {account.name} {account.spent:g} of "
                     f"{account.limit:g}; raise it: hermes-queue run budget {run_id} "
-                    f"--{account.name.partition('_')[0]} AMOUNT"
+                    f"--{_OPTIONS[account.name]} AMOUNT"
                 )
         self._enter(run_id, "active", "")
         back: int = 0

@@ -131,6 +131,8 @@ class Slot:
     `spec.image`: its name and digest, and substitutions of base images."""
     image_config: ImageConfig | None = None
     """With `spec.image`: what the image says about its programs."""
+    usd_per_s: float | None = None
+    """Price of holding it; None = by `PriceSettings.slot_hour_usd`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@
     nomad.py          jobs of a Nomad cluster
     observability.py  metrics and logs
     sandbox.py        sandbox backends, lists of hosts
+    prices.py         prices of slots
     redis.py          the connection to Redis
     resume.py         continuing trajectories of dead workers; places of stages
     section.py        what all sections have in common
@@ -38,6 +39,7 @@ from hermes_queue.settings.images import ImageSettings
 from hermes_queue.settings.model import LimiterSettings, ModelSettings
 from hermes_queue.settings.nomad import NomadSettings
 from hermes_queue.settings.observability import LogSettings, MetricsSettings
+from hermes_queue.settings.prices import PriceSettings
 from hermes_queue.settings.redis import RedisSettings
 from hermes_queue.settings.resume import ResumeSettings, StageSettings
 from hermes_queue.settings.sandbox import LocalSandboxSettings, ModalSettings, SandboxSettings
@@ -250,6 +252,7 @@ SECTIONS: tuple[type[BaseSettings], ...] = (
     DockerSettings,
     NomadSettings,
     ImageSettings,
+    PriceSettings,
     ModelSettings,
     LimiterSettings,
     ResultSettings,
@@ -283,6 +286,7 @@ __all__ = [
     "ModelSettings",
     "NomadSettings",
     "PathSettings",
+    "PriceSettings",
     "ProducerSettings",
     "RedisSettings",
     "ResultSettings",

@@ -186,8 +186,12 @@ class HubRepository:
         return int(response.status_code)
 
     def _be_impatient(self) -> None:
-        """Bound the waits of the library's connections, which it does not."""
+        """Bound the waits of the library's connections, which it does not, and quieten them.
+
+        At INFO, httpx logs the address of each request, and those of uploads are signed.
+        """
         self._hub.get_session().timeout = SILENCE_S
+        logging.getLogger("httpx").setLevel(logging.WARNING)
         self._hub.utils.disable_progress_bars()
 
     @staticmethod

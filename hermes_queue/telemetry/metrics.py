@@ -215,14 +215,31 @@ DEAD_LETTERS = _exporter(
 )
 COST_USD = _exporter(
     "cost_usd_total",
-    "US dollars of model calls, added when an attempt ends or is handed back, including retries. "
-    "Attempts whose worker died are missing.",
+    "US dollars of model calls and slots, added when an attempt ends or is handed back, including "
+    "retries. Attempts whose worker died are missing.",
 )
 UNPRICED = _exporter(
     "unpriced_attempts_total",
     "Attempts that used tokens of a model without a known price: their cost is in no total.",
 )
 TOKENS = _exporter("tokens_total", "Prompt and completion tokens, added as `cost_usd_total` is.")
+SLOT_SECONDS = _exporter(
+    "slot_seconds_total{account}",
+    "Time for which slots were leased, in seconds by account (docs/goodput.md), added shortly "
+    "after a lease has ended.",
+)
+LOST_SLOT_SECONDS = _exporter(
+    "lost_slot_seconds_total{account}",
+    "Those of measured attempts that do not count in the end; account: dropped, stale.",
+)
+GOODPUT = _exporter(
+    "goodput{per}",
+    "Scored trajectories that count, of the last hour; per: slot_hour, usd (absent without cost).",
+)
+SANDBOX_USD = _exporter("sandbox_usd_total", "US dollars of slots, a part of `cost_usd_total`.")
+TOKENS_LOST = _exporter(
+    "tokens_thrown_away_total", "Tokens of attempts that were not measured, without dead workers'."
+)
 SANDBOXES = _exporter(
     "sandboxes{backend,state}",
     "Sandboxes; state: starting (being created), running (their worker holds the lease), leaked "

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import signal
 import string
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from records import make_job, make_record
@@ -20,6 +22,7 @@ from hermes_queue.errors import ConfigurationError, SchemaTooNew, StoreUnavailab
 from hermes_queue.ledger import Ledger, Runs
 from hermes_queue.ledger.fleet.objects import NotedObject, note_object
 from hermes_queue.models import Message
+from hermes_queue.results import reader
 from hermes_queue.results.archive import ArchiveSink
 from hermes_queue.results.trimming import trim
 from hermes_queue.settings import ResultSettings, StoreSettings
@@ -143,7 +146,7 @@ async def test_a_store_that_is_away_is_waited_for(
         hidden.rename(directory)
 
     with monkeypatch.context() as patch:
-        patch.setattr("hermes_queue.results.reader.asyncio.sleep", returns)
+        patch.setattr(reader, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": returns}))
         [group] = await read(redis_server.url)
     assert group.members == (record,)
     assert [r.action for r in caplog.records if hasattr(r, "action")] == ["store_wait"]

@@ -18,6 +18,8 @@ from sink_process import SinkProcess
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.policy import set_version, version_of
+from hermes_queue.models import Message
+from hermes_queue.sinks.atropos_server import http as atropos_http
 from hermes_queue.sinks.atropos_server.options import AtroposServerOptions
 from hermes_queue.sinks.atropos_server.server import TrainerServer
 
@@ -349,6 +351,23 @@ async def test_a_connection_that_breaks_after_the_next_request_brings_nothing_ba
     client.tear()
     ids = [put(f"g{n}") for n in range(2, 4)]
     assert await served.ids() == ids[0] + ids[1]
+
+
+async def test_a_client_that_asks_on_another_connection_at_once_gets_the_next_batch(
+    put, serve, monkeypatch
+):
+    monkeypatch.setattr(atropos_http, "_POLL_S", 0.2)  # what its host confirms is seen late
+
+    def lengthened(record):
+        said = Message(role="assistant", content="x" * 500_000)
+        return record.model_copy(update={"messages": (*record.messages, said)})
+
+    ids = [put(f"g{n}", change=lengthened) for n in range(8)]
+    served = await serve(messages=True)
+    await served.register()
+    await served.ready(2)
+    for n in range(4):
+        assert await served.ids() == ids[2 * n] + ids[2 * n + 1]
 
 
 async def test_a_checkpoint_file_makes_its_batches_the_trainers(ledger, put, serve, tmp_path):

@@ -165,6 +165,7 @@ def test_an_outage_ends_neither_the_filling_nor_loses_a_shard(
 def test_a_store_that_refuses_an_upload_is_an_outage_and_its_address_is_not_shown(
     hub: HubServer, tmp_path: Path, caplog: pytest.LogCaptureFixture, status: int
 ) -> None:
+    caplog.set_level(logging.INFO)
     hub.store_fails_with = status
     opened = sink(tmp_path / "out")
     fill(opened, "a", "b")

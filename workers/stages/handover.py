@@ -128,6 +128,7 @@ class HandOver:
         self.is_done = verdict == "ok"
         if self.is_done:
             self._runtime.settle(self._claim)
+            self._runtime.slots.handed(self._draft)
         elif snapshot_id:
             await self._drop(snapshot_id)
         outcome = "handed_over" if self.is_done else verdict or "not_possible"
@@ -249,8 +250,8 @@ def _fill(draft: Draft, given: HandedWork, host: str) -> None:
     draft.work = given.work
     draft.booked = agent.usage  # with the hand-over
     draft.handed_seconds = dict(record.stage_seconds)
-    seconds = draft.clock.stage_seconds
-    seconds["verify_queue"] = seconds.pop("queue", 0.0)
+    draft.handed_seconds["verify_queue"] = draft.clock.stage_seconds.pop("queue", 0.0)
+    draft.handed_usd = record.sandbox_usd or 0.0
     origin = record.provenance
     draft.queued_at, draft.begun_at = origin.queued_at, origin.begun_at
     event = {

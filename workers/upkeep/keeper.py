@@ -102,6 +102,7 @@ class Keeper:
                 Duty("letters", 3600.0, lambda: letters.expire(results.dead_retention_s)),
                 Duty("breakers", lease.mover_s, self._report_outcomes),
                 Duty("tally", lease.sweep_s, self._report_tally),
+                Duty("slots", lease.sweep_s, self._report_slots),
             ],
         )
 
@@ -120,6 +121,7 @@ class Keeper:
             self._quarantine.stop()
             owner = self._runtime.owner
             self._duties.guarded("tally", self._report_tally)
+            self._duties.guarded("slots", self._report_slots)
             self._duties.guarded("unregister", lambda: self._ledger.unregister(owner))
             self._janitor.stop()
             self._ledger.close()
@@ -232,6 +234,9 @@ class Keeper:
         except HermesQueueError:
             self._runtime.tally.put_back(attempts, ended)
             raise
+
+    def _report_slots(self) -> None:
+        self._runtime.slots.report(self._ledger, self._runtime.owner)
 
     def _report_outcomes(self) -> None:
         waiting = self._runtime.outcomes.take()

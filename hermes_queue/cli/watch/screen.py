@@ -13,11 +13,14 @@ from rich.text import Text
 
 from hermes_queue.cli.overview import Lane, Overview, RunProgress
 from hermes_queue.cli.watch.table import age, ahead_of_trainer
+from hermes_queue.ledger.accounts.goodput import goodput_of
 from hermes_queue.ledger.answers import middle
 
 _BAR_CELLS = 5
 _MOST_PACED = 3
 """Runs that wait for their trainer and have a line of their own."""
+_MOST_LOSSES = 3
+"""Losses of slot-time that are named."""
 _SILENT_S = 25.0
 """Seconds without a heartbeat after which a worker is shown in another colour."""
 
@@ -47,7 +50,7 @@ def frame(seen: Overview, *, height: int | None = None, note: str = "") -> Rende
     head = [_headline(seen), _totals(seen)]
     if note:
         head.append(_line((note, "bold red")))
-    tail = [*_paced(seen), _failures(seen), _results(seen)]
+    tail = [*_paced(seen), _goodput(seen), _failures(seen), _results(seen)]
     blocks = [_runs(seen), _lanes(seen), _workers(seen), _slowest(seen)]
     left = None if height is None else height - len(head) - len(tail) - len(blocks)
     shares = _shares(blocks, left)
@@ -215,6 +218,21 @@ def _paced(seen: Overview) -> list[Text]:
         for run in seen.runs
         if run.info.state == "active" and run.info.pace and run.info.pace.held
     ][:_MOST_PACED]
+
+
+def _goodput(seen: Overview) -> Text:
+    """What slots and money brought lately, and the largest losses of slot-time."""
+    good = goodput_of(seen.lately.accounts)
+    if good.per_slot_hour is None:
+        return _line(("GOODPUT ", "bold cyan"), "last hour: no lease has ended")
+    usd = "" if good.per_usd is None else f", {good.per_usd:.3g} per US$"
+    lost = [f"{name} {100 * s / good.leased_s:.0f} %" for name, s in good.lost[:_MOST_LOSSES]]
+    return _line(
+        ("GOODPUT ", "bold cyan"),
+        f"last hour: {good.per_slot_hour:.3g} scored per slot-hour{usd}; ",
+        f"{100 * good.work_s / good.leased_s:.0f} % of slot-time in them",
+        (f"; lost: {', '.join(lost)}" if lost else "", "yellow"),
+    )
 
 
 def _failures(seen: Overview) -> Text:

@@ -11,7 +11,7 @@
 -- @arg nonce  of this delivery: a call repeated because its answer was lost gets the same answer
 -- @arg prefix
 -- @arg soft_max_groups, soft_max_bytes  of the stream: at this size no new group begins
--- @answer verdict  run | held | paused | paced | final | cancelled | surplus | stale_attempt | busy | unknown
+-- @answer verdict  run | held | paused | paced | over_budget | final | cancelled | surplus | stale_attempt | busy | unknown
 -- @answer warning  about the run's budget or ''
 -- The rest of the answer exists for `run` only:
 -- @answer epoch, attempt, deaths, job
@@ -27,6 +27,7 @@
 -- for readers; or the rest of the run's budget is reserved for others. The job is delayed and uses no
 -- attempt.
 -- paced: its group has to wait for the run's trainer; the job is set aside in run:{id}:held.
+-- over_budget: a budget of its env, team or model has no room; it is set aside in budget-held:{name}.
 -- paused: its run is paused; the job is parked in run:{id}:parked until the run is resumed. A job that only has to be
 -- graded begins all the same, as one process grades what it runs, and needs nothing of a budget.
 -- cancelled: the job was cancelled before, or is now because its run was.

@@ -10,7 +10,7 @@
 -- @answer bad  ids of invalid entries, which are removed
 -- @answer jobs[id, attempt, lane, priority, env, instance_id, cancel]  env and instance_id are ''
 --         if the group is gone, cancel is '1' if it has to end as cancelled
--- @answer paced  ids of runs that a trainer holds back
+-- @answer paced  ids of runs that a trainer holds back, and $budget:<name> of budgets for which jobs wait
 local claim = stamp(now + tonumber(claim_s))
 local bad, jobs = {}, {}
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', delayed, '-inf', stamp(now), 'LIMIT', 0, most)) do

@@ -3,7 +3,7 @@
 --
 -- @key traj = traj:{id}, leases, delayed, run = run:{run_id}
 -- @key poison  SHA-256 of an item -> {letter, trajectory_id, until} (JSON), see publish/letter.lua
--- @arg id, owner, epoch
+-- @arg prefix, id, owner, epoch
 -- @arg item  SHA-256 of its item
 -- The job is due at once in the last quarantine lane; this counts as neither an attempt nor a death.
 -- Returns the id of the earlier dead letter; '' if the item is unknown, the job runs alone already, or

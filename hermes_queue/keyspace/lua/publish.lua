@@ -38,7 +38,8 @@ if refused then
   return refused
 end
 local described = failure ~= '' and cjson.decode(failure) or {}
-local job = hash(traj, 'state', 'owner', 'epoch', 'floor', 'lane', 'priority', 'job', 'reserved', 'journal', 'handed')
+local job = hash(traj, 'state', 'owner', 'epoch', 'floor', 'lane', 'priority', 'job', 'reserved', 'journal', 'begun',
+  'shared', 'handed')
 local verdict = is_missing and 'unstored' or verdict_without_group(job)
 if verdict then return without_body(verdict) end
 local facts = read_group()
@@ -54,7 +55,7 @@ end
 count('settled')
 local warning = settle(traj, id, job, 'final', {cost_usd, tokens})
 count_end(facts, described)
-add_member(facts, own_name)
+add_member(facts, own_name, job.held_s)
 refill_or_keep(job, facts, described)
 local is_outdated = evict_stale(job, facts, own_name)
 

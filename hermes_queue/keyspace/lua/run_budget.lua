@@ -3,7 +3,7 @@
 --
 -- @key run = run:{run_id}
 -- @arg run_ttl_s
--- @arg budgets[name, amount]  name is cost_usd, tokens or wall_s; amount '' = remove this budget
+-- @arg budgets[name, amount]  name is cost_usd, tokens, slot_s or wall_s; amount '' = remove this budget
 -- Other budgets stay unchanged. Warnings may be given again. Returns 1.
 local checked = {{'TTL of the run, s', run_ttl_s, 1, 1e9, true}}
 for _, budget in ipairs(budgets) do

@@ -1,4 +1,4 @@
--- @include budget, hash, journal
+-- @include time, budget, hash, journal
 -- Cancel waiting and running trajectories in these groups of a cancelled run. May be repeated.
 --
 -- @key run = run:{run_id}, parked = run:{run_id}:parked, ahead = run:{run_id}:ahead, held = run:{run_id}:held, leases, delayed, waiting
@@ -30,7 +30,7 @@ local function cancel(id)
   redis.call('ZREM', waiting, id)
   if state == 'running' then
     redis.call('HINCRBY', run, 'running', -1)
-    budget_settle(run, traj, nil, 0)
+    budget_settle(run, traj, nil, now)
   end
   return true
 end

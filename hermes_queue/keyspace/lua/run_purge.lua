@@ -3,6 +3,7 @@
 --
 -- @key run = run:{run_id}, claimed = run:{run_id}:claimed, parked = run:{run_id}:parked, runs
 -- @key ahead = run:{run_id}:ahead, held = run:{run_id}:held, paced_runs = paced
+-- @key goodput = goodput:{run_id}, series = series:{run_id}, slowest = slowest:{run_id}
 -- @key failed = failed:{run_id}, purged = purged:{run_id}  see include/lives.lua
 -- @arg run_id
 -- @arg step  close | forget
@@ -22,7 +23,7 @@ if step == 'close' then
   redis.call('EXPIRE', purged, run_ttl_s)
   return 0
 end
-redis.call('DEL', run, claimed, parked, failed, ahead, held)
+redis.call('DEL', run, claimed, parked, failed, ahead, held, goodput, series, slowest)
 redis.call('ZREM', runs, run_id)
 redis.call('ZREM', paced_runs, run_id)
 return 0

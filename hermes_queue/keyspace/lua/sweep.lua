@@ -1,4 +1,4 @@
--- @include time, hash, ids, entries, budget, totals, deaths, sweep/clock_set_back, sweep/take_back
+-- @include time, hash, ids, entries, budget, totals, goodput, deaths, sweep/clock_set_back, sweep/take_back
 -- Take back the jobs whose lease has expired and queue them again, in one step.
 --
 -- @key leases, delayed, swept = sweep:last, totals, lanes

@@ -23,6 +23,8 @@ Totals = Mapping[tuple[str, ...], float]
 
 _ATTEMPT = "attempt:"
 _ENDED = "ended:"
+_GOOD = "good:"
+"""Before sums of the accounts of slots, which have scripts of their own: `ledger/accounts`."""
 
 
 def totals(ledger: Ledger) -> Totals:
@@ -46,6 +48,8 @@ class Lately:
     """By cause; "" = attempts without a failure."""
     ended: Mapping[str, int] = field(default_factory=dict)
     """Trajectories published, by run."""
+    accounts: Mapping[str, float] = field(default_factory=dict)
+    """Sums of slots' accounts, by `ledger/accounts/fields.py`."""
 
 
 class Tally:
@@ -75,9 +79,13 @@ class Tally:
             found = pipe.execute()
         attempts: Counter[str] = Counter()
         ended: Counter[str] = Counter()
+        good: dict[str, float] = {}
         for counts in found:
             for raw, count in counts.items():
                 kind, _, name = raw.decode().partition(":")
-                (attempts if kind + ":" == _ATTEMPT else ended)[name] += int(count)
+                if kind + ":" == _GOOD:
+                    good[name] = good.get(name, 0.0) + float(count)
+                else:
+                    (attempts if kind + ":" == _ATTEMPT else ended)[name] += int(count)
         covered_s = now - buckets[0] * BUCKET_S
-        return Lately(covered_s, dict(attempts), dict(ended))
+        return Lately(covered_s, dict(attempts), dict(ended), good)

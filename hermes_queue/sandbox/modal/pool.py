@@ -11,7 +11,7 @@ from hermes_queue.cancellation import unbroken
 from hermes_queue.errors import SandboxError
 from hermes_queue.sandbox.modal.box import ModalSandbox
 from hermes_queue.sandbox.modal.profiles import image_name
-from hermes_queue.settings import ModalSettings
+from hermes_queue.settings import ModalSettings, PriceSettings
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +43,9 @@ class Pool:
         self.boxes: dict[str, ModalSandbox] = {}
         self._per_box = profile.slots_per_sandbox
         """Leases per sandbox; fewer than in the profile if the image cannot hold them."""
+        self._box_usd_per_s = PriceSettings().modal_usd_per_s(
+            cpu=profile.cpu, memory_mb=profile.memory_mb, gpu=profile.gpu
+        )
         self._creating: set[asyncio.Task[None]] = set()
         self._waiting = 0
         self._starving: list[Mapping[str, str]] = []
@@ -50,6 +53,11 @@ class Pool:
         them."""
         self._changed = asyncio.Event()
         self._stopped = False
+
+    @property
+    def usd_per_s(self) -> float:
+        """Price of a slot: its share of a sandbox, as if all its slots were leased."""
+        return self._box_usd_per_s / self._per_box
 
     def resize(self, slots: int) -> None:
         """Set the worker's maximum of concurrent leases."""

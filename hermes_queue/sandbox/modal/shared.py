@@ -232,7 +232,7 @@ class SharedSlots(SlotBackend):
             raise
         box.reserved -= 1
         facts = (lease.slot_id, trajectory_id, box.sandbox_id, lease.workspace, spec)
-        slot = Slot(*facts, image=pool.image)
+        slot = Slot(*facts, image=pool.image, usd_per_s=pool.usd_per_s)
         self._held[slot.slot_id] = Held(pool, box, lease)
         self._observer.leased(slot)
         return slot

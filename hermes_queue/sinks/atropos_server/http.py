@@ -15,7 +15,8 @@ import json
 import logging
 import socket
 import struct
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,6 +31,8 @@ _IDLE_S = 75.0
 _ANSWER_S = 600.0
 """A slow client may take this long for a batch."""
 _POLL_S = 0.005
+_CONFIRMED_S = 1.0
+"""A host confirms what it has received within a fifth of this, or is gone."""
 _TCP_INFO = struct.Struct("B 23x I 116x I")
 """Of Linux' `struct tcp_info`: tcpi_state, tcpi_unacked and tcpi_notsent_bytes."""
 _TCP_CLOSE = 7
@@ -98,6 +101,8 @@ class HttpServer:
         self._server: asyncio.Server | None = None
         self._open: dict[asyncio.Task[None], bool] = {}
         """Connections, oldest first, and whether no complete request waits for its answer."""
+        self._unconfirmed: set[asyncio.Future[None]] = set()
+        """Of batches that have left this process, and may be at their client already."""
 
     async def listen(self, host: str, port: int) -> int:
         """Listen, and return the port.
@@ -172,6 +177,10 @@ class HttpServer:
         self, request: TrainerRequest, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> tuple[object | None, bool]:
         """Answer one request: the batch in the answer, and whether another request may follow."""
+        # A client that has read a batch may ask for the next one, on another connection, before
+        # its host's confirmation of the first one was seen here.
+        if self._unconfirmed:
+            await asyncio.wait(set(self._unconfirmed), timeout=_CONFIRMED_S)
         # A connection that carries a batch stays open: how the client ends it tells whether it
         # has read the batch.
         answer = await self._handlers.answer(request)
@@ -179,8 +188,21 @@ class HttpServer:
         last = answer.status >= 400 or (wants_end and answer.batch is None)
         await _write(writer, answer, last=last)
         if answer.batch is not None:
-            await self._handlers.delivered(answer.batch, lambda: reader.exception() is not None)
+            with self._confirming():
+                await _taken(writer)
+                await self._handlers.delivered(answer.batch, lambda: reader.exception() is not None)
         return answer.batch, not last
+
+    @contextmanager
+    def _confirming(self) -> Iterator[None]:
+        """Other requests wait for the end of the block, within limits."""
+        confirmed = asyncio.get_running_loop().create_future()
+        self._unconfirmed.add(confirmed)
+        try:
+            yield
+        finally:
+            self._unconfirmed.discard(confirmed)
+            confirmed.set_result(None)
 
 
 async def _read(first: bytes, reader: asyncio.StreamReader) -> TrainerRequest:
@@ -209,7 +231,7 @@ async def _read(first: bytes, reader: asyncio.StreamReader) -> TrainerRequest:
 
 
 async def _write(writer: asyncio.StreamWriter, answer: TrainerAnswer, *, last: bool) -> None:
-    """Write an answer; on return the client's host has all of it."""
+    """Write an answer; on return it is on its way."""
     headers = {
         "Content-Type": answer.content_type,
         "Content-Length": str(len(answer.body)),
@@ -222,16 +244,20 @@ async def _write(writer: asyncio.StreamWriter, answer: TrainerAnswer, *, last: b
         writer.write("\r\n".join(lines).encode("latin-1") + b"\r\n\r\n")
         writer.write(answer.body)
         await writer.drain()
-        if answer.batch is not None:
-            await _taken(writer)
 
 
 async def _taken(writer: asyncio.StreamWriter) -> None:
-    """Wait until no byte is left on this host.
+    """Wait until the client's host has all that was written.
 
     Raises:
         ConnectionError: the client is gone.
+        TimeoutError: it takes nothing any more.
     """
+    async with asyncio.timeout(_ANSWER_S):
+        await _emptied(writer)
+
+
+async def _emptied(writer: asyncio.StreamWriter) -> None:
     sock = writer.get_extra_info("socket")
     while True:
         info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)

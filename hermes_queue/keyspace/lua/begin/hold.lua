@@ -1,4 +1,4 @@
--- @include begin/pace, begin/budget
+-- @include begin/pace, begin/budget, begin/shared
 -- Reasons to hold a job back for a while, in this order; it uses no attempt. It waits in `delayed`, or for its
 -- run's trainer, or parked.
 
@@ -27,7 +27,7 @@ local function hold(free_at)
   return 'held'
 end
 
--- `held`, `paused`, `paced` or nil, and a warning about the run's budget or ''.
+-- `held`, `paused`, `paced`, `over_budget` or nil, and a warning about the run's budget or ''.
 local function held_back(job, g, r)
   if paced(g, r) then return 'paced', '' end
   local key = prefix .. 'lane:' .. job.lane
@@ -37,10 +37,13 @@ local function held_back(job, g, r)
   if free_at > now then return hold(free_at), '' end
   local later = now + 5 + 5 * (now % 1)
   if is_back_pressure(g) then return hold(later), '' end
-  local kept, warning = nil, ''
+  local over, told, wanted, kept, warning = nil, '', nil, nil, ''
+  if not job.handed then over, told, wanted = shared_hold(job, r) end
+  if over then return over, told end
   if not job.handed then kept, warning = budget_reserve(job.job, r) end
   if kept == 'paused' then return turn_away(kept), warning end
   if kept then return hold(later), warning end
+  shared_reserve(wanted)
   if lane.state then redis.call('HSET', key, 'probe', stamp(now)) end
   return nil, warning
 end

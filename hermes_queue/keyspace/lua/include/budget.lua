@@ -1,15 +1,16 @@
--- @include hash
+-- @include hash, leased, shared_budget, shared_settle
 -- The budget of a run: reserved when a job begins, settled when its attempt ends.
 --
--- run:{id} holds, for the amounts cost_usd and tokens, budget:<amount>, spent:<amount> and
+-- run:{id} holds, for the amounts cost_usd, tokens and slot_s, budget:<amount>, spent:<amount> and
 -- reserved:<amount>; budget:wall_s counts from `created`. `settled` = number of ended trajectories.
 -- traj:{id} holds its reservation while it runs (JSON).
-local AMOUNTS = {'cost_usd', 'tokens'}
+local AMOUNTS = {'cost_usd', 'tokens', 'slot_s'}
 local BUDGET_WARN = 0.8
 local ROUNDING = 1e-9  -- tolerance for sums of decimal fractions
 
-local ACCOUNTS = {'state', 'created', 'policy_version', 'max_ahead', 'unpriced', 'settled', 'running', 'budget:wall_s',
-  'budget:cost_usd', 'spent:cost_usd', 'reserved:cost_usd', 'budget:tokens', 'spent:tokens', 'reserved:tokens'}
+local ACCOUNTS = {'state', 'created', 'team', 'policy_version', 'max_ahead', 'unpriced', 'settled', 'running',
+  'budget:wall_s', 'budget:cost_usd', 'spent:cost_usd', 'reserved:cost_usd', 'budget:tokens', 'spent:tokens', 'reserved:tokens',
+  'budget:slot_s', 'spent:slot_s', 'reserved:slot_s'}
 
 -- These fields of a run; nil if the run is unknown. The functions below keep what they change in it.
 local function accounts(run)
@@ -18,7 +19,7 @@ local function accounts(run)
 end
 
 local function is_budgeted(r)
-  return r and (r['budget:cost_usd'] or r['budget:tokens'] or r['budget:wall_s'])
+  return r and (r['budget:cost_usd'] or r['budget:tokens'] or r['budget:slot_s'] or r['budget:wall_s'])
 end
 
 local function budget_pause(run, r, reason)
@@ -56,16 +57,16 @@ end
 
 -- Settle an attempt that has ended, in the accounts of its run (nil = unknown run). `reserved` is what
 -- was reserved for it (JSON) or nil; the caller removes it. `spent` is {cost_usd, tokens}, cost_usd '' =
--- price unknown. Without `spent` the reservation counts as spent, because nothing is known about the
--- attempt, but for what its journal has `noted` (or nil): that is booked with the next one. Returns a warning
--- or ''; always '' without `spent`.
-local function budget_book(run, r, reserved, spent, now, noted)
+-- price unknown; `held_s`: of its slot. Without `spent` the reservation counts as spent, because nothing is
+-- known about the attempt, but for what its journal has `noted` (or nil): that is booked with the next one.
+-- Returns a warning or ''; always '' without `spent`.
+local function budget_book(run, r, reserved, spent, now, noted, held_s)
   if not r then return '' end
   reserved = reserved and cjson.decode(reserved) or {}
   for i, name in ipairs(AMOUNTS) do
     local aside = reserved[name] or 0
     local amount = math.max(0, aside - (noted and tonumber(noted[name]) or 0))
-    if spent then amount = tonumber(spent[i]) or 0 end
+    if name == 'slot_s' then amount = held_s elseif spent then amount = tonumber(spent[i]) or 0 end
     if aside ~= 0 then redis.call('HINCRBYFLOAT', run, 'reserved:' .. name, -aside) end
     if amount ~= 0 then r['spent:' .. name] = redis.call('HINCRBYFLOAT', run, 'spent:' .. name, amount) end
   end
@@ -75,7 +76,9 @@ end
 
 -- The same for a trajectory of which nothing was read yet.
 local function budget_settle(run, traj, spent, now, noted)
-  local reserved = redis.call('HGET', traj, 'reserved')
-  if reserved then redis.call('HDEL', traj, 'reserved') end
-  return budget_book(run, accounts(run), reserved, spent, now, noted)
+  local job = hash(traj, 'reserved', 'begun', 'shared')
+  if job.reserved or job.shared then redis.call('HDEL', traj, 'reserved', 'shared') end
+  local held_s = leased_s(job.begun, now)
+  shared_settle(job.shared, spent, held_s, noted)
+  return budget_book(run, accounts(run), job.reserved, spent, now, noted, held_s)
 end

@@ -45,6 +45,7 @@ local function evict_stale(job, facts, own_name)
       facts.failed = redis.call('HINCRBY', group, 'failed', 1)
       count('finished', -1)
       count('stale')
+      lose('stale', 1, tonumber(m[6]) or 0)
       left = left or m[1] == own_name
       if facts.policy.on_stale == 'requeue' and facts.planned - facts.failed < facts.size
         and facts.requeues < (facts.policy.max_requeues or 0) then

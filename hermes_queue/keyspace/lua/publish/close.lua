@@ -25,6 +25,7 @@ local function drop(facts, group_end, why)
   redis.call('DECRBY', unread_bytes, group_end.bytes)
   if is_paced() then redis.call('HDEL', ahead, group_id) end
   redis.call('HSET', group, 'dropped', why)
+  lose('dropped', group_end.joined, group_end.held_s)
   count('dropped')
   count('dropped_' .. why)
   total(totals, 1, 'groups', facts.env, 'dropped')

@@ -30,7 +30,7 @@ end
 local function gather(facts, group_end)
   local known, warning = group_end.known, ''
   local members, extras, room = {}, {}, facts.size - group_end.joined
-  group_end.bytes = 0
+  group_end.bytes, group_end.held_s = 0, 0
   for index = 0, facts.planned - 1 do
     local m, x, z = known.m[index], known.x[index], known.z[index]
     local joins = m or group_end.fill_up and room > 0 and x
@@ -40,6 +40,7 @@ local function gather(facts, group_end)
       local own = index == tonumber(sample_index)
       members[#members + 1] = {joins[1], joins[5] or '', own and summary or known.s[index] or ''}
       group_end.bytes = group_end.bytes + joins[3]
+      if m then group_end.held_s = group_end.held_s + (tonumber(m[6]) or 0) end
     elseif x then
       extras[#extras + 1] = x[1]
       redis.call('EXPIRE', prefix .. 'body:' .. x[1], finished_ttl_s)
@@ -49,7 +50,7 @@ local function gather(facts, group_end)
     else
       local other = group_id .. '.' .. index
       local key = prefix .. 'traj:' .. other
-      local sample = hash(key, 'state', 'floor', 'reserved', 'journal', 'handed')
+      local sample = hash(key, 'state', 'floor', 'reserved', 'journal', 'begun', 'shared', 'handed')
       if sample.state == 'queued' or sample.state == 'running' then
         local paused = settle(key, other, sample, 'surplus')
         if warning == '' then warning = paused end

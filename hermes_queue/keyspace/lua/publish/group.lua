@@ -25,12 +25,12 @@ local function is_too_old(facts, oldest)
 end
 
 -- Add this record to its group as m: (measured) or x: (failed); z: is for stale ones. Each is
--- {name of the body, score, bytes, oldest policy version, when}. s: is its summary, until the group closes.
-local function add_member(facts, name)
+-- {name of the body, score, bytes, oldest policy version, when, seconds of its slot}. s: is its summary, until the group closes.
+local function add_member(facts, name, held_s)
   local kind, counter = 'm:', 'measured'
   if not is_measured then kind, counter = 'x:', 'failed' end
   facts[counter] = facts[counter] + 1
-  redis.call('HSET', group, kind .. sample_index, cjson.encode({name, score, body_bytes, policy_oldest, stamp(now)}),
+  redis.call('HSET', group, kind .. sample_index, cjson.encode({name, score, body_bytes, policy_oldest, stamp(now), held_s}),
     'measured', facts.measured, 'failed', facts.failed)
 end
 

@@ -1,4 +1,4 @@
--- @include budget, totals, journal
+-- @include budget, totals, journal, goodput
 -- Settles ended trajectories, and counts them.
 
 -- An unscored record counts as measured everywhere but where scores are compared.
@@ -9,12 +9,13 @@ local function count(name, by)
   if its_run then redis.call('HINCRBY', run, name, by or 1) end
 end
 
--- Remove a trajectory from everything that would run it, for good. `job`: its state, reservation, journal, hand-over;
+-- Remove a trajectory from everything that would run it, for good. `job`: its state, reservation, journal, hand-over
+-- and `begun`;
 -- `spent` as in the budget. Returns a warning about the budget or ''.
 local function settle(key, its_id, job, becomes, spent)
   drop_journal(prefix, key, its_id, job)
   drop_handover(prefix, key, its_id, job)
-  redis.call('HDEL', key, 'job', 'attempts', 'reserved')
+  redis.call('HDEL', key, 'job', 'attempts', 'reserved', 'shared')
   redis.call('HSET', key, 'state', becomes)
   redis.call('EXPIRE', key, finished_ttl_s)
   redis.call('ZREM', leases, its_id)
@@ -27,7 +28,17 @@ local function settle(key, its_id, job, becomes, spent)
     if its_run and its_run.max_ahead then redis.call('ZREM', held, its_id) end
     if not spent then return '' end
   end
-  return budget_book(run, its_run, job.reserved, spent, now)
+  job.held_s = job.state == 'running' and leased_s(job.begun, now) or 0
+  shared_settle(job.shared, spent, job.held_s)
+  return budget_book(run, its_run, job.reserved, spent, now, nil, job.held_s)
+end
+
+-- Measured attempts do not count any more: so many, with the seconds of their slots.
+local function lose(account, attempts, seconds)
+  if not its_run then return end
+  local ttl_s = redis.call('TTL', run)
+  charge(prefix, run_id, ttl_s, 'd|' .. account, attempts, now)
+  charge(prefix, run_id, ttl_s, 'l|' .. account, seconds, now)
 end
 
 -- Store the body. In later lives it has a distinct name, under which its object is then listed.

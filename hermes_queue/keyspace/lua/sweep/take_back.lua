@@ -24,7 +24,7 @@ end
 local function take_back(id, traj)
   local patience, limit = tonumber(grace_s), tonumber(quarantine_deaths)
   settle_doubts(prefix, traj, patience, limit)
-  local job = hash(traj, 'lane', 'owner', 'stage', 'died', 'epoch', 'journal', 'noted')
+  local job = hash(traj, 'lane', 'owner', 'stage', 'died', 'epoch', 'journal', 'noted', 'begun')
   local how = death_of(prefix, job.owner, patience)
   local size = tonumber(redis.call('HGET', prefix .. 'life:' .. job.owner, 'shared') or '1')
   local note = size > 1 and ' among ' .. size or ''
@@ -40,7 +40,10 @@ local function take_back(id, traj)
   redis.call('HSET', traj, 'died', newest_lines((job.died or '') .. string.format('%.0f', now) .. ' ' .. job.owner
     .. ' ' .. (job.stage or 'unknown') .. note .. '\n'))
   local run = prefix .. 'run:' .. run_of(id)
-  if redis.call('EXISTS', run) == 1 then redis.call('HINCRBY', run, 'running', -1) end
+  if redis.call('EXISTS', run) == 1 then
+    redis.call('HINCRBY', run, 'running', -1)
+    charge(prefix, run_of(id), redis.call('TTL', run), 's|death', leased_s(job.begun, now), now)
+  end
   local noted = job.journal == job.epoch and job.noted and cjson.decode(job.noted)
   budget_settle(run, traj, nil, now, noted)
   total(totals, 1, 'lease_expiries')

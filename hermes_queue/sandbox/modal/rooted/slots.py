@@ -31,7 +31,7 @@ from hermes_queue.sandbox.modal.failures import explained
 from hermes_queue.sandbox.modal.rooted import listing
 from hermes_queue.sandbox.modal.rooted.host import RootedHost, RootedSandbox
 from hermes_queue.sandbox.modal.rooted.images import RootImage, RootImages
-from hermes_queue.settings import ModalSettings
+from hermes_queue.settings import ModalSettings, PriceSettings
 
 logger = logging.getLogger(__name__)
 
@@ -78,6 +78,7 @@ class RootedSlots:
         self._reader = reader
         self._host = RootedHost()
         self._probes = Probes(self._host)
+        self._prices = PriceSettings()
         self._leases: dict[str, RootedLease] = {}
         self._committed: dict[str, RootImage] = {}
         self._kept: dict[str, list[str]] = {}
@@ -147,7 +148,11 @@ class RootedSlots:
         return box
 
     def _begin(self, lease: RootedLease, trajectory_id: str, spec: SlotSpec) -> Slot:
-        slot = lease.box.slot(trajectory_id, spec)
+        profile = lease.profile
+        usd_per_s = self._prices.modal_usd_per_s(
+            cpu=profile.cpu, memory_mb=profile.memory_mb, gpu=profile.gpu
+        )
+        slot = replace(lease.box.slot(trajectory_id, spec), usd_per_s=usd_per_s)
         self._leases[slot.slot_id] = lease
         self._observer.leased(slot)
         return slot

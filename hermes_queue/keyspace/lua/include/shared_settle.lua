@@ -1,0 +1,27 @@
+-- Settle a job in the budgets that it shares: once, because the caller removes what is reserved (`raw`). The
+-- rest is as in `budget_book`.
+
+local function shared_settle(raw, spent, held_s, noted)
+  if not raw then return end
+  local whole, reserved = pcall(cjson.decode, raw)
+  if not whole or type(reserved) ~= 'table' then return end
+  local amounts = {slot_s = held_s}
+  if spent then amounts.cost_usd, amounts.tokens = tonumber(spent[1]) or 0, tonumber(spent[2]) or 0 end
+  for name, aside in pairs(reserved) do
+    local key = type(name) == 'string' and type(aside) == 'table' and prefix .. 'budget:' .. name
+    if key and redis.call('HEXISTS', prefix .. 'budgets', name) == 1 then
+      shared_account(name)  -- a new window begins before this is added
+      redis.call('HINCRBY', key, 'settled', 1)
+      redis.call('HINCRBY', key, 'running', -1)
+      for _, amount in ipairs(SHARED) do
+        local back = math.min(math.max(tonumber(aside[amount]) or 0, 0), 1e15)
+        local spent = amounts[amount] or math.max(0, back - (noted and tonumber(noted[amount]) or 0))
+        if back > 0 then redis.call('HINCRBYFLOAT', key, 'reserved:' .. amount, -back) end
+        if spent > 0 then
+          redis.call('HINCRBYFLOAT', key, 'spent:' .. amount, spent)
+          redis.call('HINCRBYFLOAT', key, 'all:' .. amount, spent)
+        end
+      end
+    end
+  end
+end
