@@ -182,6 +182,8 @@ class Draft:
     @property
     def stage_seconds(self) -> dict[str, float]:
         """Seconds per stage, those in the worker of its agent included."""
+        if not self.is_handed:
+            return self.clock.stage_seconds
         seconds = dict(self.handed_seconds)
         for name, own_s in self.clock.stage_seconds.items():
             seconds[name] = round(seconds.get(name, 0.0) + own_s, 4)

@@ -18,6 +18,7 @@ from envs.base import Environment, TakesWork
 from hermes_queue.agent.kinds.recorded import recorded_params
 from hermes_queue.bodies.handed import HandedWork, decode_handed, encode_handed
 from hermes_queue.errors import NoSnapshot, SandboxError, SchemaTooNew, WorkLost
+from hermes_queue.extensions import offers
 from hermes_queue.ledger import Begun, Claim
 from hermes_queue.ledger.fleet.handovers import (
     HandoverVerdict,
@@ -86,7 +87,7 @@ class HandOver:
             raise self._lost(f"it is of version {given.env_version!r}, this worker has {ours}")
         if given.work is not None:
             return
-        if not isinstance(backend, KeepsSnapshots) or not backend.capabilities.snapshot:
+        if not offers(backend, KeepsSnapshots) or not backend.capabilities.snapshot:
             raise self._lost("this backend keeps no snapshots")
         try:
             await backend.restore(context.slot, given.snapshot_id)
@@ -100,7 +101,7 @@ class HandOver:
     async def forget(self) -> None:
         """Delete the copy of the files once the trajectory needs it no longer. Never raises."""
         backend, given = self._runtime.backend, self._given
-        if given is None or not given.snapshot_id or not isinstance(backend, KeepsSnapshots):
+        if given is None or not given.snapshot_id or not offers(backend, KeepsSnapshots):
             return
         name = self._claim.trajectory_id
         try:
@@ -143,7 +144,7 @@ class HandOver:
         None if neither is possible.
         """
         draft, env = self._draft, steps.env
-        if not isinstance(env, TakesWork):
+        if not offers(env, TakesWork):
             return await self._copied(context)
         context.deadline = draft.clock.deadline
         async with draft.clock.timed("verify", draft.job.limits.verify_timeout_s):
@@ -153,7 +154,7 @@ class HandOver:
     async def _copied(self, context: SlotContext) -> str | None:
         """A copy of the slot's files; None if there can be none."""
         backend, found = self._runtime.backend, list[str]()
-        if not isinstance(backend, KeepsSnapshots) or not backend.capabilities.snapshot:
+        if not offers(backend, KeepsSnapshots) or not backend.capabilities.snapshot:
             return None
         keep_s = self._runtime.stages.handover_ttl_s
 
@@ -214,7 +215,7 @@ class HandOver:
 
     async def _drop(self, snapshot_id: str) -> None:
         backend = self._runtime.backend
-        if isinstance(backend, KeepsSnapshots):
+        if offers(backend, KeepsSnapshots):
             await backend.drop_snapshot(snapshot_id)
 
 

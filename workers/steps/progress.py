@@ -154,7 +154,7 @@ class StepProgress:
         if draft.agent.stop_reason == "slot_killed" and not self.is_first:
             # On a fresh slot, without what earlier steps have left, its tests would say nothing.
             verdict = Verdict(0.0, report={"reason": "slot_killed"})
-        elif draft.work is not None and isinstance(env, TakesWork):
+        elif draft.work is not None and offers(env, TakesWork):
             verdict = await env.measure_work(self.item, context, draft.work)
         else:
             verdict = await env.verify(self.item, context, draft.agent.shown)

@@ -18,7 +18,12 @@ from hermes_queue.queues import (
     served_lanes,
     stage_lanes,
 )
-from hermes_queue.settings import LocalSandboxSettings, SandboxSettings, WorkerSettings
+from hermes_queue.settings import (
+    LocalSandboxSettings,
+    SandboxSettings,
+    StageSettings,
+    WorkerSettings,
+)
 
 State = Literal["open", "paused", "draining"]
 
@@ -135,6 +140,13 @@ def within_slots(limit: int) -> int:
     """
     slots = LocalSandboxSettings().slots if SandboxSettings().backend == "local" else 0
     return min(limit, slots) if slots else limit
+
+
+def with_prefetch(agents: int) -> int:
+    """How many jobs a worker takes that runs so many agents: those, and what it sets up ahead."""
+    if WorkerSettings().stages == "verify":
+        return agents
+    return within_slots(agents + StageSettings().prefetch)
 
 
 def shutdown_is_ordered() -> bool:
