@@ -33,10 +33,10 @@ UV ?= $(BIN)/uv
 PACKAGES := hermes_queue workers producers envs
 COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-annotate --custom-compile-command "make lock"
-SLOW := test-fleet|test-exhaustive|test-images|test-agents|test-engines|test-engine-kill|test-harbor|test-trainers|tamper|validate|chaos|datasets|test-atropos|test-prometheus|test-compose|test-image|test-flower|test-view|test-pages|test-gvisor|test-modal-docker|test-modal-oldest|test-aimock|test-vllm|test-sglang|soak
+SLOW := test-fleet|test-exhaustive|test-images|test-agents|test-engines|test-engine-kill|test-harbor|test-trainers|tamper|validate|chaos|test-failover|datasets|test-atropos|test-prometheus|test-compose|test-image|test-flower|test-view|test-pages|test-gvisor|test-modal-docker|test-modal-oldest|test-aimock|test-vllm|test-sglang|soak
 RUN_EXTRAS := --extra producer --extra worker --extra local --extra images --extra view
 
-.PHONY: .engine-docker .engine-podman help demo test test-all test-exhaustive test-fleet test-agents test-engines test-engine-kill test-harbor test-aimock test-atropos test-compose test-flower test-image test-images test-modal-oldest test-pages test-prometheus \
+.PHONY: .engine-docker .engine-podman test-failover help demo test test-all test-exhaustive test-fleet test-agents test-engines test-engine-kill test-harbor test-aimock test-atropos test-compose test-flower test-image test-images test-modal-oldest test-pages test-prometheus \
 	test-gvisor test-modal-docker test-sglang test-trainers test-view test-vllm validate tamper chaos datasets lint audit sbom format bench bench-view soak lock lock-programs lock-trainers docs site clean redis
 
 help: ## List the targets
@@ -144,6 +144,9 @@ tamper: $(VENV)/.run ## Every known way to cheat scores 0 on the first four bund
 
 chaos: $(VENV)/.run ## Kill everything under load and prove that nothing is lost (MINUTES=5 SEED=1)
 	$(BIN)/python -m workers.chaos --minutes $(MINUTES) --seed $(SEED)
+
+test-failover: redis $(VENV)/.dev ## Redis Sentinel: the master is killed, hangs and is cut off while 160 trajectories run; TLS (7 minutes)
+	$(BIN)/python -m pytest tests/failover
 
 datasets: $(VENV)/.dev redis ## Three sinks killed in the middle of a real run: no row is lost or doubled
 	$(BIN)/python -m pytest -s -W default tests/e2e/proof_datasets.py

@@ -8,10 +8,11 @@ from collections.abc import Callable
 
 from hermes_queue.bodies.store import ObjectStore
 from hermes_queue.errors import StoreUnavailable
+from hermes_queue.keyspace.calls import Confirmation
 from hermes_queue.ledger import Ledger, PublishVerdict
 from hermes_queue.ledger.fleet import objects
 from hermes_queue.models import ScoredTrajectory
-from hermes_queue.settings import ResultSettings, StoreSettings
+from hermes_queue.settings import RedisSettings, ResultSettings, StoreSettings
 
 logger = logging.getLogger(__name__)
 
@@ -22,7 +23,15 @@ class Bodies:
     `inline` is the maximum of bytes of a body in Redis. Without a `store`, Redis holds all.
     """
 
-    def __init__(self, store: ObjectStore | None, settings: StoreSettings, inline: int) -> None:
+    def __init__(
+        self,
+        store: ObjectStore | None,
+        settings: StoreSettings,
+        inline: int,
+        confirm: Confirmation | None = None,
+    ) -> None:
+        self.confirm = confirm
+        """Replicas that are to have a change of a job before its worker goes on; None = none."""
         self._store = store
         self._settings = settings
         self._inline_bytes = inline
@@ -36,7 +45,11 @@ class Bodies:
         """
         settings = StoreSettings()
         store = ObjectStore.from_settings(settings, redis_url)
-        return cls(store, settings, ResultSettings().inline_max_bytes)
+        redis = RedisSettings()
+        confirm = None
+        if redis.confirm_replicas:
+            confirm = Confirmation(redis.confirm_replicas, redis.confirm_timeout_s)
+        return cls(store, settings, ResultSettings().inline_max_bytes, confirm)
 
     @property
     def max_bytes(self) -> int:
@@ -83,7 +96,9 @@ class Bodies:
         """
         while True:
             travels = self.stored(ledger, record, body)
-            verdict = ledger.publish(record, travels, owner=owner, finished_ttl_s=finished_ttl_s)
+            verdict = ledger.publish(
+                record, travels, owner=owner, finished_ttl_s=finished_ttl_s, confirm=self.confirm
+            )
             # "unstored": between our put and this publication the object was deleted as unneeded. A
             # record that names it would have no body, so store the body again.
             if verdict != "unstored":

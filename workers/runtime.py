@@ -254,10 +254,11 @@ class Runtime:
     async def answered(self, call: ScriptCall[T]) -> T:
         """The result of a ledger call; while Redis is away or full, wait and repeat it.
 
-        It travels with the calls of other trajectories that are ready in the same moment.
+        It travels with the calls of other trajectories that are ready in the same moment, and is
+        confirmed by replicas if that is set.
         """
         # So that log lines about the answer name the trajectory.
-        within = call.within(contextvars.copy_context())
+        within = call.within(contextvars.copy_context()).confirmed(self.bodies.confirm)
         result: T = await self._patiently(lambda: self._calls.put(within))
         return result
 

@@ -2,7 +2,10 @@
 # Start redis-server with the users of users.acl. Arguments are redis-server's.
 #
 # Each user's password comes from REDIS_<NAME>_PASSWORD. Redis is given its SHA-256 only, in a file
-# of its own that only this user can read.
+# of its own that only this user can read. Among several servers, see docs/redis-high-availability.md:
+# REDIS_REPLICA_PASSWORD and REDIS_SENTINEL_PASSWORD, on replicas REDIS_REPLICAOF="HOST PORT"; a master
+# with fewer than REDIS_MIN_REPLICAS (1) refuses writes. What the servers have agreed upon since the
+# first start is in REDIS_CONFIG, by default ./redis.conf.
 set -eu
 umask 077
 
@@ -16,18 +19,34 @@ acl=$(mktemp "${TMPDIR:-/tmp}/users.XXXXXX")
 sed -e '/^#/d' -e '/^$/d' "$here/users.acl" |
     awk '/^ / { printf "%s", $0; next } { if (NR > 1) print ""; printf "%s", $0 } END { print "" }' \
         > "$acl"
-for name in PRODUCER WORKER CONSUMER MONITOR VIEWER FLOWER OPERATOR; do
+for name in PRODUCER WORKER CONSUMER MONITOR VIEWER FLOWER OPERATOR REPLICA SENTINEL; do
     eval "password=\${REDIS_${name}_PASSWORD:-}"
+    case "$name$password" in
+    REPLICA | SENTINEL) sed -i "/@${name}@/d" "$acl"; continue ;; # one server alone needs neither
+    esac
     if [ "${#password}" -lt 16 ]; then
         echo "REDIS_${name}_PASSWORD must have 16 characters or more; see deploy/make-env.sh" >&2
         exit 2
     fi
     digest=$(printf %s "$password" | sha256sum | cut -c1-64)
     sed -i "s/@${name}@/${digest}/" "$acl"
-    unset "REDIS_${name}_PASSWORD"
+    [ "$name" = REPLICA ] || unset "REDIS_${name}_PASSWORD"
 done
+
+# A server among replicas has a configuration file. Sentinel writes into it which server to follow,
+# so that a former master comes back as a replica.
+conf=
+if [ -n "${REDIS_REPLICA_PASSWORD:-}" ]; then
+    conf=${REDIS_CONFIG:-redis.conf}
+    [ -e "$conf" ] || { [ -z "${REDIS_REPLICAOF:-}" ] || echo "replicaof $REDIS_REPLICAOF"; } > "$conf"
+    sed -i -e '/^masteruser/d' -e '/^masterauth/d' "$conf"
+    printf 'masteruser replica\nmasterauth "%s"\n' \
+        "$(printf %s "$REDIS_REPLICA_PASSWORD" | sed 's/["\\]/\\&/g')" >> "$conf"
+    unset REDIS_REPLICA_PASSWORD
+    set -- --min-replicas-to-write "${REDIS_MIN_REPLICAS:-1}" --min-replicas-max-lag 10 "$@"
+fi
 
 # noeviction: an evicted key is a lost job. What a power loss may repeat with AOF every second is in
 # docs/guarantees.md. Compact hashes: jobs and what is kept of finished ones take half, docs/tuning.md.
-exec redis-server --aclfile "$acl" --appendonly yes --appendfsync everysec --save '' \
+exec redis-server ${conf:+"$conf"} --aclfile "$acl" --appendonly yes --appendfsync everysec --save '' \
     --maxmemory-policy noeviction --hash-max-listpack-value 4096 "$@"

@@ -25,9 +25,11 @@ from hermes_queue.broker.pool import (
 )
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.installation import check_installation
+from hermes_queue.keyspace import sentinel
 from hermes_queue.keyspace.connection import redis_url
 from hermes_queue.queues import RUN_TRAJECTORY, queue_name, retry_queue_name
 from hermes_queue.settings import PREFIX, RedisSettings, WorkerSettings, check_environment
+from hermes_queue.settings.redis import SentinelAddress
 from hermes_queue.telemetry import logs
 
 app = Celery("hermes_queue", include=["workers.trajectory", "workers.lifecycle"])
@@ -91,7 +93,20 @@ def _install_log_format(logger: logging.Logger, **_: Any) -> None:
 
 
 def broker_url(url: str) -> str:
-    """Return `url` in Celery's spelling, which differs for unix sockets and for `?db=`."""
+    """Return `url` in Celery's spelling, which differs for sentinels, unix sockets and `?db=`."""
+    if address := SentinelAddress.parse(url):
+        secret = _secret(address.username, address.password)
+        nodes = [
+            f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            for host, port in address.sentinels
+        ]
+        # kombu takes user and database from the first one.
+        return ";".join(
+            [
+                f"sentinel://{secret}{nodes[0]}/{address.db}",
+                *(f"sentinel://{node}" for node in nodes[1:]),
+            ]
+        )
     parts = urlsplit(url)
     query = dict(parse_qsl(parts.query))
     if parts.scheme != "unix":
@@ -100,13 +115,31 @@ def broker_url(url: str) -> str:
         return parts._replace(path=f"/{db}", query=urlencode(query)).geturl()
     user = unquote(parts.username or "") or query.get("username", "")
     password = unquote(parts.password or "") or query.get("password", "")
-    secret = f"{quote(user, safe='')}:{quote(password, safe='')}@" if user or password else ""
-    return f"redis+socket://{secret}{parts.path}?virtual_host={query.get('db') or 0}"
+    return (
+        f"redis+socket://{_secret(user, password)}{parts.path}?virtual_host={query.get('db') or 0}"
+    )
 
 
-def _transport_options(prefix: str, redis: RedisSettings) -> dict[str, Any]:
-    return {
-        "global_keyprefix": prefix,
+def _secret(user: str, password: str) -> str:
+    return f"{quote(user, safe='')}:{quote(password, safe='')}@" if user or password else ""
+
+
+def _with_tls(url: str, options: dict[str, Any]) -> str:
+    """`url` with redis-py's TLS options in its query, where kombu reads them."""
+    parts = urlsplit(url)
+    query = dict(parse_qsl(parts.query)) | {name: str(value) for name, value in options.items()}
+    return parts._replace(query=urlencode(query)).geturl()
+
+
+def connection_settings(redis: RedisSettings) -> dict[str, Any]:
+    """Return Celery's settings of its connections to Redis.
+
+    Raises:
+        ConfigurationError: the URL is malformed.
+    """
+    url = redis_url(redis)
+    options: dict[str, Any] = {
+        "global_keyprefix": redis.prefix,
         # A message stays unacknowledged for milliseconds. If its worker dies within these, the
         # message is redelivered after this time; if it comes back too early, the ledger answers
         # `busy` and it is dropped.
@@ -118,11 +151,21 @@ def _transport_options(prefix: str, redis: RedisSettings) -> dict[str, Any]:
         "unacked_mutex_expire": 10,
         "queue_order_strategy": "priority",
         "body_encoding": "utf-8",
-        "socket_timeout": redis.socket_timeout_s,
+        "socket_timeout": redis.timeout_s(url),
         "socket_connect_timeout": redis.connect_timeout_s,
         "socket_keepalive": True,
         "health_check_interval": 25,
     }
+    broker, tls = broker_url(url), redis.tls_options(url)
+    made: dict[str, Any] = {"broker_transport_options": options}
+    if address := SentinelAddress.parse(url):
+        options["master_name"] = address.master
+        options["sentinel_kwargs"] = sentinel.sentinel_options(address, redis, url)
+        if tls:
+            made["broker_use_ssl"] = tls
+    elif tls:
+        broker = _with_tls(broker, tls)
+    return made | {"broker_url": broker}
 
 
 def _queues(lanes: str) -> list[Queue]:
@@ -136,11 +179,9 @@ def _queues(lanes: str) -> list[Queue]:
 def _settings() -> dict[str, Any]:
     """Return Celery's settings; called when they are first needed."""
     _passes(check_environment)
-    redis = RedisSettings()
     worker = WorkerSettings()
     return dict(
-        broker_url=broker_url(redis_url(redis)),
-        broker_transport_options=_transport_options(redis.prefix, redis),
+        **connection_settings(RedisSettings()),
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,
         task_queues=_queues(worker.lanes),

@@ -23,7 +23,7 @@ from hermes_queue.cli.overview import lane_now
 from hermes_queue.errors import CAUSES, WIDE_CAUSES, RedisFull, RedisUnavailable
 from hermes_queue.keyspace.connection import explained
 from hermes_queue.ledger import Ledger
-from hermes_queue.ledger.accounts.fields import LOST, WORK
+from hermes_queue.ledger.accounts.fields import DRIFTED, LOST, TURNS, WORK
 from hermes_queue.ledger.accounts.goodput import fleet_fields, goodput_of
 from hermes_queue.ledger.answers import ENDED
 from hermes_queue.ledger.fleet.limiter import EndpointLimits
@@ -219,6 +219,10 @@ class Exporter:
                 if of == kind:
                     sums[account,] = value
             yield metric, sums
+        breaks = {name: n for name, n in good.drift.items() if name not in (TURNS, DRIFTED)}
+        yield metrics.CONTINUED, {(): good.drift.get(TURNS, 0.0)}
+        reasons: dict[tuple[str, ...], float] = {("reply",): 0.0}
+        yield metrics.DRIFT, reasons | {(name,): n for name, n in breaks.items()}
         yield metrics.SANDBOX_USD, {(): sum(good.slot_usd.values())}
         yield metrics.TOKENS_LOST, {(): good.tokens_thrown_away}
         lately = goodput_of(Tally(self.ledger).lately(3600, now=now).accounts)

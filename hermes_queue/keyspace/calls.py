@@ -11,6 +11,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import redis
 from redis.exceptions import NoScriptError
 
+from hermes_queue.errors import RedisUnavailable
 from hermes_queue.keyspace import scripts
 from hermes_queue.keyspace.connection import explanation
 
@@ -30,6 +31,16 @@ STAGED_TTL_S = 300
 
 
 @dataclass(frozen=True, slots=True)
+class Confirmation:
+    """What a call may ask for beyond the answer of its script."""
+
+    replicas: int
+    """Replicas that must have what the script wrote; while they have not, the call fails."""
+    timeout_s: float
+    """Longest wait for them."""
+
+
+@dataclass(frozen=True, slots=True)
 class ScriptCall(Generic[T]):
     """One call of a script, to be made by `Deployment.make` or `make_all`."""
 
@@ -39,6 +50,7 @@ class ScriptCall(Generic[T]):
     """Makes the result from the script's answer; runs in the thread that makes the call."""
     staged: bytes = b""
     """A value that is stored as `staged:{token}` in the same round trip, before the script runs."""
+    confirm: Confirmation | None = None
 
     @property
     def weight(self) -> int:
@@ -64,7 +76,20 @@ class ScriptCall(Generic[T]):
     def then(self, react: Callable[[T], U]) -> ScriptCall[U]:
         """The same call; its result is what `react` returns for ours."""
         read = self.read
-        return ScriptCall(self.script, self.given, lambda answer: react(read(answer)), self.staged)
+        return ScriptCall(
+            self.script,
+            self.given,
+            lambda answer: react(read(answer)),
+            self.staged,
+            self.confirm,
+        )
+
+    def confirmed(self, confirm: Confirmation | None) -> ScriptCall[T]:
+        """The same call; its result is read once replicas have what was written, too.
+
+        It is `RedisUnavailable` until then: what no replica has goes with a master that dies.
+        """
+        return replace(self, confirm=confirm)
 
     def within(self, context: Context) -> ScriptCall[T]:
         """The same call; its answer is read within `context`."""
@@ -81,6 +106,7 @@ class _Packed(NamedTuple):
     args: list[Any]
     staged: tuple[str, bytes] | None
     """Key and value that are stored before the script runs."""
+    confirm: Confirmation | None
 
 
 def make_all(
@@ -100,7 +126,8 @@ def make_all(
             staged = None
             if call.staged:
                 staged = f"{prefix}staged:{call.given['token']}", call.staged
-            packed.append(_Packed(place, script, *script.packed(prefix, call.given), staged))
+            keys, args = script.packed(prefix, call.given)
+            packed.append(_Packed(place, script, keys, args, staged, call.confirm))
         except Exception as error:  # noqa: BLE001 - it is the caller's of this call alone
             results[place] = error
     for each, answer in zip(packed, _answers(client, packed), strict=True):
@@ -138,13 +165,39 @@ def _answers(client: redis.Redis, calls: Sequence[_Packed]) -> list[Any]:
 
 
 def _sent(client: redis.Redis, calls: Sequence[_Packed]) -> list[Any]:
+    confirm = next((each.confirm for each in calls if each.confirm), None)
     with client.pipeline(transaction=False) as pipe:
         for each in calls:
             if each.staged:
                 pipe.set(*each.staged, ex=STAGED_TTL_S)
             pipe.evalsha(each.script.sha1, len(each.keys), *each.keys, *each.args)
-        answers = iter(pipe.execute(raise_on_error=False))
-    return [_after(next(answers) if each.staged else None, next(answers)) for each in calls]
+        if confirm:  # over the same connection: it waits for all that this one has written
+            pipe.wait(confirm.replicas, max(1, int(1000 * confirm.timeout_s)))
+        raw = pipe.execute(raise_on_error=False)
+    answers = iter(raw)
+    found = [_after(next(answers) if each.staged else None, next(answers)) for each in calls]
+    lacking = _unconfirmed(confirm, next(answers)) if confirm else None
+    if lacking is None:
+        return found
+    # Its replicas may follow another master, to which new connections are made.
+    client.connection_pool.disconnect(inuse_connections=False)
+    return [
+        lacking if each.confirm and not isinstance(answer, Exception) else answer
+        for each, answer in zip(calls, found, strict=True)
+    ]
+
+
+def _unconfirmed(confirm: Confirmation, answer: Any) -> Exception | None:
+    """The error of calls that want to be confirmed, from what Redis answers to WAIT."""
+    if isinstance(answer, Exception):
+        return answer
+    if int(answer) >= confirm.replicas:
+        return None
+    return RedisUnavailable(
+        f"Redis has written, but {int(answer)} of {confirm.replicas} replicas have confirmed it "
+        f"within {confirm.timeout_s:g} s (HERMES_QUEUE_REDIS_CONFIRM_REPLICAS): see `role` and the "
+        "log of the replicas"
+    )
 
 
 def _after(stored: Any, answer: Any) -> Any:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 import redis
 import redis.asyncio
+from pydantic import SecretStr
+from redis.asyncio.sentinel import MasterNotFoundError as AsyncMasterNotFoundError
 from redis.backoff import NoBackoff
 from redis.exceptions import NoPermissionError
 from redis.retry import Retry
+from redis.sentinel import MasterNotFoundError
 
 from hermes_queue.errors import (
     ConfigurationError,
@@ -19,7 +22,9 @@ from hermes_queue.errors import (
     RedisFull,
     RedisUnavailable,
 )
+from hermes_queue.keyspace import sentinel
 from hermes_queue.settings import DEFAULT_REDIS_URL, RedisSettings
+from hermes_queue.settings.redis import SentinelAddress, check_redis_url
 
 C = TypeVar("C")
 
@@ -36,8 +41,13 @@ _NO_PASSWORD = {"HELLO": "it requires a password", "Authe": "it requires a passw
 _REFUSED = ("NOAUTH", "WRONGPASS", "NOPERM", "The user executing the script can't")
 """Words of errors about our rights; the last is how a script reports them."""
 
-_PASSING = ("LOADING", "BUSY", "READONLY", "MISCONF", "NOREPLICAS", "MASTERDOWN", "CLUSTERDOWN")
-"""First words of errors that will pass: Redis loads its data, its disk is full, ..."""
+_PASSING = (
+    *("LOADING", "BUSY", "READONLY", "MISCONF", "NOREPLICAS", "MASTERDOWN", "CLUSTERDOWN"),
+    "UNBLOCKED",
+)
+"""First words of errors that will pass: Redis loads its data, its disk is full, it was replaced."""
+
+_SECRET_OPTION = re.compile(r"([?&](?:\w+_)?password=)[^&#]*", re.IGNORECASE)
 
 
 def redis_url(settings: RedisSettings, url: str | None = None) -> str:
@@ -47,28 +57,28 @@ def redis_url(settings: RedisSettings, url: str | None = None) -> str:
         ConfigurationError: the scheme is not one of Redis.
     """
     value = url or (settings.url.get_secret_value() if settings.url else DEFAULT_REDIS_URL)
-    if urlsplit(value).scheme not in ("redis", "rediss", "unix"):
-        raise ConfigurationError(
-            f"HERMES_QUEUE_REDIS_URL: {masked(value)!r} must start with redis://, rediss:// or unix://"
-        )
+    try:
+        check_redis_url(SecretStr(value))
+    except ValueError as error:
+        raise ConfigurationError(f"HERMES_QUEUE_REDIS_URL: {masked(value)!r} {error}") from error
     return value
 
 
 def masked(url: str) -> str:
-    """`url` without its password, for logs and errors."""
-    parts = urlsplit(url)
-    if not parts.password:
-        return url
-    return url.replace(f":{parts.password}@", ":***@", 1)
+    """`url` without its passwords, for logs and errors."""
+    secret = url.partition("://")[2].rpartition("@")[0].partition(":")[2]
+    if secret:
+        url = url.replace(f":{secret}@", ":***@", 1)
+    return _SECRET_OPTION.sub(r"\1***", url)
 
 
 def _open(make: Callable[..., C], settings: RedisSettings, url: str, **more: Any) -> C:
-    """A client, not yet connected."""
+    """A client of one server, not yet connected."""
     if not url.startswith("unix"):
         more["socket_keepalive"] = True
-    timeouts = (settings.socket_timeout_s, settings.connect_timeout_s)
+    more |= {"socket_timeout": settings.timeout_s(url), **settings.tls_options(url)}
     try:
-        return make(url, socket_timeout=timeouts[0], socket_connect_timeout=timeouts[1], **more)
+        return make(url, socket_connect_timeout=settings.connect_timeout_s, **more)
     except ValueError as error:
         raise ConfigurationError(f"HERMES_QUEUE_REDIS_URL: {error}") from error
 
@@ -83,8 +93,13 @@ def connect(settings: RedisSettings, url: str | None = None, *, retry: bool = Tr
         RedisUnavailable: no answer, wrong credentials, or a server that is too old.
     """
     target = redis_url(settings, url)
-    more = {} if retry else {"retry": Retry(NoBackoff(), 0)}
-    client: redis.Redis = _open(redis.Redis.from_url, settings, target, **more)
+    address = SentinelAddress.parse(target)
+    client: redis.Redis
+    if address:
+        client = sentinel.client(address, settings, target, patient=retry)
+    else:
+        more = {} if retry else {"retry": Retry(NoBackoff(), 0)}
+        client = _open(redis.Redis.from_url, settings, target, **more)
     with explained(target):
         client.ping()
         _check_version(client)
@@ -98,6 +113,8 @@ def connect_async(settings: RedisSettings, url: str | None = None) -> redis.asyn
         ConfigurationError: the URL is missing or malformed.
     """
     target = redis_url(settings, url)
+    if address := SentinelAddress.parse(target):
+        return sentinel.async_client(address, settings, target, socket_read_size=READ_BYTES)
     return _open(redis.asyncio.Redis.from_url, settings, target, socket_read_size=READ_BYTES)
 
 
@@ -140,6 +157,13 @@ def _explained(server: str, error: Exception) -> HermesQueueError | None:
         return RedisUnavailable(
             f"{server} refuses us ({_NO_PASSWORD.get(text[:5], text)}); {_CHECK}"
         )
+    if isinstance(error, MasterNotFoundError | AsyncMasterNotFoundError):
+        return RedisUnavailable(
+            f"{server}: no sentinel knows a master of that name that is up ({text}); in a "
+            "failover this passes within seconds, else see `redis-cli -p 26379 sentinel masters`"
+        )
+    if any(word in text for word in sentinel.DEMOTED):
+        return RedisUnavailable(f"{server} refuses writes for now: {text}")
     if isinstance(error, redis.ConnectionError | redis.TimeoutError | OSError):
         return RedisUnavailable(
             f"{server} cannot be reached: {text}; start it, or correct HERMES_QUEUE_REDIS_URL (a "

@@ -15,6 +15,7 @@ from typing import Any, cast
 
 import redis
 
+from hermes_queue.keyspace.calls import Confirmation
 from hermes_queue.keyspace.connection import explained
 from hermes_queue.keyspace.deployment import Deployment
 from hermes_queue.ledger import transitions
@@ -247,9 +248,15 @@ class Ledger(Deployment):
             )
 
     def publish(
-        self, record: ScoredTrajectory, body: bytes, *, owner: str, finished_ttl_s: int
+        self,
+        record: ScoredTrajectory,
+        body: bytes,
+        *,
+        owner: str,
+        finished_ttl_s: int,
+        confirm: Confirmation | None = None,
     ) -> PublishVerdict:
-        """Make one `transitions.publish`.
+        """Make one `transitions.publish`, confirmed by replicas if that is asked for.
 
         Raises:
             RedisFull: too many results wait for readers (`ResultSettings`), or Redis has no
@@ -259,5 +266,5 @@ class Ledger(Deployment):
         return self.make(
             transitions.publish(
                 record, body, owner=owner, finished_ttl_s=finished_ttl_s, results=self._results
-            )
+            ).confirmed(confirm)
         )

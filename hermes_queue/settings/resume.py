@@ -44,7 +44,7 @@ class StageSettings(Section, env_prefix=PREFIX + "STAGES_"):
     """As `verify`, of all workers together."""
     prefetch: int = Field(default=0, ge=0, le=64)
     """Trajectories that a worker takes beyond its number of agents: they are set up in slots of
-    their own, and wait for the place of an agent. Needs so many slots more."""
+    their own, and wait for the place of an agent."""
     handover_most: int = Field(default=1000, ge=1)
     """Trajectories of the deployment that may wait to be graded by another worker; with more, a
     worker grades its own."""

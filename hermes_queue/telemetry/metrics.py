@@ -240,6 +240,14 @@ SANDBOX_USD = _exporter("sandbox_usd_total", "US dollars of slots, a part of `co
 TOKENS_LOST = _exporter(
     "tokens_thrown_away_total", "Tokens of attempts that were not measured, without dead workers'."
 )
+DRIFT = _exporter(
+    "drift_turns_total{reason}",
+    "Turns of measured trajectories that continue another turn and do not begin with all of its "
+    "tokens, by the reason of the break (docs/tokens.md).",
+)
+CONTINUED = _exporter(
+    "continued_turns_total", "All turns that continue another one, both with token ids."
+)
 SANDBOXES = _exporter(
     "sandboxes{backend,state}",
     "Sandboxes; state: starting (being created), running (their worker holds the lease), leaked "

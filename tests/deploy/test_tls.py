@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from certificates import make_certificates
 from guarded_redis import GuardedRedis
 from zygote import run_forked
 
@@ -18,31 +18,9 @@ from hermes_queue.ledger import Ledger
 from hermes_queue.telemetry import metrics
 
 
-def openssl(directory: Path, *arguments: str) -> None:
-    command = ["openssl", *arguments]
-    subprocess.run(command, cwd=directory, check=True, capture_output=True)
-
-
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """ca.pem, server.pem and server.key for 127.0.0.1; other.pem is a CA that signed nothing."""
-    directory = tmp_path_factory.mktemp("tls")
-    for name in ("ca", "other"):
-        openssl(
-            directory, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
-            "-nodes", "-days", "2", "-subj", f"/CN=test {name}", "-keyout", f"{name}.key",
-            "-out", f"{name}.pem", "-addext", "keyUsage=critical,keyCertSign",
-        )  # fmt: skip
-    openssl(
-        directory, "req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes",
-        "-subj", "/CN=redis", "-keyout", "server.key", "-out", "server.csr",
-    )  # fmt: skip
-    (directory / "san").write_text("subjectAltName=IP:127.0.0.1\n")
-    openssl(
-        directory, "x509", "-req", "-in", "server.csr", "-CA", "ca.pem", "-CAkey", "ca.key",
-        "-CAcreateserial", "-days", "2", "-extfile", "san", "-out", "server.pem",
-    )  # fmt: skip
-    return directory
+    return make_certificates(tmp_path_factory.mktemp("tls"))
 
 
 @pytest.fixture(scope="module")

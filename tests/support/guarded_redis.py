@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 import redis
@@ -26,6 +27,7 @@ class GuardedRedis:
         binaries: first on PATH, for the redis-server to use.
         options: more arguments of redis-server.
         tls: path of a directory with ca.pem, server.pem and server.key: only TLS is spoken.
+        environment: more of the script's variables.
     """
 
     def __init__(
@@ -35,12 +37,14 @@ class GuardedRedis:
         *,
         options: tuple[str, ...] = (),
         tls: Path | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.directory = directory
         self.port = free_port()
         self._binaries = binaries
         self._tls = tls
         self._options = options
+        self._environment = environment or {}
         self.process: subprocess.Popen[bytes] | None = None
 
     def url(self, role: str) -> str:
@@ -61,7 +65,8 @@ class GuardedRedis:
         command += ["--dir", str(self.directory), *self._listen(), *self._options]
         passwords = {f"REDIS_{role.upper()}_PASSWORD": password_of(role) for role in ROLES}
         path = f"{self._binaries}:{os.environ['PATH']}"
-        env = {**os.environ, **passwords, "PATH": path, "TMPDIR": str(self.directory)}
+        env = {**os.environ, **passwords, **self._environment}
+        env |= {"PATH": path, "TMPDIR": str(self.directory)}
         with (self.directory / "redis.log").open("wb") as log:
             self.process = subprocess.Popen(command, env=env, stdout=log, stderr=log)
         self._wait()
@@ -70,9 +75,14 @@ class GuardedRedis:
     def _listen(self) -> list[str]:
         if self._tls is None:
             return ["--port", str(self.port)]
+        return ["--port", "0", "--tls-port", str(self.port), *self.tls_files()]
+
+    def tls_files(self) -> list[str]:
+        """redis-server's options of TLS."""
+        assert self._tls
         tls = {"cert-file": "server.pem", "key-file": "server.key", "ca-cert-file": "ca.pem"}
         files = [part for k, v in tls.items() for part in (f"--tls-{k}", str(self._tls / v))]
-        return ["--port", "0", "--tls-port", str(self.port), "--tls-auth-clients", "no", *files]
+        return ["--tls-auth-clients", "no", *files]
 
     def _wait(self) -> None:
         assert self.process is not None

@@ -81,6 +81,7 @@ def test_every_folder_of_tests_has_a_budget() -> None:
         "agents",
         "builds",
         "engines",
+        "failover",
         "harbor",
         "live",
         "support",

@@ -143,7 +143,7 @@ def within_slots(limit: int) -> int:
 
 
 def with_prefetch(agents: int) -> int:
-    """How many jobs a worker takes that runs so many agents: those, and what it sets up ahead."""
+    """Number of jobs that a worker takes: those of its agents, and what it sets up ahead."""
     if WorkerSettings().stages == "verify":
         return agents
     return within_slots(agents + StageSettings().prefetch)

@@ -18,6 +18,7 @@ from kombu.connection import Connection
 from kombu.transport import redis, virtual
 
 from hermes_queue.broker.pool.screening import Payload, Screen, TaskMessage
+from hermes_queue.keyspace.sentinel import MasterConnection, TlsMasterConnection
 
 MOST_AT_ONCE = 64
 """Messages that one reply brings. While a worker starts these, others get the rest."""
@@ -164,6 +165,13 @@ class BatchChannel(redis.Channel):
             self.basic_ack(message.tag)  # type: ignore[no-untyped-call]
 
 
+class BatchSentinelChannel(BatchChannel, redis.SentinelChannel):
+    """The same on the master that sentinels know."""
+
+    connection_class: Any = MasterConnection
+    connection_class_ssl: Any = TlsMasterConnection
+
+
 class BatchTransport(redis.Transport):
     """Makes `BatchChannel`s, and survives what cannot be read."""
 
@@ -186,13 +194,22 @@ class BatchTransport(redis.Transport):
             self.screen.refuse("", b"", f"its handling raised {type(error).__name__}: {error}")
 
 
+class BatchSentinelTransport(BatchTransport, redis.SentinelTransport):
+    """The same on the master that sentinels know."""
+
+    Channel = BatchSentinelChannel
+
+
+_OURS = {redis.Transport: BatchTransport, redis.SentinelTransport: BatchSentinelTransport}
+
+
 class BatchConnection(Connection):
-    """A connection whose transport, if it is Redis', is `BatchTransport`."""
+    """A connection whose transport, if it is one of Redis', is ours."""
 
     def get_transport_cls(self) -> Any:
         """See `Connection.get_transport_cls`."""
         transport = super().get_transport_cls()  # type: ignore[no-untyped-call]
-        return BatchTransport if transport is redis.Transport else transport
+        return _OURS.get(transport, transport)
 
 
 def use_batches(app: Any) -> None:

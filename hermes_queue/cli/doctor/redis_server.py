@@ -14,8 +14,10 @@ from hermes_queue.broker.embedded import find_redis_server
 from hermes_queue.cli.doctor import Finding, error, ok, warning
 from hermes_queue.errors import ConfigurationError, HermesQueueError
 from hermes_queue.keyspace.connection import NO_EVICTION_REMEDY, explained, masked
+from hermes_queue.keyspace.sentinel import ask
 from hermes_queue.ledger import Ledger
 from hermes_queue.settings import LeaseSettings, RedisSettings
+from hermes_queue.settings.redis import SentinelAddress
 
 TIMEOUT_S = 5.0
 SLOW_S = 0.05
@@ -67,6 +69,7 @@ def _server(ledger: Ledger) -> Iterator[Finding]:
     yield _eviction(info)
     yield _memory(info)
     yield _role(info)
+    yield from _sentinels(ledger, info)
     yield _writes(ledger)
     yield from _clock(ledger)
     yield from _neighbours(ledger)
@@ -130,6 +133,38 @@ def _role(info: Mapping[str, Any]) -> Finding:
     return error(
         "redis.role", f"it is a {role} and accepts no writes", "put the master into the URL"
     )
+
+
+def _sentinels(ledger: Ledger, info: Mapping[str, Any]) -> Iterator[Finding]:
+    """With Redis Sentinel: who of them answers, and whether somebody could take over."""
+    address, name = SentinelAddress.parse(ledger.url), "redis.sentinels"
+    if address is None:
+        return
+    settings, silent = RedisSettings(), []
+    for node in address.sentinels:
+        try:
+            ask(address, settings, ledger.url, node)
+        except redis.RedisError as problem:
+            silent.append(f"{node[0]}:{node[1]} ({problem})")
+    text = f"{len(address.sentinels) - len(silent)} of {len(address.sentinels)} answer"
+    if silent:
+        remedy = "start them: without a majority of the sentinels nobody takes over"
+        yield warning(name, f"{text}; silent: {', '.join(silent)}", remedy)
+    elif len(address.sentinels) < 3:
+        yield warning(name, text, "run three on different hosts, and name all of them in the URL")
+    else:
+        yield ok(name, text)
+    replicas = int(info.get("connected_slaves", 0))
+    if replicas <= settings.confirm_replicas:
+        yield warning(
+            "redis.replicas",
+            f"{replicas} replicas, of which {settings.confirm_replicas} have to confirm writes",
+            "run one more: workers wait while one of these is away"
+            if settings.confirm_replicas
+            else "start a replica: nobody can take over",
+        )
+    else:
+        yield ok("redis.replicas", f"{replicas}")
 
 
 def _writes(ledger: Ledger) -> Finding:
