@@ -15,7 +15,6 @@ from functools import partial
 from typing import Any
 
 from envs.base import Environment, load_env, load_item, steps_of, task_of
-from hermes_queue.agent.chat import ChatClient
 from hermes_queue.agent.context import ContextControl
 from hermes_queue.agent.endpoint.limiter import Limiter, Unlimited
 from hermes_queue.agent.loop import BeforeTurn, run_agent
@@ -28,6 +27,7 @@ from hermes_queue.sandbox.context import SlotContext
 from hermes_queue.sandbox.services import possible_on
 from hermes_queue.settings import ModelSettings
 from hermes_queue.tools import Toolbox, ToolContext
+from workers.calls.admission import in_flight
 from workers.calls.uncounted import NotCounting
 from workers.draft import Draft
 from workers.imports import import_named
@@ -110,9 +110,9 @@ async def rollout(
                     break
                 if not draft.is_handed:
                     async with draft.clock.stage("agent", limit_s=steps.agent_s + AGENT_GRACE_S):
-                        steps.work_in(SlotContext(backend, context.slot, deadline=math.inf))
-                        steps.chat = steps.chat or _chat(steps, limiter, model)
-                        await _work(steps, program, backend, before_turn, journal)
+                        _begin_work(steps, backend, context, limiter, model)
+                        with in_flight(limiter):
+                            await _work(steps, program, backend, before_turn, journal)
                     if draft.agent.stop_reason == "slot_killed" and steps.is_first:
                         await _replace_slot(draft, env, item, backend, context)
                     elif handover is not None and await handover.give(steps, context):
@@ -274,8 +274,16 @@ def _moved(text: str, slot: Slot) -> str:
     return re.sub(re.escape(WORKSPACE) + r"(?![\w-])", lambda _: slot.workspace, text)
 
 
-def _chat(steps: StepProgress, limiter: Limiter | None, model: ModelSettings) -> ChatClient:
-    return make_chat(steps.draft.job.agent, _script(steps, limiter), model)
+def _begin_work(
+    steps: StepProgress,
+    backend: SandboxBackend,
+    context: SlotContext,
+    limiter: Limiter | None,
+    model: ModelSettings,
+) -> None:
+    """Let the agent into the slot; its time begins."""
+    steps.work_in(SlotContext(backend, context.slot, deadline=math.inf))
+    steps.chat = steps.chat or make_chat(steps.draft.job.agent, _script(steps, limiter), model)
 
 
 def _script(steps: StepProgress, limiter: Limiter | None) -> AgentScript:

@@ -266,6 +266,20 @@ LIMIT_ANSWERS = _exporter(
     "limiter_answers_total{endpoint,model,outcome}",
     "Calls as reported to the limiter; outcome: granted (permission given), refused (429), paused.",
 )
+ENGINE_TRAJECTORIES = _exporter(
+    "engine_trajectories{endpoint,state}",
+    "Trajectories at a model engine whose metrics are read; state: flying (their contexts count), "
+    "waiting (until there is room).",
+)
+ENGINE_TOKENS = _exporter(
+    "engine_kv_tokens{endpoint,kind}",
+    "Tokens of an engine's KV cache; kind: cache (that it holds), room (that contexts may take), "
+    "in_flight (that they take).",
+)
+ENGINE_REQUESTS = _exporter(
+    "engine_requests{endpoint,state}",
+    "Requests as the engine reports them; state: running, waiting.",
+)
 STREAM_GROUPS = _exporter("stream_groups", "Groups in the results stream.")
 STREAM_BYTES = _exporter("stream_bytes", "Bytes of the bodies that wait for a reader.")
 CONSUMER_BEHIND = _exporter(
