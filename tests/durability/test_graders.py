@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from hermes_queue.settings import PathSettings
 
 SUPPORT = str(Path(__file__).parents[1] / "support")
 TURNS = 3
+RUN = "graded-elsewhere"
 Start = Callable[..., WorkerProcess]
 
 
@@ -29,8 +30,15 @@ def settings(point: str = "", armed: Path | None = None) -> dict[str, Any]:
     }
 
 
-def copies() -> list[Path]:
-    return list(Path(PathSettings().cache, "snapshots").glob("*.tar"))
+@pytest.fixture(autouse=True)
+def _no_copies_are_left() -> Iterator[None]:
+    """A killed worker's copy would be there for a week: no later deployment looks for it."""
+    yield
+    kept = Path(PathSettings().cache, "snapshots")
+    for path in kept.glob("*.json"):
+        if f'"{RUN}.' in path.read_text():
+            path.with_suffix(".tar").unlink(missing_ok=True)
+            path.unlink()
 
 
 def graders_are_there(ledger) -> None:
@@ -59,12 +67,12 @@ def test_a_worker_that_is_killed_at_any_point_of_the_hand_over_loses_nothing(
     agents = start_worker(
         arguments=["--stages", "agent"], **settings(point if stages == "agent" else "", armed)
     )
-    job = make_job(env="steps_env:ENV", item={"turns": TURNS}, agent=played(TURNS))
+    job = make_job(RUN, env="steps_env:ENV", item={"turns": TURNS}, agent=played(TURNS))
     enqueue([job], ledger=ledger)
     killed = agents if stages == "agent" else graders
     wait_until("the kill", lambda: not killed.alive)
     start_worker(arguments=["--stages", stages], **settings())
-    [record] = factory.wait_done()
+    [record] = factory.wait_done(RUN)
     assert (record.score, record.attempt) == (1.0, 1)
     assert [each["event"] for each in record.events].count("handed_over") == 1
     assert record.report["found"] == ["begin", *map(str, range(TURNS))]
@@ -83,7 +91,10 @@ def test_a_grader_that_is_shut_down_hands_the_grading_back(
     graders_are_there(ledger)
     start_worker(arguments=["--stages", "agent"], **settings())
     job = make_job(
-        env="gated_steps_env:ENV", item={"turns": TURNS, "gate": str(gate)}, agent=played(TURNS)
+        RUN,
+        env="gated_steps_env:ENV",
+        item={"turns": TURNS, "gate": str(gate)},
+        agent=played(TURNS),
     )
     enqueue([job], ledger=ledger)
     key = f"hq:traj:{job.trajectory_id}"
@@ -92,5 +103,5 @@ def test_a_grader_that_is_shut_down_hands_the_grading_back(
     assert ledger.client.hget(key, "lane") == b"train.verify"
     gate.touch()
     start_worker(arguments=["--stages", "verify"], **settings())
-    [record] = factory.wait_done()
+    [record] = factory.wait_done(RUN)
     assert (record.score, record.attempt, record.attempts) == (1.0, 1, ())
