@@ -7,7 +7,6 @@ import logging
 import secrets
 import time
 from functools import partial
-from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -27,11 +26,9 @@ from hermes_queue.errors import (
 )
 from hermes_queue.ledger import Begun, Claim, Runs, Spent, transitions
 from hermes_queue.ledger.group_facts import stand_in_job
-from hermes_queue.ledger.items import get_item
 from hermes_queue.models import AttemptRecord, Name
 from hermes_queue.queues import RUN_TRAJECTORY
 from hermes_queue.telemetry.scrubbing import scrub
-from hermes_queue.wire.parameters import program_sha256
 from workers import runtime as runtimes
 from workers.draft import Draft
 from workers.evidence import attempt_record, retry_delay_s
@@ -40,6 +37,7 @@ from workers.resume.journal import TurnJournal
 from workers.rollout import rollout
 from workers.runtime import AttemptProgress, Runtime
 from workers.stages.handover import HandOver
+from workers.steps.rows import row_and_program
 from workers.upkeep import metering
 from workers.upkeep.quarantine import PoisonJob, isolated
 
@@ -165,6 +163,7 @@ class _Attempt:
                 places=self._runtime.places,
             )
             lost = await self._take_over(self._draft)
+            self._runtime.watch(self._draft)
             if self._begun.deaths > self._runtime.retry.max_deaths:  # even ending it failed
                 return await self._unreadable(PoisonJob("no record of it can be made"))
             if self._begun.cancel:
@@ -190,7 +189,7 @@ class _Attempt:
         try:
             if self._begun.deaths >= self._runtime.retry.max_deaths:
                 raise PoisonJob(f"{self._begun.deaths} workers died while they ran it alone")
-            row, definition = await self._row(draft), await self._definition(draft)
+            row, definition = await row_and_program(self._runtime, draft.job)
             if self._runtime.resume.enabled and not draft.is_handed:
                 self._journal = TurnJournal(self._runtime, self._claim, self._begun, draft)
             await rollout(
@@ -239,27 +238,10 @@ class _Attempt:
                 return True
         return False
 
-    async def _row(self, draft: Draft) -> dict[str, Any]:
-        job = draft.job
-        if job.item is not None:
-            return job.item
-        return await self._item(str(job.item_sha256))
-
-    async def _definition(self, draft: Draft) -> dict[str, Any] | None:
-        """The definition of the job's program, if it is stored beside the rows."""
-        sha256 = program_sha256(draft.job.agent.params)
-        return await self._item(sha256) if sha256 else None
-
-    async def _item(self, sha256: str) -> dict[str, Any]:
-        call = partial(get_item, self._runtime.ledger, sha256)
-        item = await self._runtime.until_redis_answers(call)
-        if item is None:
-            raise EnvBug(f"item {sha256} is gone from Redis: enqueue the run again")
-        return item
-
     async def _conclude(self, draft: Draft, failure: TrajectoryFailure | None) -> str:
         """Publish a measured record; else retry, or publish the failure."""
         if self._handover and self._handover.is_done:
+            self._runtime.handed_back(draft)
             await self._forget()
             return "handed over"
         kept = await self._outbox.kept()
@@ -336,6 +318,7 @@ class _Attempt:
         failed_attempt: AttemptRecord | None = None,
         is_work_lost: bool = False,
     ) -> None:
+        self._runtime.handed_back(self._draft)
         make_call = partial(
             transitions.requeue,
             self._claim,
