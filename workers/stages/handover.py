@@ -134,7 +134,10 @@ class HandOver:
             await self._drop(snapshot_id)
         outcome = "handed_over" if self.is_done else verdict or "not_possible"
         metering.handed(self._runtime.meter, self._draft.job.env, outcome)
-        took_s, extra = time.monotonic() - began, {"action": f"handover_{outcome}"}
+        took_s, extra = (
+            time.monotonic() - began,
+            {"action": "handed_over" if self.is_done else "handover_kept"},
+        )
         logger.info("%s: %s in %.2f s", self._claim.trajectory_id, outcome, took_s, extra=extra)
         return self.is_done
 
@@ -164,7 +167,7 @@ class HandOver:
         try:
             await self._draft.clock.not_counting(copy)()
         except (NoSnapshot, SandboxError) as error:
-            logger.info("it is graded here: %s", error, extra={"action": "handover_unfit"})
+            logger.info("it is graded here: %s", error, extra={"action": "handover_kept"})
             return None
         return found[0]
 
@@ -175,7 +178,7 @@ class HandOver:
         try:
             body = await runtime.in_thread(self._body, handover, snapshot_id)
         except (ValueError, OverflowError) as error:
-            logger.info("it is graded here: %s", error, extra={"action": "handover_unfit"})
+            logger.info("it is graded here: %s", error, extra={"action": "handover_kept"})
             return None
         call = hand_over(
             self._claim,
