@@ -134,11 +134,9 @@ class HandOver:
             await self._drop(snapshot_id)
         outcome = "handed_over" if self.is_done else verdict or "not_possible"
         metering.handed(self._runtime.meter, self._draft.job.env, outcome)
-        took_s, extra = (
-            time.monotonic() - began,
-            {"action": "handed_over" if self.is_done else "handover_kept"},
-        )
-        logger.info("%s: %s in %.2f s", self._claim.trajectory_id, outcome, took_s, extra=extra)
+        extra = {"action": "handed_over"} if self.is_done else {"action": "handover_kept"}
+        took_s, name = time.monotonic() - began, self._claim.trajectory_id
+        logger.info("%s: %s in %.2f s", name, outcome, took_s, extra=extra)
         return self.is_done
 
     async def _taken(self, steps: StepProgress, context: SlotContext) -> str | None:
