@@ -47,7 +47,7 @@ def begin(
 
     def read(answer: Any) -> Begun:
         begun = _begun(answer)
-        _warn(run_of(begun.trajectory_id), answer.warning)
+        warn_of_budget(run_of(begun.trajectory_id), answer.warning)
         return begun
 
     return ScriptCall.of(
@@ -87,6 +87,7 @@ def _begun(answer: Any) -> Begun:
         has_journal=bool(answer.journal),
         booked_epoch=int(answer.booked or 0),
         trajectory_id=answer.id.decode(),
+        handed=answer.handed.decode(errors="replace"),
     )
 
 
@@ -100,20 +101,22 @@ def requeue(
     failed_attempt: AttemptRecord | None = None,
     spent: Spent = NOTHING_SPENT,
     continued: bool = False,
+    is_work_lost: bool = False,
 ) -> ScriptCall[bool]:
     """Give a running job back: for a retry with a `failed_attempt`, else as a hand-back.
 
     The transcripts of the newest failed attempts are kept, as far as
     `RetrySettings.evidence_total_bytes` allows. `used_s` counts towards the total deadline of all
     attempts, `spent` towards the run's budgets. `continued`: the attempt continued the turns in the
-    journal, so that `spent` has what was not booked of their tokens.
+    journal, so that `spent` has what was not booked of their tokens. `is_work_lost`: what was
+    handed over to be graded is gone; the agent begins anew.
 
     The result is False if the lease was no longer ours; then another worker has the job.
     """
     run_id = run_of(claim.trajectory_id)
 
     def read(answer: Any) -> bool:
-        _warn(run_id, answer.warning)
+        warn_of_budget(run_id, answer.warning)
         return bool(answer.verdict == b"ok")
 
     facts, transcript = packed(failed_attempt) if failed_attempt else ("", "")
@@ -131,6 +134,7 @@ def requeue(
         cost_usd=spent.cost,
         tokens=spent.tokens,
         continued=int(continued),
+        lost=int(is_work_lost),
         transcript=transcript,
         evidence_bytes=retry.evidence_total_bytes,
     )
@@ -161,7 +165,7 @@ def publish(
     claim, spent = ClaimCheck.parse(body), spent or _spent(record)
 
     def read(answer: Any) -> PublishVerdict:
-        _warn(record.run_id, answer.warning)
+        warn_of_budget(record.run_id, answer.warning)
         if answer.verdict == b"full":
             raise RedisFull(
                 "the results stream is full: too many groups wait for a consumer group that has "
@@ -240,7 +244,7 @@ def _failure(record: ScoredTrajectory, remember_s: float) -> str:
     return json.dumps(facts | {"item": item, "remember_s": remember_s})
 
 
-def _warn(run_id: str, warning: bytes) -> None:
+def warn_of_budget(run_id: str, warning: bytes) -> None:
     """Log a script's warning about a run's budget, if there is one."""
     if warning:
         logger.warning("run:%s: %s", run_id, warning.decode(), extra={"action": "budget"})

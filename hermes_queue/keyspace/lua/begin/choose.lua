@@ -3,7 +3,7 @@
 local TRIES = 12  -- jobs that are gone, and leaves in which none may begin, that one call looks at
 local TOOK_TTL_S = 86400
 local FIELDS = {'state', 'attempt', 'job', 'nonce', 'lane', 'epoch', 'cancel', 'quarantine_deaths', 'unseen_deaths',
-  'used', 'attempts', 'queued', 'begun', 'journal', 'booked', 'leaf'}
+  'used', 'attempts', 'queued', 'begun', 'journal', 'booked', 'handed', 'leaf'}
 
 -- The next child, its score, and whether there are others.
 local function first_of(key)
