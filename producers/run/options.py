@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, get_type_hints
 
 from hermes_queue import extensions
+from producers.lock.flags import with_lock
+from producers.lock.options import LockOptions
 from producers.run.flags import Options, at_least, flag, number, switch
 from producers.run.sandbox_options import SandboxOptions, chosen_backend
 from producers.source import Producer
@@ -328,6 +330,7 @@ class ProducerOptions:
     limits: LimitOptions
     budgets: BudgetOptions
     output: OutputOptions
+    locking: LockOptions
     own: Any
     """An instance of the producer's `options`."""
 
@@ -384,8 +387,9 @@ def parse(producer: Producer, argv: Sequence[str] | None = None) -> ProducerOpti
 
     Raises:
         SystemExit: for `--help` and for flags that cannot be parsed (exit code 2).
-        ConfigurationError: `--sandbox` names no backend.
+        ConfigurationError: `--sandbox` names no backend, or `--from-lock` no lock for it.
     """
+    argv = with_lock(producer, argv)
     namespace = build_parser(producer, chosen_backend(argv)).parse_args(argv)
     shared: dict[str, Any] = {name: group.of(namespace) for name, group in _GROUPS.items()}
     return ProducerOptions(**shared, own=producer.options.of(namespace))
