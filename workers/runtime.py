@@ -22,7 +22,8 @@ from hermes_queue.agent.endpoint.limiter import Limiter, Unlimited
 from hermes_queue.broker.pool import RunningTask
 from hermes_queue.errors import RedisFull, RedisUnavailable, StoreUnavailable, TrajectoryFailure
 from hermes_queue.keyspace.calls import PIPELINE_BYTES, ScriptCall
-from hermes_queue.ledger import Claim, DeadLetters, Ledger, PublishVerdict
+from hermes_queue.ledger import ACCEPTED, Claim, DeadLetters, Ledger, PublishVerdict
+from hermes_queue.ledger.tasks import Observation, Observations
 from hermes_queue.models import AttemptRecord, Message, ScoredTrajectory
 from hermes_queue.sandbox.base import SandboxBackend
 from hermes_queue.settings import (
@@ -32,6 +33,7 @@ from hermes_queue.settings import (
     ResumeSettings,
     RetrySettings,
     StoreSettings,
+    TaskMemorySettings,
     WorkerSettings,
 )
 from hermes_queue.telemetry import logs
@@ -153,6 +155,10 @@ class Runtime:
     )
     outcomes: Outcomes = field(default_factory=Outcomes)
     tally: ProcessTally = field(default_factory=ProcessTally)
+    tasks: Observations | None = field(
+        default_factory=lambda: Observations() if TaskMemorySettings().enabled else None
+    )
+    """What ended trajectories say of their tasks; None = nobody wants to know."""
     slots: SlotReports = field(default_factory=SlotReports)
     pauses: Pauses = field(default_factory=Pauses)
     limiter: FleetLimiter | None = None
@@ -253,6 +259,8 @@ class Runtime:
     def published(self, record: ScoredTrajectory, verdict: PublishVerdict) -> None:
         """Record Redis' answer to the publication of a record. Thread-safe."""
         self.tally.published(record.run_id, verdict)
+        if self.tasks and verdict in ACCEPTED:
+            self.tasks.note(Observation.of(record))
         metering.published(self.meter, record, verdict)
         if self.tracer is not None:
             self.tracer.published(record, verdict)

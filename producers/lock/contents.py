@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-import zstandard
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from envs.base import Environment
@@ -33,7 +32,7 @@ class LockedRows(_Part):
     dataset: str
     count: int = Field(ge=0)
     sha256: str
-    """Over the key and the content of each, in order."""
+    """Over the keys and contents of all, in whatever order they are sent."""
 
 
 class LockFile(_Part):
@@ -97,10 +96,8 @@ def lock_of(
 
 
 def _rows(selection: SelectedItems) -> LockedRows:
-    digest = hashlib.sha256()
-    for item in selection.items:
-        content = item.sha256 or hashlib.sha256(zstandard.decompress(item.packed)).hexdigest()
-        digest.update(f"{item.key}\0{content}\n".encode())
+    rows = sorted(f"{item.key}\0{item.item_sha256}\n" for item in selection.items)
+    digest = hashlib.sha256("".join(rows).encode())
     name = selection.dataset
     return LockedRows(
         dataset="***" if has_secret(name) else name,
@@ -164,7 +161,7 @@ def read_lock(path: Path) -> LockFile:
     """The lock in a file.
 
     Raises:
-        InputError: it cannot be read, or is none; names the field.
+        InputError: it cannot be read, or holds no lock; names the field.
     """
     try:
         with path.open("rb") as file:

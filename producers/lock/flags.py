@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from producers.run.options import ProducerOptions
     from producers.source import Producer
 
-_GROUPS = ("rows", "agent", "run", "groups", "staleness", "limits", "budgets", "own")
+_GROUPS = ("rows", "agent", "run", "groups", "staleness", "limits", "budgets", "known", "own")
 """Groups that say what a run is; others say how it is watched and where it runs."""
 _LEFT_OUT = {"run_id", "concurrency"}
 _KEYED = ("--sampling", "--agent-param")
@@ -45,6 +45,8 @@ def flags_of(producer: Producer, options: ProducerOptions) -> tuple[list[str], l
             if each.name in _LEFT_OUT or value == default.get(each.name, each.default):
                 continue
             name = each.metadata["spelled"] or "--" + each.name.replace("_", "-")
+            if isinstance(value, tuple) and each.default != ():  # bounds, LOW-HIGH
+                value = "-".join(map(str, value))
             for word, key, content in _words(name, value):
                 if has_secret(content, key):
                     masked.append(f"{name} {key}=***" if key else name)

@@ -18,9 +18,10 @@ from hermes_queue.errors import (
     RedisUnavailable,
 )
 from hermes_queue.ledger import Ledger
+from hermes_queue.ledger.tasks import TaskMemory
 from hermes_queue.settings import RedisSettings
 from producers.mixing.document import MixDocument, read_mix
-from producers.mixing.known import NothingKnown
+from producers.mixing.known import FromMemory
 from producers.mixing.server import MixKeeper, MixServer
 from producers.mixing.sources import MixSource, open_sources
 
@@ -45,7 +46,9 @@ def serve_mix(path: Path, *, quiet: bool = False) -> int:
         )
     report: Callable[[str], None] = (lambda _: None) if quiet else say
     with stopped_by_signals() as stop, closing(Ledger.connect()) as ledger, ExitStack() as stack:
-        server = MixServer(ledger, document, rates=NothingKnown(), say=report, stop=stop.event)
+        server = MixServer(
+            ledger, document, rates=FromMemory(TaskMemory(ledger)), say=report, stop=stop.event
+        )
         server.checkpoint.take()
         why, sources = "it failed", {}
         try:

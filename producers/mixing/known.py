@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from hermes_queue.ledger.tasks import Task, TaskMemory
+
 
 @dataclass(frozen=True, slots=True)
 class Measured:
@@ -36,6 +38,27 @@ class PassRates(Protocol):
             RedisUnavailable: no answer.
         """
         ...
+
+
+class FromMemory:
+    """What the fleet behind a Redis remembers of tasks."""
+
+    def __init__(self, memory: TaskMemory) -> None:
+        self._memory = memory
+
+    def measured(
+        self, env: str, item_sha256s: Sequence[str], *, model: str, policies: int | None
+    ) -> list[Measured | None]:
+        """See `PassRates`."""
+        tasks = self._memory.get_many(env, item_sha256s)
+        return [self._of(tasks.get(each), model, policies) for each in item_sha256s]
+
+    @staticmethod
+    def _of(task: Task | None, model: str, policies: int | None) -> Measured | None:
+        if task is None:
+            return None
+        rate = task.rate_of(model, policies)
+        return Measured(rate.scored, min(rate.passes, rate.scored), is_poison=task.deaths > 0)
 
 
 class NothingKnown:

@@ -10,6 +10,7 @@ from typing import Any
 from envs.base import load_env
 from hermes_queue import extensions
 from hermes_queue.errors import ConfigurationError, HermesQueueError
+from hermes_queue.ledger.tasks import solver_of
 from hermes_queue.models import TrajectoryJob
 from hermes_queue.wire.names import group_key
 from producers.mixing.document import Flags, FlagValue, MixDocument, SourceTable
@@ -77,8 +78,7 @@ class MixSource:
     @property
     def solver(self) -> str:
         """Name under which the memory of tasks knows who works on it."""
-        agent = self.plan.agent
-        return agent.model or f"agent:{agent.kind}"
+        return solver_of(self.plan.agent).model
 
     def jobs(self, index: int, step: str) -> tuple[list[TrajectoryJob], dict[str, bytes]]:
         """The group of a row, and the rows and programs that its jobs name by hash.

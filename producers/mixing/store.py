@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn, overload
 
 import msgpack
-import zstandard
 
 from producers.run.selection import SelectedItems
 from producers.source import SelectedItem
@@ -41,7 +40,7 @@ class StoredItems(MutableSequence[SelectedItem]):
 
     def append(self, value: SelectedItem) -> None:
         """Write an item down."""
-        sha256 = value.sha256 or hashlib.sha256(zstandard.decompress(value.packed)).hexdigest()
+        sha256 = value.item_sha256
         limits = dict(value.limits)
         parts = (value.place, value.instance_id, value.packed, value.size_bytes, sha256)
         data = msgpack.packb((*parts, bool(value.sha256), value.tamper_cases, limits))
@@ -108,10 +107,9 @@ class StoredSelection(SelectedItems):
     items: StoredItems = field(default_factory=StoredItems)
     _places: dict[int, int] = field(default_factory=dict)
 
-    def add(self, item: SelectedItem) -> None:
+    def remember(self, item: SelectedItem) -> None:
         """See `SelectedItems`."""
         self._places[id_digest(item.instance_id)] = len(self.items)
-        self.items.append(item)
 
     def first(self, instance_id: str) -> SelectedItem | None:
         """See `SelectedItems`."""

@@ -8,11 +8,12 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_type_hints
 
 from hermes_queue import extensions
+from producers.known.options import KnownOptions
 from producers.lock.flags import with_lock
 from producers.lock.options import LockOptions
 from producers.run.flags import Options, at_least, flag, number, switch
@@ -330,9 +331,10 @@ class ProducerOptions:
     limits: LimitOptions
     budgets: BudgetOptions
     output: OutputOptions
-    locking: LockOptions
     own: Any
     """An instance of the producer's `options`."""
+    known: KnownOptions = field(default_factory=KnownOptions)
+    locking: LockOptions = field(default_factory=LockOptions)
 
 
 _GROUPS: dict[str, type[Options]] = get_type_hints(ProducerOptions)

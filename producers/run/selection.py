@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import MutableSequence
+from collections.abc import Callable, MutableSequence, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
@@ -20,6 +20,11 @@ from producers.run.dataset import Dataset, SourceRow
 from producers.run.options import DEFAULT_ITEMS, ProducerOptions, RowOptions
 from producers.run.programs import Misfit
 from producers.source import Producer, SelectedItem
+
+Sieve = Callable[[Sequence[SelectedItem]], Sequence[str | None]]
+"""Says why rows are left out; None = they are not."""
+_SIFTED_AT_ONCE = 64
+"""Rows that are read before they are sifted; as many may be read in vain."""
 
 
 @dataclass(slots=True)
@@ -37,13 +42,12 @@ class SelectedItems:
     """Requested instance ids that the dataset does not have."""
     _by_id: dict[str, SelectedItem] = field(default_factory=dict)
 
-    def add(self, item: SelectedItem) -> None:
-        """Take an item whose instance id is new."""
+    def remember(self, item: SelectedItem) -> None:
+        """Remember an item with a new instance id, which may be taken next."""
         self._by_id[item.instance_id] = item
-        self.items.append(item)
 
     def first(self, instance_id: str) -> SelectedItem | None:
-        """The item with this instance id that was added."""
+        """The item with this instance id."""
         return self._by_id.get(instance_id)
 
     def skip(self, reason: str, place: str) -> None:
@@ -68,14 +72,15 @@ def select(
     misfit: Misfit | None = None,
     *,
     absent_ok: bool = False,
+    sift: Sieve | None = None,
     into: SelectedItems | None = None,
 ) -> SelectedItems:
     """The items that `options` select, validated with the env's `Item`.
 
-    Rows that are not tasks (no tests, no statement), and items for which `misfit` has a reason, are
-    counted in `skipped`; every other unusable row is an error, because skipping it would hide a
-    broken dataset. With `absent_ok`, requested ids that do not exist are in `absent`. `into` is an
-    empty selection to add the items to.
+    Rows that are not tasks (no tests, no statement), and items for which `misfit` or `sift` has a
+    reason, are counted in `skipped`; every other unusable row is an error, because skipping it
+    would hide a broken dataset. With `absent_ok`, requested ids that do not exist are in `absent`.
+    `into` is an empty selection to add the items to.
 
     Raises:
         InputError: a row is unusable (the message names place, field and fix), a requested
@@ -84,7 +89,9 @@ def select(
         ConfigurationError: flags contradict each other, or a hook of the producer fails.
     """
     selection = into if into is not None else SelectedItems(dataset.name)
-    return _Selector(producer, env, dataset, options, misfit, selection).run(absent_ok=absent_ok)
+    selector = _Selector(producer, env, dataset, options, misfit, selection)
+    selector.sift = sift
+    return selector.run(absent_ok=absent_ok)
 
 
 class _Selector:
@@ -114,6 +121,8 @@ class _Selector:
         name, split = dataset.name, getattr(dataset, "split", None)
         self._is_evaluation = producer.call("evaluation", name, split, place=f"--dataset {name}")
         self._selection = selection
+        self.sift: Sieve | None = None
+        self._unsifted: list[SelectedItem] = []
 
     def run(self, *, absent_ok: bool) -> SelectedItems:
         missing, items = set(self._requested_ids), self._selection.items
@@ -135,6 +144,7 @@ class _Selector:
                     continue
                 missing.discard(instance_id)
             self._take(row.place, data)
+        self._sift()
         if absent_ok:
             self._selection.absent = frozenset(missing)
             return self._selection
@@ -203,7 +213,22 @@ class _Selector:
         size = len(encoded)
         selected = SelectedItem(place, instance_id, key, packed, size, sha256, cases, limits)
         if not self._is_repetition(selected):
-            self._selection.add(selected)
+            self._selection.remember(selected)
+            (self._unsifted if self.sift else self._selection.items).append(selected)
+        if len(self._unsifted) >= _SIFTED_AT_ONCE:
+            self._sift()
+
+    def _sift(self) -> None:
+        """Take those of the last rows that are not left out."""
+        if self.sift is None:
+            return
+        items, rows = self._selection.items, self._unsifted
+        for row, reason in zip(rows, self.sift(rows), strict=True):
+            if reason is not None:
+                self._selection.skip(reason, row.place)
+            elif len(items) != self._limit:
+                items.append(row)
+        rows.clear()
 
     def _validate(self, place: str, data: dict[str, Any]) -> Any:
         try:

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from hermes_queue.errors import ConfigurationError
-from producers.lock.options import LockOptions
 from producers.run.flags import Options
 from producers.run.options import (
     BudgetOptions,
@@ -51,7 +50,6 @@ def options_in(
         "groups": GroupOptions(),
         "staleness": StalenessOptions(),
         "budgets": BudgetOptions(),
-        "locking": LockOptions(),
     }
     own = producer.options.of(found)
     return ProducerOptions(**{**unless_parsed, **parsed}, own=own, **given)

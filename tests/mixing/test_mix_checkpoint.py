@@ -19,9 +19,10 @@ from hermes_queue.ledger import Ledger, Runs
 from hermes_queue.ledger.mixing import Checkpoint, MixBatch, MixHeld, MixLost, checkpoint
 from hermes_queue.ledger.mixing.checkpoint import forget
 from hermes_queue.ledger.mixing.tuning import tune
+from hermes_queue.ledger.tasks import Observation, Solver, TaskMemory
 from hermes_queue.settings import ProducerSettings
 from producers.mixing.document import read_mix
-from producers.mixing.known import NothingKnown
+from producers.mixing.known import FromMemory, NothingKnown
 from producers.mixing.server import MixServer
 from producers.mixing.sources import open_sources
 
@@ -347,6 +348,32 @@ def test_nothing_of_a_mix_stays_for_ever(ledger, tmp_path):
     keys = ["hq:mix:m", "hq:mix:m:live", "hq:mix:m:rows", "hq:mixes"]
     assert all(ledger.client.ttl(key) > 0 for key in keys)
     assert json.loads(ledger.client.hget("hq:mix:m", "sources"))["a"]["rows"] == 10
+
+
+def remembered(ledger, sources, model, rates):
+    """The memory of tasks knows rows of a source by their ids: (scored, passed)."""
+    seen = []
+    for place in range(len(sources["a"].items)):
+        stored = sources["a"].items.stored(place)
+        scored, passed = rates.get(stored.selected.instance_id, (0, 0))
+        for number in range(scored):
+            score = float(number < passed)
+            seen.append(Observation("gsm8k", stored.sha256, solver=Solver(model), score=score))
+    TaskMemory(ledger).add(seen)
+
+
+def test_the_memory_of_tasks_chooses_rows_for_the_sources_own_model(ledger, tmp_path):
+    sampler = "sampler = { kind = 'pass_rate', explore = 1, outside = 0, revisit = 0 }"
+    file = write_mix(tmp_path, {"a": f"epochs = 1\n{sampler}"}, rows=6)
+    text = file.read_text().replace('"nop"', '"openai"\nmodel = "small"')
+    file.write_text(text)
+    with serving(ledger, file) as (server, sources, _):
+        rates = {"r0": (8, 8), "r1": (8, 0), "r2": (8, 4), "r3": (8, 1), "r4": (2, 2)}
+        remembered(ledger, sources, "small", rates)
+        remembered(ledger, sources, "large", {"r5": (8, 8)})
+        server._rates = FromMemory(TaskMemory(ledger))
+        assert server.serve(sources)
+    assert {row.split()[-1] for row in rows_in(ledger)} == {"r2", "r4", "r5"}
 
 
 def test_what_is_too_long_for_a_setting_is_not_read(ledger):

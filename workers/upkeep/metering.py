@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from hermes_queue.agent.endpoint.limiter import Limiter, ObservedPermit, Permit
 from hermes_queue.errors import TrajectoryFailure
 from hermes_queue.ledger import ACCEPTED, PublishVerdict
+from hermes_queue.ledger.tasks.observed import flipped
 from hermes_queue.models import ScoredTrajectory, Usage
 from hermes_queue.settings import MetricsSettings
 from hermes_queue.telemetry import metrics
@@ -113,6 +114,9 @@ def published(meter: Meter, record: ScoredTrajectory, verdict: PublishVerdict) -
     meter.add(metrics.STOPS, {"env": record.env, "reason": record.stop_reason})
     if record.score is not None:
         meter.observe(metrics.SCORE, {"env": record.env}, record.score)
+    if (changed := flipped(record)) is not None:
+        outcome = "changed" if changed else "same"
+        meter.add(metrics.REGRADES, {"env": record.env, "outcome": outcome})
     if record.status != "failed":
         meter.observe(metrics.TURNS, {"env": record.env}, len(record.turns))
 
