@@ -76,6 +76,13 @@ KEYS = (
     Key("journal:{id}", "list", "ledger/fleet", "turns of a running trajectory, from which another "
         "worker may [continue](resume.md) it; bounded, msgpack and zstd", "with its trajectory, or "
         "two hours after the last turn (`HERMES_QUEUE_RESUME_TTL_S`)"),
+    Key("handover:{id}", "string", "ledger/fleet", "what an agent has done that another worker "
+        "[grades](stages.md#graders); msgpack and zstd", "with its trajectory, or after a day "
+        "(`HERMES_QUEUE_STAGES_HANDOVER_TTL_S`)"),
+    Key("handed", "zset", "ledger/fleet", "trajectories that wait to be graded, or are being "
+        "graded, by the time at which their work expires", "with the last of them"),
+    Key("graders:{lane}", "zset", "ledger/fleet", "hosts of workers that grade what agents of this "
+        "lane have done, by the end of their last beat", "seconds"),
     Key("group:{id}", "hash", "ledger", "size, policy, members so far and their summaries",
         _END, "rw r r -"),
     Key("item:{sha256}", "string", "ledger",
