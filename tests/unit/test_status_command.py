@@ -367,5 +367,5 @@ def test_top_says_what_slots_have_brought_and_where_most_of_their_time_was_lost(
     counts = [("run", name, by) for name, by in sums.items()]
     add_report(ledger, "w1", 1, counts=counts, moments=(), slow=())
     text = " ".join(status().split())
-    assert "GOODPUT last hour: 180 scored per slot-hour, 4 per US$; 75 %" in text
-    assert "death 15 %" in text
+    assert "GOODPUT 180 per slot-hour, 4 per US$, 75 % of slot-time useful; lost:" in text
+    assert "death 15" in text
