@@ -19,6 +19,7 @@ local function state_of(leaf, lane, team, run_id, env)
       redis.call('HINCRBY', running, name, most - r)
     end
     r, c = most, c * most / r
+    redis.call('HSET', running, 'r|' .. leaf, r, 'c|' .. leaf, string.format('%.3f', c))
   end
   return r, c
 end
@@ -59,7 +60,6 @@ local function visit(leaf, at, half)
   local waiting = redis.call('ZCARD', jobs_of(leaf))
   if waiting > 0 then
     waits_in[lane] = (waits_in[lane] or 0) + waiting
-    redis.call('ZADD', leaves, 'XX', stamp(now), leaf)
     if not (is_open(lane, team, run_id, env) or is_blocked(leaf, team, run_id, env)) then open_way(leaf) end
     return false
   end
