@@ -151,11 +151,8 @@ def test_a_clock_that_is_set_back_changes_no_order(ledger):
     runs = [take(ledger).trajectory_id.split(".")[0] for _ in range(8)]
     tick(ledger)
     runs += [take(ledger).trajectory_id.split(".")[0] for _ in range(4)]
-    assert (
-        all(set(pair) == {"run", "b"} for pair in itertools.batched(runs, 2))
-        if hasattr(itertools, "batched")
-        else runs.count("b") == 6
-    )
+    pairs = zip(runs[::2], runs[1::2], strict=True)
+    assert [set(pair) for pair in pairs] == [{"run", "b"}] * 6
     assert abs(float(ledger.client.hget("hq:sched", "at")) - time.time() - 86400) < 60
 
 
