@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any
 
 from envs.base import load_env
@@ -12,7 +13,6 @@ from hermes_queue import extensions
 from hermes_queue.errors import ConfigurationError, HermesQueueError
 from hermes_queue.ledger.tasks import solver_of
 from hermes_queue.models import TrajectoryJob
-from hermes_queue.wire.names import group_key
 from producers.mixing.document import Flags, FlagValue, MixDocument, SourceTable
 from producers.mixing.store import StoredItems, StoredSelection
 from producers.run.flags import Options
@@ -49,6 +49,11 @@ _OF_THE_MIX = {
     "out": "a mix only enqueues; see hermes-queue sink",
 }
 """Flags that a source cannot have, and why."""
+_OF_THE_MIX |= {
+    each.name: "rows are chosen by the sampler pass_rate"
+    for each in fields(KnownOptions)
+    if each.name not in ("longest_first", "estimate")
+}
 
 
 @dataclass(frozen=True)
@@ -65,7 +70,7 @@ class MixSource:
         """Its rows."""
         return self.selection.items
 
-    @property
+    @cached_property
     def group_jobs(self) -> int:
         """Jobs of a group; of groups of several sizes, those of the first row."""
         return self.plan.size_of(self.items[0]) + self.plan.group_policy.extra_samples
@@ -85,9 +90,7 @@ class MixSource:
 
         `step` tells the groups of one row apart.
         """
-        selected = self.items[index]
-        key = group_key(f"{self.name}/{selected.instance_id}", step=step)
-        selected = replace(selected, key=key)
+        selected = self.items.stored(index, f"{self.name}/", step).selected
         return list(self.plan.jobs_of(selected)), self.plan.items([selected])
 
     def close(self) -> None:
