@@ -13,6 +13,7 @@ from hermes_queue import extensions
 from hermes_queue.errors import ConfigurationError, HermesQueueError
 from hermes_queue.ledger.tasks import solver_of
 from hermes_queue.models import TrajectoryJob
+from producers.known.options import KnownOptions
 from producers.mixing.document import Flags, FlagValue, MixDocument, SourceTable
 from producers.mixing.store import StoredItems, StoredSelection
 from producers.run.flags import Options
@@ -49,11 +50,7 @@ _OF_THE_MIX = {
     "out": "a mix only enqueues; see hermes-queue sink",
 }
 """Flags that a source cannot have, and why."""
-_OF_THE_MIX |= {
-    each.name: "rows are chosen by the sampler pass_rate"
-    for each in fields(KnownOptions)
-    if each.name not in ("longest_first", "estimate")
-}
+_BY_SAMPLER = {each.name for each in fields(KnownOptions)} - {"longest_first", "estimate"}
 
 
 @dataclass(frozen=True)
@@ -139,7 +136,8 @@ def _opened(document: MixDocument, name: str, table: SourceTable) -> MixSource:
 
 def _options(document: MixDocument, producer: Producer, table: SourceTable) -> ProducerOptions:
     flags: Flags = {"items": "all"} | _normal(document.flags) | _normal(table.flags)
-    for refused, why in _OF_THE_MIX.items():
+    by_sampler = dict.fromkeys(_BY_SAMPLER, "rows are chosen by the sampler pass_rate")
+    for refused, why in (_OF_THE_MIX | by_sampler).items():
         if refused in flags:
             raise ConfigurationError(f"flags.{refused}: cannot be set here: {why}")
     if flags.get("instance_id"):
