@@ -20,6 +20,7 @@ from hermes_queue.broker.submission import RUN_ID_MAX
 from hermes_queue.errors import InputError
 from hermes_queue.ledger.mixing.tuning import (
     BACKLOG_MAX,
+    SOURCE_NAME,
     WEIGHT_MAX,
     WEIGHT_MIN,
     LiveSettings,
@@ -28,7 +29,6 @@ from hermes_queue.ledger.mixing.tuning import (
 
 FILE_BYTES_MAX = 1 << 20
 SOURCES_MAX = 256
-_SOURCE_NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$"
 _MIX_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 
 FlagValue = str | int | float | bool | list[Any] | dict[str, Any]
@@ -172,7 +172,7 @@ class MixDocument(_Table):
     budgets: Budgets = Budgets()
     flags: Flags = {}
     """Flags of every source; its own ones take precedence."""
-    sources: dict[Annotated[str, Field(pattern=_SOURCE_NAME)], SourceTable] = Field(
+    sources: dict[Annotated[str, Field(pattern=SOURCE_NAME)], SourceTable] = Field(
         min_length=1, max_length=SOURCES_MAX
     )
 

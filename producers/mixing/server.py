@@ -86,6 +86,7 @@ class MixServer:
                 self._stop.wait(OUTAGE_S)
             except MixLost as error:
                 self._say(f"{error}; going on from what Redis holds")
+                self._stop.wait(HEAR_S)
             except MixStopped:
                 break
         return False

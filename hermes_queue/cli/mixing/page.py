@@ -78,9 +78,8 @@ def _state(source: ShownSource) -> str:
 def _served(mix: ShownMix) -> str:
     facts: dict[str, Any] = mix.served_by
     if facts:
-        since = facts.get("since")
-        text = f"{str(facts.get('host'))[:100]}, process {facts.get('pid')}"
-        if isinstance(since, int) and 0 < since < 1 << 40:
+        text = f"{facts.get('host')}, process {facts.get('pid')}"
+        if since := facts.get("since"):
             text += time.strftime(", since %Y-%m-%d %H:%M UTC", time.gmtime(since))
         return text
     return f"nobody ({mix.ended})" if mix.ended else "nobody (its producer died, or Redis was away)"
