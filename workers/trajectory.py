@@ -174,6 +174,8 @@ class _Attempt:
         except Exception as error:
             await self._escaped(error)
             raise
+        finally:
+            self._runtime.left(self._draft)
 
     async def _measure(self, draft: Draft) -> TrajectoryFailure | None:
         """Run the attempt; returns its failure, wherever it was raised."""
@@ -271,6 +273,7 @@ class _Attempt:
 
     async def _end(self, draft: Draft, failure: TrajectoryFailure) -> str:
         """Publish the attempt as failed, unless it already has a record."""
+        self._runtime.trace_end(draft, failure)
         await self._pay(draft)
         await self._outbox.keep(draft, failure)
         return await self._publish()
@@ -312,7 +315,6 @@ class _Attempt:
     async def _give_back(
         self, *, delay_s: float = 0.0, failed_attempt: AttemptRecord | None = None
     ) -> None:
-        self._runtime.handed_back(self._draft)
         make_call = partial(
             transitions.requeue,
             self._claim,
