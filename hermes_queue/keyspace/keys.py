@@ -110,6 +110,15 @@ KEYS = (
         "life with the next enqueue, and remains of a former one no longer count", _RUN,
         "rw - - -"),
     Key("runs", "zset", "ledger", "run ids by the time of their last enqueue", _RUN, "rw r r -"),
+    # --- mixes
+    Key("mix:{name}", "hash", "ledger/mixing", "a [mix](mix.md): the process that serves it, how "
+        "far it has come, the batch that it enqueues", _RUN, "rw - r -"),
+    Key("mix:{name}:live", "hash", "ledger/mixing", "its settings that were changed while it was "
+        "served", _RUN, "rw - r -"),
+    Key("mix:{name}:rows", "hash", "ledger/mixing", "fingerprints of the rows of its sources at "
+        "the last start", _RUN, "rw - r -"),
+    Key("mixes", "zset", "ledger/mixing", "mixes by the time of their last start", _RUN,
+        "rw - r -"),
     # --- results
     Key("body:{id}", "string", "ledger", "the record, msgpack with typed arrays and zstd; `~` and "
         "a number follow the id in later lives of a purged run", "no: deleted with its group, see "
