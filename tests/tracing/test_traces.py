@@ -165,8 +165,8 @@ def test_an_attempt_that_is_handed_back_goes_on_in_its_trace_elsewhere(
     slow = AgentSpec(kind="slow", params={"seconds": 2})
     enqueue([job(agent=slow)], ledger=ledger)
     wait_until("it runs", lambda: ledger.run_status("run").running)
-    second = start_worker()
     first.terminate()
+    second = start_worker()
     spans = trace(collector)
     assert len({span.trace_id for span in spans}) == 1
     outcomes = {
