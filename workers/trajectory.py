@@ -212,7 +212,6 @@ class _Attempt:
     async def _conclude(self, draft: Draft, failure: TrajectoryFailure | None) -> str:
         """Publish a measured record; else retry, or publish the failure."""
         if self._handover and self._handover.is_done:
-            self._runtime.handed_back(draft)
             await self._forget()
             return "handed over"
         kept = await self._outbox.kept()
