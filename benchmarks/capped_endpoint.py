@@ -43,6 +43,10 @@ class CappedEndpoint:
     """Another one is the answer to everything."""
     script: Callable[[bytes], dict[str, Any]] = lambda _: _COMPLETION
     """The completion for the body of a request."""
+    metrics: Callable[[], str] | None = None
+    """The page at `/metrics`; None = there is none."""
+    readings: int = 0
+    """Of that page."""
     url: str = ""
     inside: int = 0
     most: int = 0
@@ -87,7 +91,10 @@ class CappedEndpoint:
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
                 fields = dict(line.split(": ", 1) for line in head.splitlines()[1:] if line)
-                body = await reader.readexactly(int(fields["content-length"]))
+                body = await reader.readexactly(int(fields.get("content-length", 0)))
+                if head.startswith("get "):
+                    writer.write(self._page(head.split()[1]))
+                    continue
                 session = fields.get("x-session-id", "")
                 self.sessions[session] = self.sessions.get(session, 0) + 1
                 writer.write(await self._answer(body))
@@ -96,6 +103,14 @@ class CappedEndpoint:
             pass  # the client left, or the endpoint closes
         finally:
             writer.close()
+
+    def _page(self, path: str) -> bytes:
+        if path != "/metrics" or self.metrics is None:
+            return _response(404, {"error": {"message": "not found"}})
+        self.readings += 1
+        text = self.metrics().encode()
+        head = f"HTTP/1.1 200 X\r\ncontent-type: text/plain\r\ncontent-length: {len(text)}\r\n\r\n"
+        return head.encode() + text
 
     async def _answer(self, body: bytes) -> bytes:
         if self.paused:

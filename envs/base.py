@@ -193,7 +193,7 @@ class ScoresByJudge(Protocol):
 
 def steps_of(env: Environment[Any], item: Any) -> Sequence[Any]:
     """The items of the steps; the item itself for most envs. Raises the same as `steps`."""
-    return (env.steps(item) or (item,)) if isinstance(env, HasSteps) else (item,)
+    return (env.steps(item) or (item,)) if extensions.offers(env, HasSteps) else (item,)
 
 
 @runtime_checkable
@@ -216,7 +216,7 @@ class LoadsItem(Protocol):
 async def load_item(env: Environment[Any], row: Mapping[str, Any]) -> Any:
     """The item of a row, loaded if the env does that. Raises the same as `LoadsItem.load`."""
     item = env.Item.model_validate(row)
-    return await env.load(item) if isinstance(env, LoadsItem) else item
+    return await env.load(item) if extensions.offers(env, LoadsItem) else item
 
 
 ReadAsset = Callable[[AssetSpec, str], Awaitable[bytes]]
@@ -241,7 +241,7 @@ class PreparesAhead(Protocol):
 
 def task_of(env: Environment[Any], item: Any) -> str:
     """The task as a program is given it: `task`, else what the prompt says before any reply."""
-    if isinstance(env, DescribesTask):
+    if extensions.offers(env, DescribesTask):
         return env.task(item)
     texts = []
     for message in env.prompt(item):
@@ -257,7 +257,7 @@ def check_program_env(env: Environment[Any]) -> None:
     Raises:
         ModelConfigError: names the tool and the fix.
     """
-    if isinstance(env, DescribesTask):
+    if extensions.offers(env, DescribesTask):
         return
     bundled = extensions.own("tool")
     if foreign := next((name for name in env.tools if name not in bundled), None):

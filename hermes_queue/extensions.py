@@ -12,7 +12,7 @@ installed later are found by the next process.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -20,12 +20,16 @@ from itertools import chain
 from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from hermes_queue.errors import ConfigurationError, foreign_error
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
+
+    from typing_extensions import TypeIs
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,3 +255,15 @@ def _contract(contract: str) -> tuple[Any, tuple[str, ...] | None]:
         return expected, None
     parts = {*vars(expected), *expected.__annotations__}
     return expected, tuple(sorted(part for part in parts if not part.startswith("_")))
+
+
+def offers(value: object, protocol: Callable[..., T]) -> TypeIs[T]:
+    """Whether the class of `value` has all methods of a runtime-checkable protocol.
+
+    `isinstance` also looks for attributes of the object itself, anew with each call, which takes
+    Python 3.11 25 µs. This asks the class alone, and a class is asked once.
+
+    Raises:
+        TypeError: the protocol has members that are no methods.
+    """
+    return issubclass(type(value), cast(type, protocol))

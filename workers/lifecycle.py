@@ -30,10 +30,17 @@ from hermes_queue.ledger.fleet.snapshots import FleetSnapshots
 from hermes_queue.sandbox import make_backend
 from hermes_queue.sandbox.fleet import Fleet
 from hermes_queue.sandbox.host import descriptors
-from hermes_queue.settings import LimiterSettings, MetricsSettings, PathSettings, SandboxSettings
+from hermes_queue.settings import (
+    EngineSettings,
+    LimiterSettings,
+    MetricsSettings,
+    PathSettings,
+    SandboxSettings,
+)
 from workers import runtime as runtimes
 from workers.bodies import Bodies
 from workers.calls.fleet_limiter import FleetLimiter
+from workers.calls.flights import FleetFlights
 from workers.calls.shared_probes import SharedProbes
 from workers.resume.unneeded import UnneededSnapshots
 from workers.runtime import Runtime
@@ -114,9 +121,7 @@ async def _open(opened: AsyncExitStack) -> None:
     await backend.start()
     opened.push_async_callback(backend.stop)
     opened.push_async_callback(_close_model_clients)
-    if LimiterSettings().enabled:
-        runtime.limiter = FleetLimiter(ledger.url)
-        opened.push_async_callback(runtime.limiter.close)
+    _open_limits(runtime, opened)
     if places := StagePlaces.from_settings(ledger.url):
         runtime.places = places
         opened.push_async_callback(places.close)
@@ -148,6 +153,16 @@ async def _open(opened: AsyncExitStack) -> None:
     )
     ahead.start()
     opened.push_async_callback(ahead.stop)
+
+
+def _open_limits(runtime: Runtime, opened: AsyncExitStack) -> None:
+    """Count model calls and trajectories in flight, unless the settings say otherwise."""
+    if LimiterSettings().enabled:
+        runtime.limiter = FleetLimiter(runtime.ledger.url)
+        opened.push_async_callback(runtime.limiter.close)
+    if EngineSettings().admission != "off":
+        runtime.flights = FleetFlights(partial(Ledger.connect, runtime.ledger.url, timeout_s=2))
+        opened.push_async_callback(runtime.flights.close)
 
 
 async def _report_ended(inventory: Inventory, ledger: Ledger) -> None:

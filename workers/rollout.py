@@ -27,6 +27,7 @@ from hermes_queue.sandbox.context import SlotContext
 from hermes_queue.sandbox.services import possible_on
 from hermes_queue.settings import ModelSettings
 from hermes_queue.tools import Toolbox, ToolContext
+from workers.calls.admission import in_flight
 from workers.calls.uncounted import NotCounting
 from workers.draft import Draft
 from workers.imports import import_named
@@ -113,7 +114,8 @@ async def rollout(
                 async with draft.clock.stage("agent", limit_s=steps.agent_s + AGENT_GRACE_S):
                     steps.work_in(SlotContext(backend, context.slot, deadline=math.inf))
                     steps.chat = steps.chat or make_chat(job.agent, _script(steps, limiter), model)
-                    await _work(steps, program, backend, before_turn, journal)
+                    with in_flight(limiter):
+                        await _work(steps, program, backend, before_turn, journal)
                 if draft.agent.stop_reason == "slot_killed" and steps.is_first:
                     await _replace_slot(draft, env, item, backend, context)
                 async with draft.clock.stage("verify", limit_s=limits.verify_timeout_s):

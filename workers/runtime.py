@@ -38,7 +38,9 @@ from hermes_queue.telemetry import logs
 from hermes_queue.telemetry.meter import Meter
 from workers.batches import Batches
 from workers.bodies import Bodies
+from workers.calls.admission import FlightLimiter
 from workers.calls.fleet_limiter import FleetLimiter
+from workers.calls.flights import FleetFlights
 from workers.draft import Draft
 from workers.goodput.reports import SlotReports
 from workers.spool import Spool, SpooledRecord
@@ -152,6 +154,8 @@ class Runtime:
     pauses: Pauses = field(default_factory=Pauses)
     limiter: FleetLimiter | None = None
     """Counts model calls over all workers; None = they are not counted."""
+    flights: FleetFlights | None = None
+    """Counts trajectories in flight at model engines; None = they are not counted."""
     places: StagePlaces | None = None
     """Of stages; None = none is limited."""
     log: LogTail = field(default_factory=LogTail)
@@ -217,6 +221,11 @@ class Runtime:
     def model_calls(self) -> Limiter:
         """The limiter that permits agents' calls of models."""
         return metering.MeteredLimiter(self.limiter or Unlimited(), self.meter)
+
+    def calls_of(self, trajectory_id: str) -> Limiter:
+        """`model_calls` for one trajectory, which its engine has to have room for."""
+        calls = self.model_calls
+        return FlightLimiter(calls, self.flights, trajectory_id) if self.flights else calls
 
     def ended(self, draft: Draft, failure: TrajectoryFailure | None) -> None:
         """Record the end of an attempt for the lane's breaker, `status` and metrics."""

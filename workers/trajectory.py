@@ -190,7 +190,7 @@ class _Attempt:
                 model=self._runtime.model,
                 on_measured=lambda: self._outbox.keep(draft),
                 before_turn=lambda: self._runtime.pauses.over(draft.job.run_id),
-                limiter=self._runtime.model_calls,
+                limiter=self._runtime.calls_of(draft.job.trajectory_id),
                 imports=self._runtime.worker.imports,
                 prepare_limit_s=self._runtime.worker.prepare_timeout_s,
                 journal=self._journal,

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from envs.base import Environment, Unscored, Verdict
+from envs.base import Environment, Verdict
 from hermes_queue.errors import EnvBug
 from hermes_queue.wire.parameters import INTEGER_MAX, INTEGER_MIN, printable
 
@@ -82,7 +82,7 @@ def _plain(verdict: Verdict, env: Environment[Any], values_most: int) -> Verdict
 
 
 def _score(score: object, env: Environment[Any]) -> float | None:
-    if not (isinstance(env, Unscored) and env.unscored is True):
+    if getattr(env, "unscored", False) is not True:
         return _number(score, "Verdict.score")
     if score is not None:
         raise EnvBug(

@@ -30,6 +30,7 @@ from hermes_queue.errors import (
     SlotKilled,
     TrajectoryFailure,
 )
+from hermes_queue.extensions import offers
 from hermes_queue.models import (
     Limits,
     Message,
@@ -192,7 +193,7 @@ class _Loop:
     def state(self) -> LoopState:
         """What is needed to continue after the last turn."""
         ended_by_token = self.replies.ended_by_token(-1)
-        chat = self.chat.state() if isinstance(self.chat, Resumable) else {}
+        chat = self.chat.state() if offers(self.chat, Resumable) else {}
         return LoopState(self.format_errors, self.repeats, ended_by_token, chat)
 
     def ended(self) -> Continuation:
@@ -205,7 +206,7 @@ class _Loop:
         self.replies = Replies(self.result, ended_by_token=kept.state.ended_by_token)
         self.sent, self.last_step = kept.sent, kept.last_step
         self.format_errors, self.repeats = kept.state.format_errors, kept.state.repeats
-        if isinstance(self.chat, Resumable) and not kept.same_client:
+        if offers(self.chat, Resumable) and not kept.same_client:
             self.chat.resume(kept.state.chat, len(self.result.turns))
 
     async def wait(self, before_turn: BeforeTurn) -> None:

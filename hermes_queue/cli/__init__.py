@@ -4,7 +4,7 @@
     dead.py        dead letters
     doctor/        checks of settings, host, Redis and endpoints
     exporter.py    metrics of the whole deployment
-    goodput/       `goodput`, `budget`
+    goodput/       `goodput`, `budget`, `report`
     groups.py      consumer groups of the results
     images/        images of tasks on this host
     lanes.py       circuit breakers, manual pause
@@ -70,6 +70,10 @@ COMMANDS = {
     "regrade": (
         "records.regrade",
         "Run today's verifier on recorded patches and answers.",
+    ),
+    "report": (
+        "goodput.report",
+        "Report on a run, in the terminal or as one HTML file with plots.",
     ),
     "rescore": (
         "records.rescore",

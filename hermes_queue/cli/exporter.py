@@ -23,9 +23,10 @@ from hermes_queue.cli.overview import Lane, lane_now
 from hermes_queue.errors import CAUSES, WIDE_CAUSES, RedisFull, RedisUnavailable
 from hermes_queue.keyspace.connection import explained
 from hermes_queue.ledger import Ledger
-from hermes_queue.ledger.accounts.fields import LOST, WORK
+from hermes_queue.ledger.accounts.fields import DRIFTED, LOST, TURNS, WORK
 from hermes_queue.ledger.accounts.goodput import fleet_fields, goodput_of
 from hermes_queue.ledger.answers import ENDED
+from hermes_queue.ledger.fleet.flights import FLIGHT_PARTS, engine_state
 from hermes_queue.ledger.fleet.limiter import EndpointLimits
 from hermes_queue.ledger.fleet.sandboxes import Sandboxes
 from hermes_queue.ledger.fleet.tally import Tally, Totals, totals
@@ -77,6 +78,7 @@ class Exporter:
         self._scan_lock = threading.Lock()
         self._queues: set[str] = set()
         self._limits: list[str] = []
+        self._engines: list[str] = []
 
     def values(self) -> Iterator[MetricValues]:
         """All metrics as of now; only `redis_up` 0 while Redis does not answer."""
@@ -145,6 +147,7 @@ class Exporter:
         yield from self._read_runs()
         yield from self._read_sandboxes(now)
         yield from self._read_limits()
+        yield from self._read_engines()
         yield from self._read_consumers(now)
         yield from _counted(totals(self.ledger))
         yield from self._read_goodput(now)
@@ -154,15 +157,17 @@ class Exporter:
         with self._scan_lock:
             if time.monotonic() - self._scanned_at < self.scan_s:
                 return
-            queues, limits = set(), []
+            queues, limits, engines = set(), [], []
             skip = len(self.ledger.prefix)
-            for key in self._client.scan_iter(self.ledger.key("[l_]*"), count=1000):
+            for key in self._client.scan_iter(self.ledger.key("[fl_]*"), count=1000):
                 name = key[skip:].decode(errors="replace")
                 if name.startswith("limit:") and not name.endswith(_LIMIT_PARTS):
                     limits.append(name.removeprefix("limit:"))
+                elif name.startswith("flights:") and not name.endswith(FLIGHT_PARTS):
+                    engines.append(name.removeprefix("flights:"))
                 elif name.startswith(_BINDING):
                     queues.add(name.removeprefix(_BINDING))
-            self._queues, self._limits = queues, sorted(limits)
+            self._queues, self._limits, self._engines = queues, sorted(limits), sorted(engines)
             self._scanned_at = time.monotonic()
 
     def _lanes(self, workers: Iterable[dict[str, Any]]) -> set[str]:
@@ -238,6 +243,24 @@ class Exporter:
         yield metrics.LIMIT_PAUSE, pauses
         yield metrics.LIMIT_ANSWERS, answers
 
+    def _read_engines(self) -> Iterator[MetricValues]:
+        found = {name: engine_state(self.ledger, name) for name in self._engines}
+        known = {name: state for name, state in found.items() if state is not None}
+        flights: dict[tuple[str, ...], float] = {}
+        tokens: dict[tuple[str, ...], float] = {}
+        requests: dict[tuple[str, ...], float] = {}
+        for name, state in known.items():
+            flights[name, "flying"], flights[name, "waiting"] = state.flying, state.waiting
+            tokens[name, "in_flight"] = state.tokens
+            if state.kv_tokens is not None:
+                tokens[name, "cache"] = state.kv_tokens
+                tokens[name, "room"] = state.kv_tokens * (state.level or 0.0)
+            for label in ("running", "waiting"):
+                requests[name, label] = float(state.memo.get(label) or 0)
+        yield metrics.ENGINE_TRAJECTORIES, flights
+        yield metrics.ENGINE_TOKENS, tokens
+        yield metrics.ENGINE_REQUESTS, requests
+
     def _read_goodput(self, now: float) -> Iterator[MetricValues]:
         fields = fleet_fields(self.ledger)
         good = goodput_of(fields)
@@ -251,6 +274,10 @@ class Exporter:
                 if of == kind:
                     sums[account,] = value
             yield metric, sums
+        breaks = {name: n for name, n in good.drift.items() if name not in (TURNS, DRIFTED)}
+        yield metrics.CONTINUED, {(): good.drift.get(TURNS, 0.0)}
+        reasons: dict[tuple[str, ...], float] = {("reply",): 0.0}
+        yield metrics.DRIFT, reasons | {(name,): n for name, n in breaks.items()}
         yield metrics.SANDBOX_USD, {(): sum(good.slot_usd.values())}
         yield metrics.TOKENS_LOST, {(): good.tokens_thrown_away}
         lately = goodput_of(Tally(self.ledger).lately(3600, now=now).accounts)

@@ -16,6 +16,7 @@ from hermes_queue.cli.watch.table import age, ahead_of_trainer, print_table
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.ledger import Ledger, RunInfo, Runs
 from hermes_queue.ledger import policy as policies
+from hermes_queue.ledger.accounts.drift import drift_of, set_max_drift
 from hermes_queue.ledger.budgets import set_budgets
 from hermes_queue.ledger.cancelling import cancel as cancel_some
 from hermes_queue.ledger.fleet.pacing import AHEAD_MAX, RunPace, pace_of, set_pace
@@ -197,6 +198,35 @@ def pace(run_id: str, max_ahead: int | None, off: bool) -> None:
             set_pace(runs.ledger, run_id, max_ahead)
         found, now = pace_of(runs.ledger, run_id), time.time()
     click.echo(f"{run_id}: {ahead_of_trainer(found, now) if found else 'not paced'}")
+
+
+@run.command()
+@click.argument("run_id", metavar="RUN")
+@click.option(
+    "--max-drift",
+    type=click.FloatRange(0, 1),
+    metavar="SHARE",
+    help="Share of turns that may drift before RUN is paused, e.g. 0.01.",
+)
+@click.option("--off", is_flag=True, help="Never pause RUN for drift.")
+def drift(run_id: str, max_drift: float | None, off: bool) -> None:
+    """Pause RUN if its tokens drift more than allowed; without an option, print its drift.
+
+    A turn has drifted if its prompt renders the last reply to other tokens than were sampled, for
+    no reason that is known. A run that is paused for drift is resumed.
+    """
+    if max_drift is not None and off:
+        raise click.UsageError("--max-drift and --off exclude each other")
+    with _runs() as runs:
+        if max_drift is not None or off:
+            set_max_drift(runs.ledger, run_id, max_drift)
+            if (pause := runs.paused(run_id)) and pause.by == "drift":
+                runs.resume(run_id)
+        found = drift_of(runs.ledger, run_id)
+    share = "" if found.share is None else f" ({100 * found.share:.2f} %)"
+    limit = "no limit" if found.max_drift is None else f"at most {100 * found.max_drift:g} %"
+    reasons = "".join(f"; {name} {count}" for name, count in sorted(found.reasons.items()))
+    click.echo(f"{run_id}: {found.drifted} of {found.turns} turns drifted{share}, {limit}{reasons}")
 
 
 @run.command()

@@ -180,6 +180,19 @@ KEYS = (
         "- - r -"),
     Key("limit:{name}:seen", "zset", "ledger/fleet", "waiting calls that are believed alive",
         "as `limit:{name}`", "- - r -"),
+    Key("flights:{name}", "hash", "ledger/fleet", "what was read of a model engine's metrics, and "
+        "the share of its KV cache that contexts may take; see [engine "
+        "pressure](engine-pressure.md)", "a day after the last call", "- - r -"),
+    Key("flights:{name}:flying", "zset", "ledger/fleet", "trajectories in flight, in their order",
+        "as `flights:{name}`", "- - r -"),
+    Key("flights:{name}:tokens", "hash", "ledger/fleet", "tokens of their contexts",
+        "as `flights:{name}`", "- - r -"),
+    Key("flights:{name}:waiting", "zset", "ledger/fleet", "trajectories that wait for a place",
+        "as `flights:{name}`", "- - r -"),
+    Key("flights:{name}:wanted", "hash", "ledger/fleet", "tokens that these need",
+        "as `flights:{name}`", "- - r -"),
+    Key("flights:{name}:alive", "zset", "ledger/fleet", "ends of the leases of both",
+        "as `flights:{name}`", "- - r -"),
     Key("probe:{hash}", "hash", "workers/calls", "whether the chat template of an endpoint and "
         "model shows tools", "an hour (`HERMES_QUEUE_MODEL_PROBE_TTL_S`)"),
     # --- sandboxes

@@ -35,7 +35,7 @@ from hermes_queue.errors import ConfigurationError
 from hermes_queue.settings.docker import DockerSettings
 from hermes_queue.settings.harbor import HarborSettings
 from hermes_queue.settings.images import ImageSettings
-from hermes_queue.settings.model import LimiterSettings, ModelSettings
+from hermes_queue.settings.model import EngineSettings, LimiterSettings, ModelSettings
 from hermes_queue.settings.nomad import NomadSettings
 from hermes_queue.settings.observability import LogSettings, MetricsSettings
 from hermes_queue.settings.prices import PriceSettings
@@ -250,6 +250,7 @@ SECTIONS: tuple[type[BaseSettings], ...] = (
     PriceSettings,
     ModelSettings,
     LimiterSettings,
+    EngineSettings,
     ResultSettings,
     StoreSettings,
     ArchiveSettings,
@@ -270,6 +271,7 @@ __all__ = [
     "ArchiveSettings",
     "BreakerSettings",
     "DockerSettings",
+    "EngineSettings",
     "HarborSettings",
     "ImageSettings",
     "LeaseSettings",

@@ -91,3 +91,32 @@ class LimiterSettings(Section, env_prefix=PREFIX + "LIMITER_"):
         if self.min_calls > self.max_calls:
             raise ValueError("min_calls must not be greater than max_calls")
         return self
+
+
+class EngineSettings(Section, env_prefix=PREFIX + "ENGINE_"):
+    """Trajectories in flight at a model engine, as many as its KV cache holds contexts of.
+
+    For endpoints that serve the metrics of vLLM or SGLang; see docs/engine-pressure.md.
+    """
+
+    admission: Literal["auto", "off"] = "auto"
+    """auto: trajectories are counted at endpoints with such metrics, or with `kv_tokens`. off:
+    nothing is read or counted."""
+    kv_tokens: int | None = Field(default=None, ge=1024)
+    """Tokens that the KV cache of each endpoint holds, for endpoints that do not report it, e.g.
+    behind a router. Unset: as reported."""
+    fill: float = Field(default=0.95, gt=0.1, le=1.0)
+    """Share of the cache that contexts may take at first; preemptions, a queue and prefixes
+    computed twice lower it."""
+    waste: float = Field(default=0.03, gt=0, lt=1)
+    """Share of all prompt tokens that may be computed a second time before the share is lowered."""
+    min_trajectories: int = Field(default=4, ge=1)
+    """Number of trajectories that may always be in flight at an endpoint."""
+    interval_s: float = Field(default=2.0, ge=0.05)
+    """One worker of the fleet reads an endpoint's metrics at this interval."""
+    hold_s: float = Field(default=60.0, gt=0)
+    """Time for which a reading counts if none follows; then any number may be in flight."""
+    retry_s: float = Field(default=600.0, gt=0)
+    """An endpoint without such metrics is asked again after this time."""
+    max_wait_s: float = Field(default=1800.0, gt=0)
+    """A trajectory that has waited for longer goes ahead uncounted."""

@@ -233,6 +233,14 @@ SANDBOX_USD = _exporter("sandbox_usd_total", "US dollars of slots, a part of `co
 TOKENS_LOST = _exporter(
     "tokens_thrown_away_total", "Tokens of attempts that were not measured, without dead workers'."
 )
+DRIFT = _exporter(
+    "drift_turns_total{reason}",
+    "Turns of measured trajectories that continue another turn and do not begin with all of its "
+    "tokens, by the reason of the break (docs/tokens.md).",
+)
+CONTINUED = _exporter(
+    "continued_turns_total", "All turns that continue another one, both with token ids."
+)
 SANDBOXES = _exporter(
     "sandboxes{backend,state}",
     "Sandboxes; state: starting (being created), running (their worker holds the lease), leaked "
@@ -250,6 +258,20 @@ LIMIT_PAUSE = _exporter(
 LIMIT_ANSWERS = _exporter(
     "limiter_answers_total{endpoint,model,outcome}",
     "Calls as reported to the limiter; outcome: granted (permission given), refused (429), paused.",
+)
+ENGINE_TRAJECTORIES = _exporter(
+    "engine_trajectories{endpoint,state}",
+    "Trajectories at a model engine whose metrics are read; state: flying (their contexts count), "
+    "waiting (until there is room).",
+)
+ENGINE_TOKENS = _exporter(
+    "engine_kv_tokens{endpoint,kind}",
+    "Tokens of an engine's KV cache; kind: cache (that it holds), room (that contexts may take), "
+    "in_flight (that they take).",
+)
+ENGINE_REQUESTS = _exporter(
+    "engine_requests{endpoint,state}",
+    "Requests as the engine reports them; state: running, waiting.",
 )
 STREAM_GROUPS = _exporter("stream_groups", "Groups in the results stream.")
 STREAM_BYTES = _exporter("stream_bytes", "Bytes of the bodies that wait for a reader.")

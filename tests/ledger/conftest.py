@@ -15,6 +15,7 @@ EVERYWHERE = (
     "test_any_order.py::test_a_life_that_is_cancelled[1",
     "test_overview.py::test_none_of_it_stays_for_ever[",
     "test_limiter.py::test_everything_expires[",
+    "test_flights.py::test_everything_expires[",
     "test_sandboxes.py::test_no_key_of_a_sandbox_stays_for_ever[",
     "test_sandboxes.py::test_nothing_is_claimed_that_has_no_record[",
     "test_cancelling.py::test_what_celery_revokes_ends_only_if_it_waits_and_what_it_terminates",

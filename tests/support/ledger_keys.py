@@ -14,7 +14,7 @@ from hermes_queue.keyspace import scripts
 from hermes_queue.keyspace.keys import KEYS
 
 _IN_LUA = re.compile(r"\bprefix \.\. '([a-z][a-z_-]*:?)'")
-_NOT_OURS = {"limit:"}
+_NOT_OURS = {"limit:", "flights:"}
 """Begins of scans, not keys."""
 
 

@@ -5,16 +5,19 @@ from __future__ import annotations
 from typing import cast
 
 import pytest
+from ledger_steps import enqueue
 from records import make_job, make_record
 
 from hermes_queue.errors import RedisUnavailable
-from hermes_queue.ledger import Ledger
+from hermes_queue.ledger import Ledger, Runs
+from hermes_queue.ledger.accounts.drift import drift_of, set_max_drift
 from hermes_queue.ledger.accounts.goodput import goodput_of_run
-from hermes_queue.models import AttemptRecord, Failure, Turn, Usage
+from hermes_queue.models import AttemptRecord, Failure, ProgramRun, Turn, Usage
 from hermes_queue.sandbox.base import Slot, SlotSpec
 from hermes_queue.settings import PriceSettings
 from workers.draft import Draft
 from workers.goodput.division import divided
+from workers.goodput.drift import drift_in
 from workers.goodput.rent import Rent
 from workers.goodput.reports import SlotReports
 
@@ -136,3 +139,69 @@ def test_modals_price_is_that_of_what_a_sandbox_reserves() -> None:
     assert with_gpu - plain == pytest.approx(2 * 0.001097)
     unknown = prices.modal_usd_per_s(cpu=2, memory_mb=4096, gpu="Z9")
     assert unknown - plain == pytest.approx(0.001736)
+
+
+def broken(reason: str, *, program: bool = False, called: bool = False, mode: str = "messages"):
+    """A record of two turns, of which the second does not continue the tokens of the first."""
+    agent = {"kind": "openai", "params": {"mode": mode}}
+    record = make_record(make_job(agent=agent))
+    ids = {"prompt_ids": [1], "completion_ids": [2], "logprobs": [-0.5]}
+    tree = {"branch": 0} if program else {}
+    turns = (
+        Turn(**ids, **tree, finish_reason="tool_calls" if called else "stop"),
+        Turn(**ids, **(tree | ({"parent": 0} if program else {}))),
+    )
+    update = {
+        "turns": turns,
+        "sequences": (),
+        "program": ProgramRun.model_construct() if program else None,
+        "events": ({"event": "sequence_break", "turn": 1, "reason": reason},),
+    }
+    return record.model_copy(update=update)
+
+
+@pytest.mark.parametrize(
+    ("record", "reason", "drifted"),
+    [
+        (broken("reply"), "reply", 1),
+        (broken("earlier_turns"), "earlier_turns", 1),
+        (broken("history_rewritten"), "history_rewritten", 0),
+        (broken("arguments_rewritten"), "arguments_rewritten", 0),
+        (broken("reply_cut_off"), "reply_cut_off", 0),
+        (broken("reply", called=True), "reply", 1),
+        (broken("reply", program=True, called=True), "arguments_reserialised", 0),
+        (broken("reply", program=True), "reply", 1),
+        (broken("reply", program=True, called=True, mode="tokens"), "reply", 1),
+        (broken("x" * 9999), "unknown", 0),
+    ],
+)
+def test_only_what_nobody_meant_is_drift(record, reason: str, drifted: int) -> None:
+    assert drift_in(record) == {"turns": 1, reason: 1, "drifted": drifted}
+
+
+def test_a_run_that_drifts_more_than_it_allows_is_paused(ledger: Ledger) -> None:
+    set_max_drift(ledger, "run", 0.1)
+    enqueue(ledger, make_job())
+    reports = SlotReports()
+    for sent in (99, 1):  # a share of less than a hundred turns says nothing
+        assert Runs(ledger).paused("run") is None
+        for _ in range(sent):
+            reports.published(draft_of(), broken("reply"), "ok")
+        reports.report(ledger, "w1")
+    pause = Runs(ledger).paused("run")
+    assert pause is not None
+    assert pause.by == "drift"
+    assert "100 of 100 turns" in pause.reason
+    found = drift_of(ledger, "run")
+    assert (found.turns, found.drifted, found.share) == (100, 100, 1.0)
+    assert found.reasons == {"reply": 100}
+
+
+def test_without_a_limit_and_without_token_ids_drift_pauses_nothing(ledger: Ledger) -> None:
+    enqueue(ledger, make_job())
+    reports = SlotReports()
+    for _ in range(120):
+        reports.published(draft_of(), broken("reply"), "ok")
+    reports.report(ledger, "w1")
+    assert Runs(ledger).paused("run") is None
+    assert drift_in(make_record(make_job()).model_copy(update={"sequences": None})) == {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,7 @@ from hermes_queue.ledger.accounts.goodput import add_report
 from hermes_queue.models import AttemptRecord, ScoredTrajectory
 from workers.draft import Draft
 from workers.goodput.division import divided
+from workers.goodput.drift import drift_in
 
 _RUNS_AT_ONCE = 50
 _SLOW_MOST = 50
@@ -46,6 +47,7 @@ class SlotReports:
         outcome = _outcome(draft, record, verdict)
         if outcome is None or draft.is_accounted:
             return
+        drift = drift_in(record) if outcome == MEASURED else Counter[str]()
         with self._lock:
             run, lease_s = self._ended(draft, outcome)
             if verdict not in ACCEPTED:
@@ -61,6 +63,8 @@ class SlotReports:
                 run.counts["c|unscored"] += 1
             else:
                 _count_score(run, record.score)
+            for name, count in drift.items():
+                run.counts[f"k|{name}"] += count
 
     def given_back(self, draft: Draft | None, failed: AttemptRecord | None) -> None:
         """Account for a lease that ended with its job handed back, `failed` or unchanged."""

@@ -26,6 +26,7 @@ from hermes_queue.errors import (
     TrajectoryFailure,
     foreign_error,
 )
+from hermes_queue.extensions import offers
 from hermes_queue.ledger import Spent
 from hermes_queue.models import AgentSpec, Message, Usage
 from hermes_queue.settings import ModelSettings
@@ -84,7 +85,7 @@ class Judging:
         """
         spec = None
         if recorded_params(draft.job.agent) is None:
-            spec = draft.job.judge or (env.judge(item) if isinstance(env, NamesJudge) else None)
+            spec = draft.job.judge or (env.judge(item) if offers(env, NamesJudge) else None)
         if spec is None:
             return cls(draft, None)
         if not isinstance(spec, JudgeSpec):

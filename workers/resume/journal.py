@@ -16,6 +16,7 @@ from hermes_queue.agent.loop import MAX_CALLS_PER_TURN
 from hermes_queue.agent.resumption import Continuation, Resumable
 from hermes_queue.cancellation import end_tasks
 from hermes_queue.errors import HermesQueueError, NoSnapshot
+from hermes_queue.extensions import offers
 from hermes_queue.ledger import Begun, Claim
 from hermes_queue.ledger.fleet.journal import needed_snapshots, read_journal
 from hermes_queue.ledger.poison import item_hash
@@ -139,7 +140,7 @@ class TurnJournal:
 
     async def _restore(self, snapshot_id: str, context: SlotContext) -> None:
         backend = self._runtime.backend
-        if not isinstance(backend, KeepsSnapshots) or not backend.capabilities.snapshot:
+        if not offers(backend, KeepsSnapshots) or not backend.capabilities.snapshot:
             raise NoSnapshot("this backend keeps no snapshots")
         try:
             await backend.restore(context.slot, snapshot_id)
@@ -191,8 +192,8 @@ class TurnJournal:
     ) -> Recorder | None:
         """What adds the agent's turns to the journal, until it is stopped; None if it has none."""
         backend, files = self._runtime.backend, toolbox.uses_slot
-        keeps = isinstance(backend, KeepsSnapshots) and backend.capabilities.snapshot
-        if not isinstance(chat, Resumable) or (files and not keeps):
+        keeps = offers(backend, KeepsSnapshots) and backend.capabilities.snapshot
+        if not offers(chat, Resumable) or (files and not keeps):
             return None
         self._recorder = Recorder(
             self._runtime,
@@ -224,7 +225,7 @@ class TurnJournal:
         if self._kept and not recorder:
             own = self._kept.snapshot_id
         known = {own, self._left} - {""}
-        if not known or not isinstance(backend, KeepsSnapshots):
+        if not known or not offers(backend, KeepsSnapshots):
             return
         try:
             needed = await self._named_snapshot()

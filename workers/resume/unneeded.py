@@ -10,6 +10,7 @@ import logging
 
 from hermes_queue.cancellation import end_tasks
 from hermes_queue.errors import HermesQueueError
+from hermes_queue.extensions import offers
 from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.fleet.journal import needed_snapshots
 from hermes_queue.sandbox.base import SandboxBackend
@@ -34,7 +35,7 @@ class UnneededSnapshots:
 
     def start(self) -> None:
         """Begin, if the backend can keep snapshots."""
-        if isinstance(self._backend, KeepsSnapshots):
+        if offers(self._backend, KeepsSnapshots):
             self._task = asyncio.create_task(self._loop(self._backend))
 
     async def stop(self) -> None:

@@ -17,6 +17,7 @@ from hermes_queue.agent.chat import ChatClient, LearnsOfSteps
 from hermes_queue.agent.programs.program import Program
 from hermes_queue.agent.resumption import Continuation
 from hermes_queue.errors import EnvBug, SandboxRejected
+from hermes_queue.extensions import offers
 from hermes_queue.models import Message, StopReason
 from hermes_queue.sandbox.base import Capabilities
 from hermes_queue.sandbox.context import SlotContext
@@ -121,7 +122,7 @@ class StepProgress:
     def _time(self) -> float:
         draft, env = self.draft, self.env
         left_s = max(0.0, draft.job.limits.agent_timeout_s - draft.kept_agent_s - self._used_s)
-        own_s = env.step_limit_s(self.item) if isinstance(env, HasSteps) else None
+        own_s = env.step_limit_s(self.item) if offers(env, HasSteps) else None
         return left_s if own_s is None else min(left_s, own_s)
 
     def work_in(self, context: SlotContext) -> None:
@@ -159,6 +160,6 @@ class StepProgress:
 
     async def total(self) -> Verdict:
         """The verdict of the trajectory. Raises EnvBug if the env gives no valid one."""
-        if not self.several or not isinstance(self.env, HasSteps):
+        if not self.several or not offers(self.env, HasSteps):
             return self.verdicts[0]
         return await check(self.env.total(self.items, self.verdicts), self.env)

@@ -23,6 +23,7 @@ from hermes_queue import extensions
 from hermes_queue.broker.pool.screening import read_message
 from hermes_queue.cancellation import end_tasks
 from hermes_queue.errors import HermesQueueError, foreign_error
+from hermes_queue.extensions import offers
 from hermes_queue.ledger.items import get_item
 from hermes_queue.ledger.waiting import claim_preparation, next_messages, waiting_jobs
 from hermes_queue.models import TrajectoryJob
@@ -159,10 +160,10 @@ async def prepare(backend: SandboxBackend, job: TrajectoryJob, row: dict[str, An
     env = load_env(job.env)
     item = await load_item(env, row)
     spec = env.spec(item, job.profile)
-    if not spec.assets and not isinstance(env, PreparesAhead):
+    if not spec.assets and not offers(env, PreparesAhead):
         return False
     await backend.prepare(spec)
-    if isinstance(env, PreparesAhead):
+    if offers(env, PreparesAhead):
         await env.prepare_ahead(item, partial(_read, backend, job.profile))
     return True
 

@@ -142,6 +142,20 @@ class Endpoint:
         except (ValueError, RecursionError):
             return 200, None
 
+    async def page(self, path: str) -> tuple[int, bytes]:
+        """GET a path below the server's root: the status and the body, 0 = no usable answer."""
+        await _shared(self._answer_max_bytes)
+        import openai
+
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                answer = await self._send(await self._root() + path, None)
+                return answer.status_code, answer.content
+        except openai.APIStatusError as error:
+            return error.status_code, b""
+        except (openai.APIConnectionError, TimeoutError):
+            return 0, b""
+
     async def _root(self) -> str:
         return str((await self._client()).base_url).rstrip("/").removesuffix("/v1")
 

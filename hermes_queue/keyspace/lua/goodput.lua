@@ -1,4 +1,4 @@
--- @include time, numbers, goodput, goodput/series
+-- @include time, numbers, hash, entries, goodput, goodput/series, goodput/drift
 -- A worker adds where the slot-time of attempts went that have ended with it, and what they were worth.
 --
 -- @key life = life:{owner}
@@ -19,8 +19,11 @@ if refused then return refused end
 if tonumber(redis.call('HGET', life, 'reported') or '0') >= tonumber(number) then return 0 end
 redis.call('HSET', life, 'reported', number)
 redis.call('EXPIRE', life, life_ttl_s)
-for _, each in ipairs(counts) do charge(prefix, each.run_id, tonumber(run_ttl_s), each.field, each.by, now) end
-local touched = {}
+local touched, drifting = {}, {}
+for _, each in ipairs(counts) do
+  charge(prefix, each.run_id, tonumber(run_ttl_s), each.field, each.by, now)
+  if each.field == 'k|drifted' then drifting[each.run_id] = true end
+end
 for _, each in ipairs(moments) do
   add_moment(prefix .. 'series:' .. each.run_id, each.field, each.by)
   touched[each.run_id] = true
@@ -35,4 +38,5 @@ for run_id in pairs(touched) do
   widen(prefix .. 'series:' .. run_id)
   redis.call('EXPIRE', prefix .. 'series:' .. run_id, run_ttl_s)
 end
+for run_id in pairs(drifting) do check_drift(run_id) end
 return 1

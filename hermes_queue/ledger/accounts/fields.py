@@ -8,6 +8,7 @@
     usd|<outcome>  US dollars of models, where the price is known
     box|<outcome>  US dollars of slots
     c|<name>       trajectories that count: scored, unscored, passed; and the sum of scores
+    k|<name>       turns that continue another one (`turns`), drifted ones, breaks by reason
     h|<n>          scores from n tenths on, for n from 0 to 10
 
 An outcome is `measured`, `retry:<cause>`, `failed:<cause>`, `refill`, `cancelled`, `surplus` or
@@ -28,3 +29,7 @@ LOST = ("dropped", "stale")
 
 PASSED = 1.0
 """From this score on a trajectory has passed."""
+
+TURNS, DRIFTED = "turns", "drifted"
+RESERIALISED = "arguments_reserialised"
+"""Reason of a break for which a program is the cause, and that is expected."""

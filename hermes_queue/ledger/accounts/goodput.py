@@ -39,6 +39,8 @@ class Goodput:
     """With full score, of all that were scored."""
     all_scored: float = 0.0
     score_sum: float = 0.0
+    drift: Mapping[str, float] = field(default_factory=dict)
+    """Turns by the names of `k|` in `fields.py`."""
     histogram: tuple[float, ...] = ()
     """Scores from n tenths on, for n from 0 to 10."""
 
@@ -117,13 +119,14 @@ def goodput_of(fields: Fields, *, leased_s: float = 0.0) -> Goodput:
         passed=counts.get("passed", 0.0),
         all_scored=counts.get("scored", 0.0),
         score_sum=counts.get("score", 0.0),
+        drift=kinds["k"],
         histogram=tuple(scores.get(str(n), 0.0) for n in range(11)),
     )
 
 
 def _by_kind(fields: Fields) -> dict[str, dict[str, float]]:
     found: dict[str, dict[str, float]] = {
-        kind: {} for kind in ("s", "l", "d", "n", "tok", "usd", "box", "c", "h")
+        kind: {} for kind in ("s", "l", "d", "n", "tok", "usd", "box", "c", "h", "k")
     }
     for name, value in fields.items():
         kind, _, rest = name.partition("|")

@@ -1,6 +1,7 @@
 """State that the workers of a fleet share.
 
 creations.py  the rate of sandbox creation
+flights.py    trajectories in flight at a model engine, by the tokens of their contexts
 journal.py    turns of running trajectories, from which another worker may continue
 lanes.py      known lanes, their breakers and manual pause
 limiter.py    permits of model endpoints

@@ -1,0 +1,105 @@
+"""A report of a run for a terminal."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+
+from hermes_queue.cli.goodput.command import summary_of
+from hermes_queue.cli.goodput.facts import RunReport
+from hermes_queue.cli.goodput.waterfall import waterfall
+from hermes_queue.cli.watch.table import age
+from hermes_queue.ledger.accounts.fields import DRIFTED, TURNS
+
+_BLOCKS = " .:-=+*#"
+_SPARKS_MOST = 60
+_BAR = 30
+
+
+def lines_of(report: RunReport) -> Iterator[str]:
+    """The report, line by line."""
+    info, good = report.info, report.good
+    yield from heading(report)
+    yield ""
+    yield from summary_of(good)
+    if good.mean_score is not None and good.pass_rate is not None:
+        yield (
+            f"mean score {good.mean_score:.3f}, {100 * good.pass_rate:.1f} % passed of "
+            f"{good.all_scored:.0f} scored"
+        )
+    yield from drifted(report)
+    if info.reason:
+        yield f"{info.state}: {info.reason}"
+    if report.course:
+        yield ""
+        yield from _course(report)
+    yield from _table("where slot-time went", _losses(report))
+    causes = [(cause, f"{r:.0f} tried again, {e:.0f} for good") for cause, r, e in report.causes]
+    yield from _table("failures by cause", causes)
+    slow = [(age(s), f"{item}  {name}") for item, name, s in report.slowest]
+    yield from _table("slowest trajectories", slow)
+    lags = [(f"{lag} versions", f"{count} members") for lag, count in report.lags.items()]
+    yield from _table("age of policies, as far as the stream has results", lags)
+
+
+def heading(report: RunReport) -> list[str]:
+    """Run, its progress, and when the report was made."""
+    info, counts = report.info, report.info.counters
+    ended = counts.total - counts.queued - counts.running
+    when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(report.at))
+    env, model = (str(info.config.get(name) or "-") for name in ("env", "model"))
+    return [
+        f"{info.run_id}: {info.state}, {ended} of {counts.total} ended, "
+        f"begun {age(report.at - info.created)} ago; {when}",
+        f"env {env}, model {model}; {counts.groups} groups published, {counts.dropped} dropped, "
+        f"{counts.failed} failed, {counts.refilled} refilled, {counts.stale} stale, "
+        f"{counts.surplus} surplus",
+    ]
+
+
+def drifted(report: RunReport) -> list[str]:
+    """A line about drift, if any turns could."""
+    counts = report.good.drift
+    if not (turns := counts.get(TURNS)):
+        return []
+    return [f"tokens of {counts.get(DRIFTED, 0):.0f} of {turns:.0f} continued turns drifted"]
+
+
+def _course(report: RunReport) -> Iterator[str]:
+    step = age(report.course[0].width_s)
+    scored = [moment.sums.get("scored", 0.0) for moment in report.course]
+    yield f"scored per {step}: {_spark(scored)} at most {max(scored):.0f}"
+    rates = [
+        m.sums["passed"] / m.sums["scored"] if m.sums.get("passed") and m.sums["scored"] else 0.0
+        for m in report.course
+    ]
+    yield f"pass rate per {step}: {_spark(rates)} at most {100 * max(rates):.0f} %"
+
+
+def _spark(values: Sequence[float]) -> str:
+    width = -(-len(values) // _SPARKS_MOST)
+    joined = [sum(values[n : n + width]) / width for n in range(0, len(values), width)]
+    most = max(joined) or 1.0
+    return "".join(_BLOCKS[round(value / most * (len(_BLOCKS) - 1))] for value in joined)
+
+
+def _losses(report: RunReport) -> list[tuple[str, str]]:
+    found = []
+    for loss in waterfall(report.good):
+        bar = "#" * round(_BAR * loss.share)
+        name = loss.name if loss.is_work else f"- {loss.name}"
+        found.append((name, f"{100 * loss.share:5.1f} %  {bar.ljust(_BAR)}  {loss.what}"))
+    return found
+
+
+def _table(title: str, rows: Sequence[tuple[str, str]]) -> Iterator[str]:
+    if rows:
+        yield ""
+        yield title
+        width = max(len(name) for name, _ in rows)
+        yield from (f"  {name.ljust(width)}  {rest}".rstrip() for name, rest in rows)
+
+
+def plain(text: str) -> str:
+    """Names come from anywhere: nothing in them may steer the terminal."""
+    return "".join(c if c.isprintable() else "?" for c in text)
