@@ -197,6 +197,7 @@ class Exporter:
         yield metrics.LANE_DEPTH, depth
         yield metrics.LANE_AGE_SECONDS, {(i.name,): max(0.0, i.oldest_s or 0.0) for i in lanes}
         yield metrics.LANE_BREAKER, {(i.name,): float(i.breaker.state != "closed") for i in lanes}
+        yield metrics.LANE_WANTED, {(i.name,): _wants(i)["wanted_slots"] for i in lanes}
         yield metrics.DELAYED, {(): self._client.zcard(self.ledger.key("delayed"))}
 
     def _read_runs(self) -> Iterator[MetricValues]:
