@@ -231,10 +231,10 @@ lock: ## Resolve requirements/*.txt anew
 	echo uv | $(COMPILE) --upgrade - -o requirements/uv.txt
 	$(COMPILE) --upgrade $(RUN_EXTRAS) --group build pyproject.toml -o requirements/run.txt
 	$(COMPILE) --upgrade --constraints requirements/run.txt $(RUN_EXTRAS) --extra parquet --extra datasets --extra hub --extra store \
-		--extra modal --extra docker --extra nomad --extra images --extra profiles --extra renderers --extra metrics --extra flower --group dev \
+		--extra modal --extra docker --extra nomad --extra images --extra profiles --extra renderers --extra metrics --extra otel --extra flower --group dev \
 		pyproject.toml -o requirements/dev.txt
 	$(COMPILE) --upgrade --constraints requirements/dev.txt $(RUN_EXTRAS) --extra parquet --extra store --extra modal --extra docker --extra nomad --extra images \
-		--extra profiles --extra metrics --extra flower --group build pyproject.toml -o requirements/image.txt
+		--extra profiles --extra metrics --extra otel --extra flower --group build pyproject.toml -o requirements/image.txt
 	echo kubernetes-validate | $(COMPILE) --upgrade --constraints requirements/dev.txt - -o requirements/kubernetes.txt
 	echo inspect-ai | $(COMPILE) --upgrade - -o benchmarks/peers/inspect.txt
 	echo harbor | $(subst --python-version 3.11,--python-version 3.12,$(COMPILE)) --upgrade - -o benchmarks/peers/harbor.txt

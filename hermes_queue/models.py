@@ -26,6 +26,7 @@ from hermes_queue.wire.names import Name as Name
 from hermes_queue.wire.names import make_ids as make_ids
 from hermes_queue.wire.parameters import COUNT_MAX, holdable
 from hermes_queue.wire.program import ProgramRun as ProgramRun
+from hermes_queue.wire.provenance import Provenance as Provenance
 from hermes_queue.wire.regraded import Regraded as Regraded
 from hermes_queue.wire.turns import TokenSequence as TokenSequence
 from hermes_queue.wire.turns import Turn as Turn
@@ -89,14 +90,6 @@ class Limits(Wire):
     """Bound of all attempts together, counted from the first acquired slot."""
     observation_bytes: int = Field(default=16_384, ge=256, le=COUNT_MAX)
     """A longer tool output is shown to the model as its head and tail."""
-
-
-class Provenance(Wire):
-    """Origin of a job: producer module, package version, and git commit if known."""
-
-    producer: str = ""
-    version: str = ""
-    git: str | None = None
 
 
 class GroupPolicy(Wire):

@@ -28,6 +28,13 @@ class SelectedItem:
     limits: Mapping[str, float] = field(default_factory=dict)
     """Fields of `Limits` that this item has of its own; flags take precedence."""
 
+    @property
+    def item_sha256(self) -> str:
+        """Hash of the item, however it travels."""
+        from hermes_queue.bodies import codec
+
+        return self.sha256 or codec.packed_sha256(self.packed)
+
     def item(self) -> dict[str, Any]:
         """The item in the form that jobs carry."""
         from hermes_queue.bodies import codec  # with the models, which `--help` does not need

@@ -23,6 +23,7 @@ program/        runs a program in the slot as the agent
 stages/         places of stages, in the worker and in the fleet
 steps/          tasks of several instructions
 resume/         continues trajectories of workers that have ended
+tracing/        spans of trajectories, for OpenTelemetry
 upkeep/         threads and tasks that renew, sweep and report
 validation/     measures tasks before anybody trains on them
 """

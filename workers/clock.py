@@ -14,6 +14,7 @@ from typing import Protocol
 from hermes_queue.agent.budget import Uncounted
 from hermes_queue.agent.loop import BeforeTurn
 from hermes_queue.errors import DeadlineExceeded, Stage, stage
+from hermes_queue.telemetry.otel.timeline import Timeline
 
 
 class HasPlaces(Protocol):
@@ -43,6 +44,8 @@ class Clock:
     """End of the attempt on the monotonic clock."""
     on_stage: Callable[[Stage], None] | None = None
     """Called with each stage when it begins."""
+    timeline: Timeline | None = None
+    """Notes the stages of an attempt that is traced."""
     places: HasPlaces | None = None
     """Those of stages; None = as many as there are slots."""
     waits_for: Stage | None = None
@@ -204,6 +207,8 @@ class TimedStage:
             clock._stage_timeout = None
             past_s = clock.stage_seconds.get(self._name, 0.0)
             clock.stage_seconds[self._name] = round(past_s + spent_s, 4)
+            if clock.timeline is not None:
+                clock.timeline.stage(self._name, self._began, error)
 
     async def _fail(
         self, kind: type[BaseException] | None, error: BaseException, trace: TracebackType | None

@@ -15,6 +15,7 @@ import os
 import secrets
 import sys
 import time
+from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 
@@ -34,6 +35,7 @@ from hermes_queue.settings import (
     EngineSettings,
     LimiterSettings,
     MetricsSettings,
+    OtelSettings,
     PathSettings,
     SandboxSettings,
 )
@@ -126,7 +128,7 @@ async def _open(opened: AsyncExitStack) -> None:
         runtime.places = places
         opened.push_async_callback(places.close)
     health = Health(runtime)
-    metrics = _serve_metrics(runtime, opened, health)
+    metrics = _observed(runtime, opened, health)
     await runtime.in_thread(publish_leftovers, runtime)
     logging.getLogger().addHandler(runtime.log)
     opened.callback(logging.getLogger().removeHandler, runtime.log)
@@ -217,17 +219,46 @@ def _connect_remote_control(runtime: Runtime, beat: Beat) -> None:
 def _serve_metrics(runtime: Runtime, opened: AsyncExitStack, health: Health) -> str:
     """Serve metrics and health if a port is set; returns the address to scrape, or ""."""
     settings = MetricsSettings()
-    served = metering.serve(
-        lambda: pool.TaskPool.instance().limit,
-        lambda: [each.stage for each in runtime.progress().values()],
-        settings,
-        {"/health/live": health.live, "/health/ready": health.ready},
-    )
+    pages = {"/health/live": health.live, "/health/ready": health.ready}
+    served = metering.serve(*_occupation(runtime), settings, pages)
     if not served:
         return ""
     runtime.meter, endpoint = served
     opened.push_async_callback(asyncio.to_thread, endpoint.close)
     return endpoint.target(settings.advertise)
+
+
+def _observed(runtime: Runtime, opened: AsyncExitStack, health: Health) -> str:
+    """Serve metrics and export, as far as the settings say; returns as `_serve_metrics`."""
+    metrics = _serve_metrics(runtime, opened, health)
+    _export(runtime, opened)
+    return metrics
+
+
+def _export(runtime: Runtime, opened: AsyncExitStack) -> None:
+    """Export traces, metrics and logs, if there is a collector to export to."""
+    if OtelSettings().endpoint is None:
+        return
+    from hermes_queue.telemetry.otel.exporter import open_exporter
+    from workers.tracing.tracer import Tracer
+
+    exporter = open_exporter("worker", runtime.owner)
+    if exporter is None:
+        return
+    opened.push_async_callback(asyncio.to_thread, exporter.close)
+    exporter.export_logs(logging.getLogger())
+    gauges = partial(metering.slot_values, *_occupation(runtime))
+    runtime.meter = exporter.export_meter(runtime.meter, gauges)
+    if exporter.settings.exports("traces"):
+        runtime.tracer = Tracer(exporter)
+
+
+def _occupation(runtime: Runtime) -> tuple[Callable[[], int], Callable[[], list[str]]]:
+    """The most trajectories at once, and the stages of those that run now."""
+    return (
+        lambda: pool.TaskPool.instance().limit,
+        lambda: [each.stage for each in runtime.progress().values()],
+    )
 
 
 def _stop_job(task: pool.RunningTask, reason: str) -> None:

@@ -16,13 +16,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from hermes_queue.agent.endpoint.limiter import Limiter, Unlimited
 from hermes_queue.broker.pool import RunningTask
 from hermes_queue.errors import RedisFull, RedisUnavailable, StoreUnavailable, TrajectoryFailure
 from hermes_queue.keyspace.calls import PIPELINE_BYTES, ScriptCall
-from hermes_queue.ledger import Claim, DeadLetters, Ledger, PublishVerdict
+from hermes_queue.ledger import ACCEPTED, Claim, DeadLetters, Ledger, PublishVerdict
+from hermes_queue.ledger.tasks import Observation, Observations
 from hermes_queue.models import AttemptRecord, Message, ScoredTrajectory
 from hermes_queue.sandbox.base import SandboxBackend
 from hermes_queue.settings import (
@@ -32,6 +33,7 @@ from hermes_queue.settings import (
     ResumeSettings,
     RetrySettings,
     StoreSettings,
+    TaskMemorySettings,
     WorkerSettings,
 )
 from hermes_queue.telemetry import logs
@@ -48,6 +50,9 @@ from workers.stages.places import StagePlaces
 from workers.upkeep import metering
 from workers.upkeep.counts import Outcomes, ProcessTally
 from workers.upkeep.log_tail import LogTail
+
+if TYPE_CHECKING:
+    from workers.tracing.tracer import Tracer  # loaded only if there is one
 
 logger = logging.getLogger(__name__)
 
@@ -150,6 +155,10 @@ class Runtime:
     )
     outcomes: Outcomes = field(default_factory=Outcomes)
     tally: ProcessTally = field(default_factory=ProcessTally)
+    tasks: Observations | None = field(
+        default_factory=lambda: Observations() if TaskMemorySettings().enabled else None
+    )
+    """What ended trajectories say of their tasks; None = nobody wants to know."""
     slots: SlotReports = field(default_factory=SlotReports)
     pauses: Pauses = field(default_factory=Pauses)
     limiter: FleetLimiter | None = None
@@ -160,6 +169,8 @@ class Runtime:
     """Of stages; None = none is limited."""
     log: LogTail = field(default_factory=LogTail)
     meter: Meter = field(default_factory=Meter)
+    tracer: Tracer | None = None
+    """Traces attempts; None = they are not traced."""
     stage_events: PerSecond = field(
         default_factory=lambda: PerSecond(WorkerSettings().stage_events_per_s)
     )
@@ -227,16 +238,32 @@ class Runtime:
         calls = self.model_calls
         return FlightLimiter(calls, self.flights, trajectory_id) if self.flights else calls
 
+    def watch(self, draft: Draft) -> None:
+        """Have an attempt that begins traced, if any are."""
+        if self.tracer is not None:
+            self.tracer.watch(draft)
+
+    def handed_back(self, draft: Draft | None) -> None:
+        """Record that an attempt goes on elsewhere. Does nothing if it has ended already."""
+        if self.tracer is not None and draft is not None:
+            self.tracer.ended(draft, None, "handed back")
+
     def ended(self, draft: Draft, failure: TrajectoryFailure | None) -> None:
         """Record the end of an attempt for the lane's breaker, `status` and metrics."""
         self.outcomes.note(draft.job.lane, failure)
         self.tally.attempt(failure.cause if failure else "")
         metering.attempt_ended(self.meter, draft, failure)
+        if self.tracer is not None:
+            self.tracer.ended(draft, failure)
 
     def published(self, record: ScoredTrajectory, verdict: PublishVerdict) -> None:
         """Record Redis' answer to the publication of a record. Thread-safe."""
         self.tally.published(record.run_id, verdict)
+        if self.tasks and verdict in ACCEPTED:
+            self.tasks.note(Observation.of(record))
         metering.published(self.meter, record, verdict)
+        if self.tracer is not None:
+            self.tracer.published(record, verdict)
 
     async def given_back(
         self, call: ScriptCall[bool], draft: Draft | None, failed: AttemptRecord | None

@@ -161,6 +161,7 @@ class _Attempt:
                 on_stage=self._task.report_stage if self._runtime.stage_events.take() else None,
                 places=self._runtime.places,
             )
+            self._runtime.watch(self._draft)
             if self._begun.deaths > self._runtime.retry.max_deaths:  # even ending it failed
                 return await self._unreadable(PoisonJob("no record of it can be made"))
             if self._begun.cancel:
@@ -311,6 +312,7 @@ class _Attempt:
     async def _give_back(
         self, *, delay_s: float = 0.0, failed_attempt: AttemptRecord | None = None
     ) -> None:
+        self._runtime.handed_back(self._draft)
         make_call = partial(
             transitions.requeue,
             self._claim,

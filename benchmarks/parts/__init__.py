@@ -16,4 +16,5 @@ queues.py    no-op tasks
 scaling.py   no-op trajectories with 1, 2 and 4 workers
 start.py     imports, --help, a worker's first job
 streams.py   begin, publish, consume
+tracing.py   no-op trajectories, exported to a collector or not
 """

@@ -17,7 +17,7 @@ after 64 samples or trials of a run before, in the same process.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from functools import partial
 
@@ -39,12 +39,12 @@ COUNTED = ("evalsha", "multi", "publish", "brpop", "xadd", "hset")
 """Commands that stand in the report; all are in `redis_commands`."""
 
 
-def ours(count: int) -> Turn:
-    """The whole way."""
+def ours(count: int, settings: Mapping[str, str] = {}) -> Turn:
+    """The whole way; `settings` are further ones of the worker."""
     nop = AgentSpec(kind="nop")
     with redis_server() as server, closing(Ledger.connect(url=server.url)) as ledger:
         enqueue(jobs(count, group_size=GROUP_SIZE, env="gsm8k", item=ROW, agent=nop), ledger=ledger)
-        with worker(server, noop.WORKER, concurrency=AT_ONCE) as running:
+        with worker(server, {**noop.WORKER, **settings}, concurrency=AT_ONCE) as running:
             until(lambda: ledger.run_status(RUN).finished >= count // 10, running)
             done, before = ledger.run_status(RUN).finished, calls(server)
             with metered(worker=running.pid, redis=server.pid) as meter:

@@ -22,7 +22,7 @@ from hermes_queue.agent.resumption import (
     LoopState,
     Resumable,
 )
-from hermes_queue.agent.tokens.replies import Replies, ask
+from hermes_queue.agent.tokens.replies import Replies, noted_ask
 from hermes_queue.errors import (
     ContextLengthExceeded,
     DeadlineExceeded,
@@ -40,7 +40,8 @@ from hermes_queue.models import (
     Turn,
     Usage,
 )
-from hermes_queue.tools.toolbox import Toolbox
+from hermes_queue.telemetry.otel.timeline import Timeline
+from hermes_queue.tools.toolbox import Toolbox, ToolOutcome
 from hermes_queue.wire.branches import Branch, Node
 from hermes_queue.wire.parameters import COUNT_MAX
 from hermes_queue.wire.program import ProgramRun
@@ -75,6 +76,8 @@ class AgentResult:
     not part of the agent's time."""
     ended: Continuation | None = field(default=None, repr=False, compare=False)
     """What a further instruction continues, once a loop has stopped."""
+    timeline: Timeline | None = field(default=None, repr=False, compare=False)
+    """Notes the calls of an attempt that is traced."""
     watch: Callable[[AgentResult], None] | None = field(default=None, repr=False, compare=False)
     """Called on the event loop whenever something was added; it returns at once and never raises.
     The lists only grow: a watcher keeps the number of entries that it has seen of each."""
@@ -274,7 +277,8 @@ class _Loop:
     async def _sampled(self, view: Sequence[Message]) -> Reply:
         anchor = self.replies.anchor(-1, self.sent)
         tools, deadline = self.toolbox.schemas, self.budget.deadline
-        reply = await ask(self.chat, view, tools, self._sampling(), deadline, anchor)
+        request = (view, tools, self._sampling(), deadline, anchor)
+        reply = await noted_ask(self.result.timeline, self.chat, *request)
         self.sent = (*view, reply.message)
         return reply
 
@@ -289,7 +293,7 @@ class _Loop:
             if time.monotonic() >= self.budget.deadline:
                 return self._cut_off(calls[done:], "time_limit")
             try:
-                outcome = await self.toolbox.call(call)
+                outcome = await self._call_tool(call)
             except DeadlineExceeded:
                 return self._cut_off(calls[done:], "time_limit")
             except SlotKilled:
@@ -306,6 +310,14 @@ class _Loop:
             if outcome.submits:
                 return self._cut_off(calls[done + 1 :], "submitted")
         return self._format_errors(any_valid) or self._stuck(step)
+
+    async def _call_tool(self, call: ToolCall) -> ToolOutcome:
+        if self.result.timeline is None:
+            return await self.toolbox.call(call)
+        with self.result.timeline.tool_call(call) as noted:
+            outcome = await self.toolbox.call(call)
+            noted.answered(outcome)
+        return outcome
 
     def _cut_off(self, calls: Sequence[ToolCall], reason: StopReason) -> StopReason:
         """Answer the calls that will not run: a history with unanswered calls is invalid."""

@@ -194,6 +194,11 @@ def compress_item(data: bytes) -> bytes:
     return zstandard.ZstdCompressor(level=3).compress(data)
 
 
+def packed_sha256(body: bytes) -> str:
+    """`item_sha256` of a row that this process has compressed."""
+    return hashlib.sha256(decompressor().decompress(body)).hexdigest()
+
+
 def decompress_item(
     body: bytes, *, max_bytes: int = MAX_DECODED_BYTES, sha256: str | None = None
 ) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from hermes_queue.ledger import DueJob, Ledger
 from hermes_queue.ledger.items import put_items
 from hermes_queue.models import TrajectoryJob
 from hermes_queue.settings import ProducerSettings
+from hermes_queue.telemetry.otel.producing import enqueueing
 from hermes_queue.wire.parameters import program_sha256
 
 logger = logging.getLogger(__name__)
@@ -120,6 +121,7 @@ def enqueue(
     """
     section = settings or ProducerSettings()
     ledger.refuse_eviction()
+    noted = enqueueing()
     enqueued = already = 0
     remaining = iter(jobs)
     while batch := list(islice(remaining, section.batch)):
@@ -140,10 +142,14 @@ def enqueue(
             publish_messages(ledger, first)
             ids = (job.trajectory_id for job in accepted)
             ledger.published(ids, claim=accepted.claim, first=True)
+            if noted:
+                noted.sent(accepted)
             enqueued += len(accepted)
             already += len(of_run) - len(accepted)
         if on_batch:
             on_batch(len(batch))
+    if noted:
+        noted.ended(enqueued, already)
     return EnqueueReport(enqueued, already)
 
 

@@ -30,6 +30,7 @@ from hermes_queue.models import (
 )
 from hermes_queue.settings import check_environment
 from hermes_queue.wire.names import Name, check_run_id, group_key, make_ids
+from hermes_queue.wire.provenance import checked_traceparent, current_traceparent
 
 RUN_ID_MAX = 200
 """Group and trajectory ids add about 30 characters to the run id and may have 256."""
@@ -73,6 +74,7 @@ def make_jobs(
     items: Iterable[Mapping[str, Any] | BaseModel],
     run_id: str | None = None,
     step: int | str | None = None,
+    traceparent: str | None = None,
     **options: Unpack[JobOptions],
 ) -> list[TrajectoryJob]:
     """Make one job per item and sample; the same arguments give the same ids.
@@ -85,6 +87,8 @@ def make_jobs(
         run_id: name of the run; None = generate one.
         step: step of the trainer, part of the ids: in every step the same items are new groups,
             and a step enqueued again after a crash adds only the missing jobs.
+        traceparent: W3C trace context that the trajectories belong to; None = that of this code,
+            if any (docs/tracing.md).
         options: see `JobOptions`.
 
     Raises:
@@ -93,7 +97,9 @@ def make_jobs(
     """
     run_id = run_id if run_id is not None else new_run_id(short_env(env))
     _check_run_id(run_id)
-    provenance = Provenance(producer="hermes_queue.enqueue", version=own_version())
+    provenance = Provenance(
+        producer="hermes_queue.enqueue", version=own_version(), traceparent=_trace(traceparent)
+    )
     jobs = []
     for instance_id, key, item in _identified(items, step):
         group_id, trajectory_id = make_ids(run_id, key, 0)
@@ -123,6 +129,7 @@ def enqueue(
     items: Iterable[Mapping[str, Any] | BaseModel],
     run_id: str | None = ...,
     step: int | str | None = ...,
+    traceparent: str | None = ...,
     on_full: Callable[[int], None] | None = ...,
     url: str | None = ...,
     **options: Unpack[JobOptions],
@@ -279,6 +286,14 @@ def _config_of(job: TrajectoryJob) -> dict[str, Any]:
         "limits": job.limits.model_dump(mode="json"),
         "profile": job.profile,
     }
+
+
+def _trace(given: str | None) -> str | None:
+    if given is None:
+        return current_traceparent()
+    if checked_traceparent(given) is None:
+        raise ConfigurationError(f"enqueue: traceparent {given[:80]!r} is no W3C trace context")
+    return given
 
 
 def _check_run_id(run_id: str) -> None:

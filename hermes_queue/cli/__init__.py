@@ -17,7 +17,7 @@
     run.py         runs: show, pause, cancel, purge
     sandboxes.py   sandboxes at the provider
     sinks/         `sink ...`, `export`, `atropos-server`
-    tasks/         validation of tasks
+    tasks/         validation of tasks, the memory of tasks
     view.py        pages in a browser
     watch/         `status` and `top`
     workers.py     live workers: pause, drain, resize
@@ -90,7 +90,10 @@ COMMANDS = {
     ),
     "sink": ("sinks.sink", "Read results continuously into a dataset or a trainer."),
     "status": ("watch.status", "Show the deployment on one screen, or the counters of a run."),
-    "tasks": ("tasks.validate", "Validate tasks: solution 1, untouched 0, every known cheat 0."),
+    "tasks": (
+        "tasks.command",
+        "Validate tasks; list, show, export and import what is remembered of them across runs.",
+    ),
     "top": ("watch.status", "Watch runs, lanes, workers, failures and the slowest trajectories."),
     "view": ("view", "Serve pages about runs, groups and trajectories to a browser."),
     "workers": ("workers", "List live workers; pause, resume, drain and resize them."),

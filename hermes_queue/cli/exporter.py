@@ -199,6 +199,7 @@ class Exporter:
         yield metrics.LANE_BREAKER, {(i.name,): float(i.breaker.state != "closed") for i in lanes}
         yield metrics.LANE_WANTED, {(i.name,): _wants(i)["wanted_slots"] for i in lanes}
         yield metrics.DELAYED, {(): self._client.zcard(self.ledger.key("delayed"))}
+        yield metrics.REMEMBERED_TASKS, {(): self._client.zcard(self.ledger.key("tasks"))}
 
     def _read_runs(self) -> Iterator[MetricValues]:
         found = self._client.zrevrange(self.ledger.key("runs"), 0, _MOST_RUNS - 1)

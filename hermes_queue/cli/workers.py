@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from hermes_queue.cli.watch.running import print_running
 from hermes_queue.cli.watch.table import age, print_table
 from hermes_queue.ledger import Ledger
 
@@ -28,6 +29,7 @@ NAME is a name from `workers list`, or "all".
 \b
 hermes-queue workers list
 hermes-queue workers slots celery@host
+hermes-queue workers slots --all
 hermes-queue workers pause celery@host --lane train
 hermes-queue workers resume all
 hermes-queue workers drain celery@host
@@ -59,8 +61,36 @@ def list_workers() -> None:
 
 @workers.command()
 @click.argument("name", default=_ALL)
-def slots(name: str) -> None:
-    """Print the current slots and trajectories of NAME as JSON."""
+@click.option(
+    "--all",
+    "lists_all",
+    is_flag=True,
+    help="Print a table of every trajectory that runs, the oldest first.",
+)
+@click.option(
+    "--rows",
+    type=click.IntRange(1, 10_000),
+    default=200,
+    show_default=True,
+    help="Rows of one page of --all.",
+)
+@click.option(
+    "--page",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Page of --all.",
+)
+@click.option("--json", "as_json", is_flag=True, help="With --all: a JSON line for each.")
+def slots(name: str, lists_all: bool, rows: int, page: int, as_json: bool) -> None:
+    """Print the current slots and trajectories of NAME as JSON, or every trajectory with --all.
+
+    Without --all each worker is asked, and names those that have run longest. --all reads the
+    ledger, whose stages are up to one lease renewal old.
+    """
+    if lists_all:
+        print_running(None if name == _ALL else name, rows=rows, page=page, as_json=as_json)
+        return
     click.echo(json.dumps(_ask("slots", name, {}), indent=2))
 
 

@@ -129,7 +129,12 @@ KEYS = (
     Key("dead", "stream", "ledger", "[dead letters](dead-letters.md)", "no: trimmed after 30 days",
         "- w - -", True),
     Key("poison", "hash", "ledger", "items under which workers died, by SHA-256: the dead letter "
-        "and the time at which they are forgotten", "with the last letter, 30 days"),
+        "and the time at which they are forgotten", "with the last letter, 30 days", "r - - -"),
+    Key("task:{task}", "string", "ledger/tasks", "what is [remembered of a task]"
+        "(task-memory.md), `{env}:{sha256}`: attempts, scores, seconds, cost, deaths (JSON)",
+        "90 days after its last trajectory (`HERMES_QUEUE_TASKS_KEPT_S`)", "r - r -"),
+    Key("tasks", "zset", "ledger/tasks", "remembered tasks by their last use; at most "
+        "`HERMES_QUEUE_TASKS_MAX_ENTRIES`", "as `task:{task}`", "r - r -"),
     Key("consumer-group:{name}", "hash", "results", "a consumer group's filter, start and "
         "durability", "no", "- rw r -", True),
     Key("sink:{group}", "string", "sinks", "the process that serves this consumer group, for "

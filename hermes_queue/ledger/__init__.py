@@ -16,6 +16,7 @@ transitions.py  begin, requeue and publish as calls that can travel together
 waiting.py      waiting jobs, looked at without taking them
 accounts/       where the time of slots went
 fleet/          state that workers share
+tasks/          what is remembered of tasks across runs
 """
 
 from hermes_queue.ledger.answers import (

@@ -14,6 +14,8 @@ from hermes_queue.ledger.answers import Claim
 from hermes_queue.ledger.ledger import Ledger
 from hermes_queue.models import TrajectoryJob
 
+POISON_MOST = 10_000
+
 
 @dataclass(frozen=True, slots=True)
 class PoisonItem:
@@ -58,6 +60,19 @@ def poison_items(ledger: Ledger) -> list[PoisonItem]:
     found = [PoisonItem(name, f["letter"], f["trajectory_id"], f["until"]) for name, f in facts]
     now = time.time()
     return sorted((each for each in found if each.until > now), key=lambda each: each.until)
+
+
+def known_poison(ledger: Ledger) -> frozenset[str]:
+    """Hashes of the remembered items; of more than `POISON_MOST`, none.
+
+    Raises:
+        RedisUnavailable: no answer, or this user may not ask.
+    """
+    client: Any = ledger.client
+    with explained(ledger.url):
+        if not 0 < client.hlen(ledger.key("poison")) <= POISON_MOST:
+            return frozenset()
+        return frozenset(name.decode() for name in client.hkeys(ledger.key("poison")))
 
 
 def forget(ledger: Ledger, item_sha256: str) -> None:

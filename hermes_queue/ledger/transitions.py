@@ -13,9 +13,10 @@ from hermes_queue.errors import CAUSES, RedisFull
 from hermes_queue.keyspace.calls import ScriptCall
 from hermes_queue.ledger.answers import NOTHING_SPENT, Begun, Claim, PublishVerdict, Spent
 from hermes_queue.ledger.attempts import packed
+from hermes_queue.ledger.tasks.task import member_of
 from hermes_queue.models import ATTEMPT_SUMMARY, AttemptRecord, ScoredTrajectory
 from hermes_queue.policy import oldest_number
-from hermes_queue.settings import ResultSettings, RetrySettings
+from hermes_queue.settings import ResultSettings, RetrySettings, TaskMemorySettings
 from hermes_queue.wire.ids import group_of, run_of
 
 logger = logging.getLogger(__name__)
@@ -202,7 +203,8 @@ def _failure(record: ScoredTrajectory, remember_s: float) -> str:
     """The failure of a record as `publish.lua` takes it, as JSON; empty if there is none.
 
     `dead`: it becomes a dead letter. `keep`: the job is kept for `run retry`, unless it is
-    refilled. `item`: its row is remembered as poison for `remember_s` seconds.
+    refilled. `item`: its row is remembered as poison for `remember_s` seconds. `task`: the deaths
+    are counted in the memory of this task.
     """
     failure = record.failure
     if failure is None:
@@ -218,7 +220,12 @@ def _failure(record: ScoredTrajectory, remember_s: float) -> str:
         "keep": row.runs_again and not row.dead_letter,
     }
     item = record.provenance.item_sha256 if failure.kind == "poison" else ""
-    return json.dumps(facts | ({"item": item, "remember_s": remember_s} if item else {}))
+    if not item:
+        return json.dumps(facts)
+    memory = TaskMemorySettings()
+    if memory.enabled:
+        facts |= {"task": member_of(record.env, item), "tasks_ttl_s": memory.kept_s}
+    return json.dumps(facts | {"item": item, "remember_s": remember_s})
 
 
 def _warn(run_id: str, warning: bytes) -> None:

@@ -8,7 +8,7 @@
     observability.py  metrics and logs
     sandbox.py        sandbox backends, lists of hosts
     prices.py         prices of slots
-    redis.py          the connection to Redis
+    redis.py          the connection to Redis, the memory of tasks in it
     resume.py         continuing trajectories of dead workers; places of stages
     section.py        what all sections have in common
     store.py          the object store
@@ -37,9 +37,9 @@ from hermes_queue.settings.harbor import HarborSettings
 from hermes_queue.settings.images import ImageSettings
 from hermes_queue.settings.model import EngineSettings, LimiterSettings, ModelSettings
 from hermes_queue.settings.nomad import NomadSettings
-from hermes_queue.settings.observability import LogSettings, MetricsSettings
+from hermes_queue.settings.observability import LogSettings, MetricsSettings, OtelSettings
 from hermes_queue.settings.prices import PriceSettings
-from hermes_queue.settings.redis import RedisSettings
+from hermes_queue.settings.redis import RedisSettings, TaskMemorySettings
 from hermes_queue.settings.resume import ResumeSettings, StageSettings
 from hermes_queue.settings.sandbox import LocalSandboxSettings, ModalSettings, SandboxSettings
 from hermes_queue.settings.section import PREFIX, Section
@@ -255,11 +255,13 @@ SECTIONS: tuple[type[BaseSettings], ...] = (
     StoreSettings,
     ArchiveSettings,
     ProducerSettings,
+    TaskMemorySettings,
     TrainerSettings,
     HarborSettings,
     ImageSettings,
     MetricsSettings,
     LogSettings,
+    OtelSettings,
     ViewSettings,
 )
 
@@ -282,6 +284,7 @@ __all__ = [
     "ModalSettings",
     "ModelSettings",
     "NomadSettings",
+    "OtelSettings",
     "PathSettings",
     "PriceSettings",
     "ProducerSettings",
@@ -292,6 +295,7 @@ __all__ = [
     "SandboxSettings",
     "StageSettings",
     "StoreSettings",
+    "TaskMemorySettings",
     "TrainerSettings",
     "ViewSettings",
     "WorkerSettings",

@@ -1,4 +1,4 @@
-"""The connection to Redis."""
+"""The connection to Redis, and the memory of tasks in it."""
 
 from __future__ import annotations
 
@@ -199,3 +199,15 @@ class RedisSettings(Section, env_prefix=PREFIX + "REDIS_"):
             if "ssl_check_hostname" in named:
                 ours["ssl_check_hostname"] = named["ssl_check_hostname"].lower() != "false"
         return ours
+
+
+class TaskMemorySettings(Section, env_prefix=PREFIX + "TASKS_"):
+    """What is remembered of tasks across runs."""
+
+    enabled: bool = True
+    """Whether this worker adds to it."""
+    max_entries: int = Field(default=200_000, ge=1, le=10_000_000)
+    """Tasks that are remembered; of more, those that ran least lately are forgotten. Redis needs
+    about 0.9 kB for each."""
+    kept_s: int = Field(default=90 * 86400, ge=60, le=1_000_000_000)
+    """A task that nobody runs for this long is forgotten."""

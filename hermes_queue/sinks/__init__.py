@@ -7,6 +7,7 @@ feed.py          select, write, acknowledge
 hub.py           commits a folder's shards to the Hugging Face hub
 metering.py      metrics of a sink
 selection.py     filters for the rows of a dataset
+tracing.py       the span of a write
 atropos/         a trainer behind an Atropos API server
 atropos_server/  an Atropos API server for a trainer
 datasets/        formats of datasets

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
@@ -102,13 +103,13 @@ async def feed(
     """
     async with in_batches(source, GROUPS_PER_WRITE, TICK_S) as batches:
         async for batch in batches:
-            known = len(sink.held)
+            known, began_ns = len(sink.held), time.time_ns()
             try:
                 written, spoiled = await asyncio.to_thread(store, sink, selection, batch)
             except NOT_THE_ROWS:
                 await _give_back(batch)
                 raise
-            meter.stored(batch, len(sink.held) - known)
+            meter.stored(batch, len(sink.held) - known, began_ns=began_ns)
             for group in batch:
                 fed.groups += 1
                 fed.trajectories += len(group.members)

@@ -87,7 +87,6 @@ class JsonFormatter(logging.Formatter):
         action, trajectory_id, run_id and other fields of `extra`. For errors: exception.
         """
         moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
-        extra = {name: value for name, value in vars(record).items() if name not in _STANDARD}
         event: dict[str, Any] = {
             "ts": f"{moment}.{int(record.msecs):03d}Z",
             "level": record.levelname.lower(),
@@ -95,16 +94,24 @@ class JsonFormatter(logging.Formatter):
             "message": record.getMessage(),
             "pid": record.process,
             "thread": record.threadName,
-            **_ids(extra),
         }
-        for name, value in extra.items():
-            if isinstance(value, str | int | float | bool):
-                event.setdefault(name, value)
+        for name, value in fields_of(record).items():
+            event.setdefault(name, value)
         if record.exc_info:
             event["exception"] = self.formatException(record.exc_info)
         # Scrub before encoding: JSON escapes would hide a secret, and replacing it in the encoded
         # line could break the JSON.
         return json.dumps(self._scrubs.tree(event), default=str)
+
+
+def fields_of(record: logging.LogRecord) -> dict[str, str | int | float | bool]:
+    """What is known of an event beside its text: its ids, `action` and other plain `extra`.
+
+    Call it where the line is logged: the ids may be those of the context.
+    """
+    extra = {name: value for name, value in vars(record).items() if name not in _STANDARD}
+    plain = {k: v for k, v in extra.items() if isinstance(v, str | int | float | bool)}
+    return plain | _ids(extra)
 
 
 def _ids(extra: dict[str, Any]) -> dict[str, str]:

@@ -70,7 +70,7 @@ class PrometheusMeter(Meter):
         disable_created_metrics()  # type: ignore[no-untyped-call]  # they would double the number of series
         self.registry = CollectorRegistry()
         self._values = values
-        self._bound = _Bound(max_label_values)
+        self._bound = LabelBound(max_label_values)
         self._recorded: dict[Metric, Any] = {}
         for metric in METRICS:
             if metric.source != source:
@@ -129,7 +129,7 @@ class _Collector:
         return ()
 
 
-class _Bound:
+class LabelBound:
     """Limits the number of values per label and metric; the first ones are kept."""
 
     def __init__(self, most: int) -> None:
@@ -138,6 +138,7 @@ class _Bound:
         self._lock = threading.Lock()
 
     def __call__(self, metric: Metric, values: tuple[str, ...]) -> tuple[str, ...]:
+        """`values` of the metric's labels, each as it is counted."""
         with self._lock:
             return tuple(
                 self._one(metric, label, value[:_LABEL_LENGTH])

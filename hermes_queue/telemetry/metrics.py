@@ -79,6 +79,11 @@ STAGE_SECONDS = _worker(
     "the wait before it; agent_wait etc.: the wait for a place in that stage.",
     _STAGE_S,
 )
+REGRADES = _worker(
+    "regrades_total{env,outcome}",
+    "Recorded answers that were graded again with the same row and version of the env; outcome: "
+    "same, changed (the verdict is flaky).",
+)
 SCORE = _worker(
     "score{env}",
     "Scores of trajectories whose record Redis accepted from this worker: once per trajectory.",
@@ -117,6 +122,11 @@ FORGOTTEN = _worker(
     "forgotten_total{what}",
     "Trajectories unknown to Redis, by what this worker holds of them: delivery, or record (a "
     "finished one). If no run was purged, more than 0 means that Redis lost or evicted keys.",
+)
+OTEL_DROPPED = _worker(
+    "otel_dropped_total{signal}",
+    "Spans, log lines and metrics that this worker could not export to its OpenTelemetry "
+    "collector, by signal: traces, logs or metrics.",
 )
 TOOL_CALLS = _worker(
     "tool_calls_total{env,outcome}",
@@ -210,6 +220,9 @@ DEAD_LETTERS_TOTAL = _exporter(
 )
 DEAD_LETTERS = _exporter(
     "dead_letters", "Current number of dead letters, including groups that could not be consumed."
+)
+REMEMBERED_TASKS = _exporter(
+    "remembered_tasks", "Tasks in the memory across runs (docs/task-memory.md)."
 )
 COST_USD = _exporter(
     "cost_usd_total",

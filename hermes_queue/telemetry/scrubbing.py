@@ -32,7 +32,7 @@ _SECRET_NAME = re.compile(
     r"(^|_)(API_?KEY|KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|AUTH|PAT)"
     r"(_ID|_JSON|_B64)?$"
 )
-_URL_NAME = re.compile(r"(^|_)(URL|URI|DSN|PROXY)$")
+_URL_NAME = re.compile(r"(^|_)(URL|URI|DSN|PROXY|ENDPOINT)$")
 
 _TOKEN_HEAD = re.compile(r"\beyJ[\w-]{10,}")
 _TOKEN_PART = 10
@@ -114,7 +114,7 @@ class Scrubber:
 
     @classmethod
     def of(cls, environment: Mapping[str, str], names: Iterable[str] = ()) -> Scrubber:
-        """A scrubber for an environment: values of secret variables, passwords in URLs.
+        """A scrubber for an environment: values of secret variables, passwords in URLs, headers.
 
         Args:
             environment: variable -> value.
@@ -127,6 +127,8 @@ class Scrubber:
             is_path = value.startswith("/") and os.path.exists(value)
             if upper in further or (_SECRET_NAME.search(upper) and not is_path):
                 secrets.append(value)
+            if upper.endswith("_HEADERS"):
+                secrets += _header_values(value)
             if _URL_NAME.search(upper):
                 for url in value.split(","):
                     secrets += _url_passwords(url)
@@ -310,6 +312,15 @@ def _parts(secret: str) -> Iterable[str]:
     lines = secret.splitlines()
     if len(lines) > 1:
         yield from (line.strip() for line in lines if len(line.strip()) >= _MIN_LINE)
+
+
+def _header_values(headers: str) -> Iterable[str]:
+    """The values of `name=value,name=value`, as they are written and as they are sent."""
+    for pair in headers.split(","):
+        value = pair.partition("=")[2].strip()
+        for form in (value, unquote(value)):
+            yield form
+            yield form.rpartition(" ")[2]  # what follows `Bearer`
 
 
 def _url_passwords(url: str) -> list[str]:

@@ -8,6 +8,7 @@ judge.py         the model that judges a trajectory
 names.py         names of runs, lanes and items, and the ids derived from them
 parameters.py    limits of numbers, nesting and text in jobs and records
 program.py       the run of an agent program
+provenance.py    the producer and the trace of a job
 regraded.py      the older record whose work a record measures again
 turns.py         model calls and their tokens
 """

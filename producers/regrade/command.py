@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -57,6 +58,8 @@ class RegradeRequest:
     """Exit with 1 if a score has changed."""
     more: Sequence[str]
     """Flags about sandbox and limits, and those of the env's producer."""
+    sample: int | None = None
+    """The number of records that are regraded, by chance; None = all."""
 
 
 def regrade(request: RegradeRequest) -> int:
@@ -80,7 +83,7 @@ def regrade(request: RegradeRequest) -> int:
         env=request.env,
     )
     by_env: dict[str, list[RecordedWork]] = defaultdict(list)
-    for work in works:
+    for work in _sampled(works, request):
         by_env[work.env].append(work)
     if not by_env:
         why = passed_over.lines() or ["no finished record was found"]
@@ -100,6 +103,15 @@ def regrade(request: RegradeRequest) -> int:
         if code == EXIT_INTERRUPTED:
             break
     return code
+
+
+def _sampled(works: Sequence[RecordedWork], request: RegradeRequest) -> Sequence[RecordedWork]:
+    """At most `sample` of them, by chance; the same ones for the same run id, and in order."""
+    if request.sample is None or len(works) <= request.sample:
+        return works
+    chance = random.Random(request.run.run_id or "")  # noqa: S311 - a choice, not a secret
+    by_id = sorted(range(len(works)), key=lambda n: works[n].record.trajectory_id)
+    return [works[n] for n in sorted(chance.sample(by_id, request.sample))]
 
 
 def _launch(

@@ -28,6 +28,7 @@ from hermes_queue.models import AgentSpec
 from hermes_queue.settings import PREFIX, ModelSettings, RedisSettings
 from hermes_queue.sinks.datasets.jsonl import JsonlSink
 from hermes_queue.wire.names import make_ids
+from producers.known.consult import consulted, poison_note
 from producers.run.follow import Follower, refuse_without_results
 from producers.run.options import ProducerOptions
 from producers.run.plan import Plan, make_plan
@@ -59,7 +60,12 @@ def run(producer: Producer, options: ProducerOptions) -> int:
     plan = make_plan(producer, env, options)
     rows = options.rows
     dataset = producer.dataset_of(rows.dataset, rows.split)
-    selection = select(producer, env, dataset, options, plan.misfit_for(env))
+    with consulted(plan) as known:
+        sift = known.sift if known and options.known.chooses else None
+        selection = select(producer, env, dataset, options, plan.misfit_for(env), sift=sift)
+        if known:
+            known.order(selection)
+            selection.notes += known.notes(selection)
     plan.check(selection)
     code: int | None = producer.call("check", selection.items, options, place=dataset.name)
     if code is not None:
@@ -109,6 +115,8 @@ class Launch:
         """Enqueue for a fleet of workers; watch if results are requested."""
         output = self.options.output
         with closing(Ledger.connect()) as ledger:
+            if warning := poison_note(ledger, self.selection):
+                self.report.progress.say(f"warning: {warning}")
             if not output.follows:
                 return self._send(ledger)
             refuse_without_results(ledger)

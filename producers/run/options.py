@@ -8,11 +8,12 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_type_hints
 
 from hermes_queue import extensions
+from producers.known.options import KnownOptions
 from producers.run.flags import Options, at_least, flag, number, switch
 from producers.run.sandbox_options import SandboxOptions, chosen_backend
 from producers.source import Producer
@@ -330,6 +331,7 @@ class ProducerOptions:
     output: OutputOptions
     own: Any
     """An instance of the producer's `options`."""
+    known: KnownOptions = field(default_factory=KnownOptions)
 
 
 _GROUPS: dict[str, type[Options]] = get_type_hints(ProducerOptions)

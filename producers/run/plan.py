@@ -26,6 +26,7 @@ from hermes_queue.models import (
 )
 from hermes_queue.tools import load_tool
 from hermes_queue.wire.names import Name, check_lane, check_run_id, make_ids
+from hermes_queue.wire.provenance import current_traceparent
 from producers.run.judges import read_judge
 from producers.run.options import DEFAULT_REFILLS, AgentOptions, ProducerOptions
 from producers.run.programs import ChosenProgram, Misfit, choose_program, require_program
@@ -211,7 +212,10 @@ def make_plan(producer: Producer, env: Environment[Any], options: ProducerOption
         judge=read_judge(options.agent.judge) if options.agent.judge else None,
         limits=Limits(**options.limits.given()),
         provenance=Provenance(
-            producer=f"producers.{producer.name}", version=own_version(), git=_commit()
+            producer=f"producers.{producer.name}",
+            version=own_version(),
+            git=_commit(),
+            traceparent=current_traceparent(),
         ),
         group_policy=GroupPolicy(
             extra_samples=groups.extra_samples,

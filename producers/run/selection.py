@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
@@ -19,6 +20,11 @@ from producers.run.dataset import Dataset, SourceRow
 from producers.run.options import DEFAULT_ITEMS, ProducerOptions, RowOptions
 from producers.run.programs import Misfit
 from producers.source import Producer, SelectedItem
+
+Sieve = Callable[[Sequence[SelectedItem]], Sequence[str | None]]
+"""Says why rows are left out; None = they are not."""
+_SIFTED_AT_ONCE = 64
+"""Rows that are read before they are sifted; as many may be read in vain."""
 
 
 @dataclass(slots=True)
@@ -57,12 +63,13 @@ def select(
     misfit: Misfit | None = None,
     *,
     absent_ok: bool = False,
+    sift: Sieve | None = None,
 ) -> SelectedItems:
     """The items that `options` select, validated with the env's `Item`.
 
-    Rows that are not tasks (no tests, no statement), and items for which `misfit` has a reason, are
-    counted in `skipped`; every other unusable row is an error, because skipping it would hide a
-    broken dataset. With `absent_ok`, requested ids that do not exist are in `absent`.
+    Rows that are not tasks (no tests, no statement), and items for which `misfit` or `sift` has a
+    reason, are counted in `skipped`; every other unusable row is an error, because skipping it
+    would hide a broken dataset. With `absent_ok`, requested ids that do not exist are in `absent`.
 
     Raises:
         InputError: a row is unusable (the message names place, field and fix), a requested
@@ -70,7 +77,9 @@ def select(
         PayloadTooLarge: a row exceeds the size limit.
         ConfigurationError: flags contradict each other, or a hook of the producer fails.
     """
-    return _Selector(producer, env, dataset, options, misfit).run(absent_ok=absent_ok)
+    selector = _Selector(producer, env, dataset, options, misfit)
+    selector.sift = sift
+    return selector.run(absent_ok=absent_ok)
 
 
 class _Selector:
@@ -100,6 +109,8 @@ class _Selector:
         self._is_evaluation = producer.call("evaluation", name, split, place=f"--dataset {name}")
         self._places: dict[str, SelectedItem] = {}
         self._selection = SelectedItems(dataset.name)
+        self.sift: Sieve | None = None
+        self._unsifted: list[SelectedItem] = []
 
     def run(self, *, absent_ok: bool) -> SelectedItems:
         missing, items = set(self._requested_ids), self._selection.items
@@ -121,6 +132,7 @@ class _Selector:
                     continue
                 missing.discard(instance_id)
             self._take(row.place, data)
+        self._sift()
         if absent_ok:
             self._selection.absent = frozenset(missing)
             return self._selection
@@ -190,7 +202,21 @@ class _Selector:
         selected = SelectedItem(place, instance_id, key, packed, size, sha256, cases, limits)
         if not self._is_repetition(selected):
             self._places[instance_id] = selected
-            self._selection.items.append(selected)
+            (self._unsifted if self.sift else self._selection.items).append(selected)
+        if len(self._unsifted) >= _SIFTED_AT_ONCE:
+            self._sift()
+
+    def _sift(self) -> None:
+        """Take those of the last rows that are not left out."""
+        if self.sift is None:
+            return
+        items, rows = self._selection.items, self._unsifted
+        for row, reason in zip(rows, self.sift(rows), strict=True):
+            if reason is not None:
+                self._selection.skip(reason, row.place)
+            elif len(items) != self._limit:
+                items.append(row)
+        rows.clear()
 
     def _validate(self, place: str, data: dict[str, Any]) -> Any:
         try:

@@ -31,6 +31,8 @@ EVERYWHERE = (
     "test_deaths.py::test_a_death_alone_counts_in_full_when_a_living_parent_saw_it",
     "test_pacing.py::test_no_group_begins_while",
     "test_pacing.py::test_a_group_that_the_trainer_acknowledged_unsaid",
+    "test_task_memory.py::test_what_was_exported_comes_back",
+    "test_task_memory.py::test_the_deaths_of_a_poison_item",
     "test_dead_letters.py::test_jobs_of_a_poison_item_run_alone_from_the_first_attempt",
 )
 """Tests that call every script at least once between them, by the begin of their names."""

@@ -19,7 +19,9 @@ from rich.console import Console
 from hermes_queue.broker.enqueue import enqueue
 from hermes_queue.cli import cli
 from hermes_queue.cli.overview import overview
+from hermes_queue.cli.watch.keys import named
 from hermes_queue.cli.watch.screen import frame
+from hermes_queue.cli.watch.scrolling import Scrolling
 from hermes_queue.ledger import Breakers, Ledger, Runs
 from hermes_queue.ledger.fleet.lanes import note_lanes, pause_lane
 from hermes_queue.ledger.fleet.pacing import set_pace
@@ -237,6 +239,117 @@ def test_top_lives_through_an_outage_of_redis_and_ends_with_a_key(ledger, redis_
     finally:
         code = terminal.end()
     assert code == 0
+
+
+def lease(ledger, count, owner="w1"):
+    """So many trajectories that run, the first one for the longest time."""
+    now = ledger.client.time()[0]
+    with ledger.client.pipeline() as pipe:
+        for n in range(count):
+            name = f"run.{n:04}.0"
+            pipe.zadd("hq:leases", {name: now + 100})
+            facts = {"owner": owner, "stage": "verify", "begun": now - 9000 + n, "attempt": 2}
+            pipe.hset(f"hq:traj:{name}", mapping={**facts, "lane": "train", "state": "running"})
+        pipe.execute()
+
+
+def slots(*words):
+    result = CliRunner().invoke(cli, ["workers", "slots", "--all", *words])
+    assert result.exit_code == 0, result.output
+    return result.output.splitlines()
+
+
+def test_every_trajectory_that_runs_is_listed_with_stage_age_and_host_page_by_page(ledger):
+    beat(ledger, "w1", host="host-1", running=250, oldest=[])
+    lease(ledger, 250)
+    heading, *rows, end = slots()
+    assert heading.split() == ["AGE", "STAGE", "TRY", "LANE", "WORKER", "HOST", "TRAJECTORY"]
+    assert rows[0].split() == ["2.5", "h", "verify", "2", "train", "w1", "host-1", "run.0000.0"]
+    assert (len(rows), end) == (200, "1 to 200 of 250 that run; --page 2 has more")
+    _, *rest, end = slots("--page", "2")
+    assert [row.split()[-1] for row in rest] == [f"run.{n:04}.0" for n in range(200, 250)]
+    assert end == "201 to 250 of 250 that run"
+    listed = [json.loads(line) for line in slots("--json", "--rows", "300")]
+    assert [each["host"] for each in listed] == ["host-1"] * 250
+    assert slots("--page", "9")[-1] == "none on page 9, of 250 that run"
+
+
+def test_trajectories_of_one_worker_and_those_of_a_silent_one_are_told_apart(ledger):
+    beat(ledger, "w1", host="host-1", oldest=[])
+    lease(ledger, 3, owner="gone")
+    ledger.client.hset("hq:traj:run.0001.0", "owner", "w1")
+    assert [row.split()[-1] for row in slots("w1")[1:-1]] == ["run.0001.0"]
+    assert "gone" in slots()[1]
+    unknown = CliRunner().invoke(cli, ["workers", "slots", "--all", "nobody"])
+    assert (unknown.exit_code, "no worker 'nobody'" in unknown.output) == (1, True)
+
+
+def test_what_redis_holds_in_place_of_a_trajectory_is_listed_as_unknown(ledger):
+    lease(ledger, 2)
+    ledger.client.set("hq:traj:run.0000.0", "no hash")
+    ledger.client.hset("hq:traj:run.0001.0", mapping={"begun": "x", "stage": "\x1b[2J\u202e"})
+    output = "\n".join(slots())
+    assert not {"\x1b", "\u202e"} & set(output)
+    assert "2 of 2 that run" in output
+
+
+def test_names_that_look_like_markup_or_controls_do_nothing_to_the_screen(ledger):
+    rude = {
+        "trajectory_id": "run.x.0",
+        "label": "gsm8k:[/red]\x1b[2J\u202e#0",
+        "stage": "[bold",
+        "age_s": 1.0,
+        "turns": 0,
+        "attempt": 1,
+    }
+    beat(ledger, "w1", oldest=[rude])
+    console = Console(width=120, highlight=False)
+    with console.capture() as capture:
+        console.print(frame(overview(ledger)))
+    assert "gsm8k:[/red]?[2J?#0" in capture.get()
+
+
+def test_top_scrolls_through_all_that_runs_and_keeps_its_order(ledger, redis_server):
+    lease(ledger, 300)
+    terminal = Terminal(redis_server.url)
+    try:
+        terminal.wait_for("SLOWEST")
+        terminal.type(b"\x1b[Z")  # from none back to the last table
+        terminal.wait_for(r"run\.0000\.0[\s\S]*and \d+ more")
+        terminal.type(b"\x1b[6~")
+        terminal.wait_for(r"run\.0012\.0[\s\S]*of 300")
+        terminal.type(b"\x1b[F")
+        terminal.wait_for(r"run\.0299\.0[\s\S]*of 300")
+        terminal.type(b"\x1b[A\x1b[H")
+        terminal.wait_for(r"run\.0000\.0[\s\S]*run\.0001\.0[\s\S]*and \d+ more")
+        terminal.type(b"q")
+    finally:
+        code = terminal.end()
+    assert code == 0
+
+
+def test_a_table_that_is_chosen_shows_all_its_rows_one_page_after_the_other(ledger):
+    for number in range(40):
+        note_lanes(ledger, [f"lane-{number:02}"])
+    seen, scrolling = overview(ledger), Scrolling()
+    shown = set()
+    for key in ("next", "next", *["page down"] * 10):
+        scrolling.press(key)
+        console = Console(width=100, height=24, highlight=False)
+        with console.capture() as capture:
+            console.print(frame(seen, height=24, scrolling=scrolling))
+        assert len(capture.get().splitlines()) <= 24
+        shown |= set(re.findall(r"lane-\d\d", capture.get()))
+    assert len(shown) == 40
+    scrolling.press("home")
+    assert scrolling.first[1] == 0
+
+
+def test_keys_of_terminals_have_names_and_nonsense_has_none():
+    sent = "\x1b[5~\x1b[6~\x1bOA\x1b[B\t\x1b[Zq\x1b[200~\x1b\x1b[99;9Rj"
+    found = named(sent)
+    assert found[:7] == ["page up", "page down", "up", "down", "next", "back", "q"]
+    assert found[-1] == "down"
 
 
 def test_without_redis_both_end_with_the_exit_code_of_redis(monkeypatch):

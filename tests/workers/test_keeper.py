@@ -8,19 +8,23 @@ from pathlib import Path
 
 import pytest
 from celery.worker import state as worker_state
-from records import make_job
+from records import make_job, make_record
 from redis_server import RedisServer
 from worker_process import wait_until
 
 from hermes_queue.broker import pool
 from hermes_queue.broker.pool.intake import shutdown_is_ordered
+from hermes_queue.errors import RedisUnavailable
 from hermes_queue.ledger import Claim, Ledger
+from hermes_queue.ledger.tasks import TaskMemory
+from hermes_queue.models import TrajectoryProvenance
 from hermes_queue.settings import LeaseSettings
 from workers.runtime import AttemptProgress, Runtime
 from workers.spool import Spool
 from workers.upkeep.inventory import Inventory
 from workers.upkeep.keeper import Keeper
 
+TASK = "a" * 64
 AT_WORK = AttemptProgress("agent", 0.0)
 
 
@@ -89,3 +93,44 @@ def test_a_worker_that_is_told_to_go_says_so(keeper, monkeypatch):
     assert runtime.ledger.client.hget("hq:life:w", "told") is None
     monkeypatch.setattr(worker_state, "should_stop", 0)  # the exit code that Celery puts there
     wait_until("it says so", lambda: runtime.ledger.client.hget("hq:life:w", "told") == b"1")
+
+
+def record_of_task():
+    facts = TrajectoryProvenance(item_sha256=TASK)
+    return make_record(make_job()).model_copy(update={"provenance": facts})
+
+
+def attempts_remembered(ledger: Ledger) -> int:
+    task = TaskMemory(ledger).get("gsm8k", TASK)
+    return task.attempts if task else 0
+
+
+def test_accepted_records_are_in_the_memory_of_tasks_when_the_worker_has_ended(keeper):
+    keeper, runtime = keeper
+    for verdict in ("ok", "group", "final", "stale"):
+        runtime.published(record_of_task(), verdict)
+    keeper.stop()
+    assert attempts_remembered(runtime.ledger) == 2
+
+
+def test_what_could_not_be_remembered_is_remembered_later(keeper, monkeypatch):
+    keeper, runtime = keeper
+    runtime.published(record_of_task(), "ok")
+
+    def fail(*_, **__):
+        raise RedisUnavailable("away")
+
+    with monkeypatch.context() as away:
+        away.setattr(keeper._ledger, "call", fail)
+        with pytest.raises(RedisUnavailable):
+            keeper._report_tasks()
+    keeper._report_tasks()
+    assert attempts_remembered(runtime.ledger) == 1
+
+
+def test_a_worker_that_shall_remember_nothing_notes_nothing(keeper):
+    keeper, runtime = keeper
+    runtime.tasks = None
+    runtime.published(record_of_task(), "ok")
+    keeper.stop()
+    assert attempts_remembered(runtime.ledger) == 0

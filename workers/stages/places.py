@@ -121,6 +121,8 @@ class PlacedStage:
             clock.waits_for = None
             seconds, key = clock.stage_seconds, f"{name}_wait"
             seconds[key] = round(seconds.get(key, 0.0) + time.monotonic() - began, 4)
+            if clock.timeline is not None:
+                clock.timeline.stage(key, began, None)
         self._timed = clock.timed(name, self._limit_s)
         await self._timed.__aenter__()
 

@@ -21,6 +21,7 @@ from hermes_queue.broker.pool.intake import INTAKE, shutdown_is_ordered
 from hermes_queue.errors import HermesQueueError
 from hermes_queue.ledger import Breakers, Claim, DeadLetters, Ledger
 from hermes_queue.ledger.fleet.tally import Tally
+from hermes_queue.ledger.tasks import TaskMemory
 from hermes_queue.queues import lanes_with_quarantine, queue_keys
 from hermes_queue.wire.ids import run_of
 from workers.runtime import Runtime
@@ -72,6 +73,7 @@ class Keeper:
         self._leaving_reported = False
         """Whether the ledger knows that this worker was ordered to end."""
         self._breakers, letters = Breakers(ledger), DeadLetters(ledger)
+        self._tasks = TaskMemory(ledger)
         self._janitor = Janitor(runtime)
         lease, results = runtime.lease, runtime.results
         self._duties = Duties(
@@ -99,6 +101,7 @@ class Keeper:
                 Duty("letters", 3600.0, lambda: letters.expire(results.dead_retention_s)),
                 Duty("breakers", lease.mover_s, self._report_outcomes),
                 Duty("tally", lease.sweep_s, self._report_tally),
+                Duty("tasks", lease.sweep_s, self._report_tasks),
                 Duty("slots", lease.sweep_s, self._report_slots),
             ],
         )
@@ -128,6 +131,7 @@ class Keeper:
             self._quarantine.stop()
             owner = self._runtime.owner
             self._duties.guarded("tally", self._report_tally)
+            self._duties.guarded("tasks", self._report_tasks)
             self._duties.guarded("slots", self._report_slots)
             self._duties.guarded("unregister", lambda: self._ledger.unregister(owner))
             self._janitor.stop()
@@ -235,6 +239,13 @@ class Keeper:
         except HermesQueueError:
             self._runtime.tally.put_back(attempts, ended)
             raise
+
+    def _report_tasks(self) -> None:
+        if waiting := self._runtime.tasks:
+            self._tasks.report(waiting)
+            if dropped := waiting.dropped():
+                extra = {"action": "tasks_dropped"}
+                logger.warning("%d trajectories are not in the tasks' memory", dropped, extra=extra)
 
     def _report_slots(self) -> None:
         self._runtime.slots.report(self._ledger, self._runtime.owner)

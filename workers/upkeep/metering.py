@@ -10,11 +10,13 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from hermes_queue.agent.endpoint.limiter import Limiter, ObservedPermit, Permit
 from hermes_queue.errors import TrajectoryFailure
 from hermes_queue.ledger import ACCEPTED, PublishVerdict
+from hermes_queue.ledger.tasks.observed import flipped
 from hermes_queue.models import ScoredTrajectory, Usage
 from hermes_queue.settings import MetricsSettings
 from hermes_queue.telemetry import metrics
@@ -44,14 +46,7 @@ def serve(
         return None
     from hermes_queue.telemetry.endpoint import MetricsEndpoint  # a web server
 
-    def values() -> Iterable[tuple[metrics.Metric, Values]]:
-        leased = Counter(stages())
-        free = max(0, slots() - leased.total())
-        yield (
-            metrics.WORKER_SLOTS,
-            {("free",): free, **{(stage,): count for stage, count in leased.items()}},
-        )
-
+    values = partial(slot_values, slots, stages)
     meter = PrometheusMeter("worker", max_label_values=settings.max_label_values, values=values)
     endpoint = MetricsEndpoint(
         {"/metrics": meter.exposition, **pages},
@@ -61,6 +56,18 @@ def serve(
         setting="HERMES_QUEUE_METRICS_WORKER_PORT",
     )
     return meter, endpoint
+
+
+def slot_values(
+    slots: Callable[[], int], stages: Callable[[], Iterable[str]]
+) -> Iterable[tuple[metrics.Metric, Values]]:
+    """The worker's gauges; `slots` and `stages` as for `serve`."""
+    leased = Counter(stages())
+    free = max(0, slots() - leased.total())
+    yield (
+        metrics.WORKER_SLOTS,
+        {("free",): free, **{(stage,): count for stage, count in leased.items()}},
+    )
 
 
 def attempt_ended(meter: Meter, draft: Draft, failure: TrajectoryFailure | None) -> None:
@@ -112,6 +119,9 @@ def published(meter: Meter, record: ScoredTrajectory, verdict: PublishVerdict) -
     meter.add(metrics.STOPS, {"env": record.env, "reason": record.stop_reason})
     if record.score is not None:
         meter.observe(metrics.SCORE, {"env": record.env}, record.score)
+    if (changed := flipped(record)) is not None:
+        outcome = "changed" if changed else "same"
+        meter.add(metrics.REGRADES, {"env": record.env, "outcome": outcome})
     if record.status != "failed":
         meter.observe(metrics.TURNS, {"env": record.env}, len(record.turns))
 

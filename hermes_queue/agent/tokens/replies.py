@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from hermes_queue.agent.chat import ChatClient, Reply
 from hermes_queue.agent.tokens.anchor import Anchor
 from hermes_queue.models import Message
+from hermes_queue.telemetry.otel.timeline import Timeline
 
 if TYPE_CHECKING:
     from hermes_queue.agent.loop import AgentResult
@@ -29,6 +30,24 @@ async def ask(
     if anchor is None:
         return await chat.complete(messages, tools, sampling, deadline)
     return await chat.complete(messages, tools, sampling, deadline, anchor=anchor)
+
+
+async def noted_ask(
+    timeline: Timeline | None,
+    chat: ChatClient,
+    messages: Sequence[Message],
+    tools: Sequence[Mapping[str, Any]],
+    sampling: Mapping[str, Any],
+    deadline: float,
+    anchor: Anchor | None,
+) -> Reply:
+    """`ask`, noted in the timeline of an attempt that has one."""
+    if timeline is None:
+        return await ask(chat, messages, tools, sampling, deadline, anchor)
+    with timeline.model_call(messages) as noted:
+        reply = await ask(chat, messages, tools, sampling, deadline, anchor)
+        noted.answered(reply)
+    return reply
 
 
 class Replies:

@@ -23,6 +23,7 @@ evaluation. Without HERMES_QUEUE_REDIS_URL everything runs on this machine.
 hermes-queue regrade results/run1.jsonl
 hermes-queue regrade run1 --dataset rows.jsonl --json
 hermes-queue regrade chat.jsonl --env gsm8k --expect-same
+hermes-queue regrade run1 --sample 200 --run-id flakes-1
 
 The same command again regrades only what is new: other records, rows that have changed, or another
 version of the env. FLAG can be any further flag of the env's producer about sandbox and limits,
@@ -82,6 +83,12 @@ exit codes: 0 every measured record has a new score | 1 some have none (their wo
     help="Concurrent verifications if everything runs on this machine.",
 )
 @click.option("--sandbox", metavar="NAME", help="Sandbox backend of a worker started here.")
+@click.option(
+    "--sample",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Regrade N of the records, chosen by chance; the same ones again with the same --run-id.",
+)
 @click.option("--expect-same", is_flag=True, help="Exit with 1 if a score has changed.")
 @click.option("--dry-run", is_flag=True, help="Say what would be regraded; enqueue nothing.")
 @click.option("--quiet", is_flag=True, help="Show neither progress nor comparison.")
@@ -118,6 +125,7 @@ def _run(source: str, words: list[str], flags: dict[str, Any]) -> int:
             quiet=flags["quiet"],
         ),
         expect_same=flags["expect_same"],
+        sample=flags["sample"],
         more=words,
     )
     code: int = command.regrade(request)

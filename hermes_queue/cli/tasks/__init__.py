@@ -1,4 +1,7 @@
-"""Tasks with tests and a solution of their own.
+"""Tasks: in the Harbor format, before anybody trains on them; and what is remembered of them.
 
-validate.py  `tasks validate`
+carried.py     `tasks export` and `tasks import`
+command.py     the group of these commands
+remembered.py  `tasks list`, `tasks show` and `tasks forget`
+validate.py    `tasks validate`
 """

@@ -1,4 +1,4 @@
-"""`hermes-queue tasks ...`: tasks in the Harbor format, before anybody trains on them."""
+"""`hermes-queue tasks validate`: tasks in the Harbor format, before anybody trains on them."""
 
 from __future__ import annotations
 
@@ -48,12 +48,7 @@ flag is wrong, with 3 if this machine cannot isolate slots, and with 130 after C
 """
 
 
-@click.group()
-def tasks() -> None:
-    """Validate tasks in the Harbor format."""
-
-
-@tasks.command(
+@click.command(
     help=_VALIDATE,
     short_help="Find out which tasks can be trusted here.",
     context_settings={"ignore_unknown_options": True},

@@ -1,6 +1,9 @@
 """Commands that show a deployment at work.
 
-screen.py  draws an overview
-status.py  `status` and `top`
-table.py   rows and ages as text
+keys.py       keys of a terminal
+running.py    every trajectory that runs
+screen.py     draws an overview
+scrolling.py  which table keys move
+status.py     `status` and `top`
+table.py      rows and ages as text
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from rich.console import Group, RenderableType
@@ -12,11 +12,15 @@ from rich.table import Table
 from rich.text import Text
 
 from hermes_queue.cli.overview import Lane, Overview, RunProgress
-from hermes_queue.cli.watch.table import age, ahead_of_trainer
+from hermes_queue.cli.watch.running import AllRunning
+from hermes_queue.cli.watch.scrolling import Scrolling
+from hermes_queue.cli.watch.table import age, ahead_of_trainer, plain
 from hermes_queue.ledger.accounts.goodput import goodput_of
 from hermes_queue.ledger.answers import middle
 
 _BAR_CELLS = 5
+_CHOSEN_WEIGHT = 100
+"""Of the table that keys move."""
 _MOST_PACED = 3
 """Runs that wait for their trainer and have a line of their own."""
 _MOST_LOSSES = 3
@@ -39,22 +43,35 @@ class _Block:
     """Text in place of rows."""
 
 
-def frame(seen: Overview, *, height: int | None = None, note: str = "") -> RenderableType:
+def frame(
+    seen: Overview,
+    *,
+    height: int | None = None,
+    note: str = "",
+    scrolling: Scrolling | None = None,
+    running: AllRunning | None = None,
+) -> RenderableType:
     """The overview on one screen.
 
     Args:
         seen: the overview.
         height: available lines; None = unlimited.
         note: line at the top, e.g. that Redis does not answer.
+        scrolling: what keys have moved.
+        running: all trajectories, if they were read; else those that heartbeats list.
     """
-    head = [_headline(seen), _totals(seen)]
+    keys = scrolling or Scrolling()
+    head = [_headline(seen, is_watched=scrolling is not None), _totals(seen)]
     if note:
         head.append(_line((note, "bold red")))
     tail = [*_paced(seen), _goodput(seen), _failures(seen), _results(seen)]
-    blocks = [_runs(seen), _lanes(seen), _workers(seen), _slowest(seen)]
+    slowest = _slowest(seen) if running is None else _all_running(running)
+    blocks = [_runs(seen), _lanes(seen), _workers(seen), slowest]
+    if keys.table is not None:
+        blocks[keys.table] = replace(blocks[keys.table], weight=_CHOSEN_WEIGHT)
     left = None if height is None else height - len(head) - len(tail) - len(blocks)
     shares = _shares(blocks, left)
-    tables = [_table(block, rows) for block, rows in zip(blocks, shares, strict=True)]
+    tables = [_table(blocks[at], shares[at], at, keys) for at in range(len(blocks))]
     return Group(*head, *tables, *tail)
 
 
@@ -72,8 +89,9 @@ def _shares(blocks: Sequence[_Block], left: int | None) -> list[int]:
     return shares
 
 
-def _table(block: _Block, rows: int) -> Table:
-    table = Table(box=None, padding=(0, 1, 0, 0), expand=True, header_style="bold cyan")
+def _table(block: _Block, rows: int, at: int, keys: Scrolling) -> Table:
+    style = "bold reverse cyan" if keys.table == at else "bold cyan"
+    table = Table(box=None, padding=(0, 1, 0, 0), expand=True, header_style=style)
     for heading in block.columns:
         justify: Literal["left", "right"] = "right" if heading.startswith(">") else "left"
         table.add_column(heading.lstrip(">"), justify=justify, no_wrap=True, overflow="ellipsis")
@@ -81,16 +99,26 @@ def _table(block: _Block, rows: int) -> Table:
     blanks = [""] * (len(block.columns) - 1)
     if not block.rows:
         table.add_row(*blanks, Text(block.empty, style="dim"))
-    visible = block.rows if len(block.rows) <= rows else block.rows[: max(1, rows - 1)]
-    for row in visible:
-        table.add_row(*row)
-    hidden = len(block.rows) - len(visible)
+    total = len(block.rows)
+    fitting = total if total <= rows else max(1, rows - 1)
+    first = keys.fits(at, total, fitting)
+    for row in block.rows[first : first + fitting]:
+        table.add_row(*map(_plain, row))
+    hidden = total - fitting
     if hidden and rows > 1:
-        table.add_row(*blanks, Text(f"and {hidden} more", style="dim"))
+        text = f"{first + 1} to {first + fitting} of {total}" if first else f"and {hidden} more"
+        table.add_row(*blanks, Text(text, style="dim"))
     return table
 
 
-def _headline(seen: Overview) -> Text:
+def _plain(cell: Cell) -> Text:
+    """A cell without what a terminal or the library would obey: names may come from anybody."""
+    if isinstance(cell, Text):
+        return Text(plain(cell.plain), style=cell.style)
+    return Text(plain(cell))
+
+
+def _headline(seen: Overview, *, is_watched: bool) -> Text:
     redis = seen.redis
     clock = time.strftime("%H:%M:%S", time.gmtime(seen.at))
     limit = f" of {_bytes(redis.max_bytes)}" if redis.max_bytes else ""
@@ -100,6 +128,7 @@ def _headline(seen: Overview) -> Text:
         f"  redis {redis.version}, {_bytes(redis.used_bytes)}{limit}",
         ", AOF" if redis.aof else (", no AOF", "bold yellow"),
         (evicts, "bold red"),
+        ("  tab, arrows, pages: scroll; q: end" if is_watched else "", "dim"),
     )
 
 
@@ -204,6 +233,22 @@ def _slowest(seen: Overview) -> _Block:
             each["label"] or each["trajectory_id"],
         ]
         for each in seen.oldest[:20]
+    ]
+    return _Block(columns, rows, 3, "nothing runs")
+
+
+def _all_running(running: AllRunning) -> _Block:
+    columns = (">AGE", "STAGE", ">TURNS", ">TRY", "WORKER", "ALL TRAJECTORIES")
+    rows: list[list[Cell]] = [
+        [
+            "?" if each.age_s is None else age(each.age_s),
+            each.stage,
+            "" if each.turns is None else str(each.turns),
+            "" if each.attempt is None else str(each.attempt),
+            middle(each.worker, 20),
+            each.label or each.trajectory_id,
+        ]
+        for each in running.items
     ]
     return _Block(columns, rows, 3, "nothing runs")
 

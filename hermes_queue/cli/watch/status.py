@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import select
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import asdict
 
 import click
@@ -16,7 +12,10 @@ from rich.console import Console
 from rich.live import Live
 
 from hermes_queue.cli.overview import Overview, overview
+from hermes_queue.cli.watch.keys import QUIT, keys_pressed
+from hermes_queue.cli.watch.running import all_running
 from hermes_queue.cli.watch.screen import frame
+from hermes_queue.cli.watch.scrolling import TRAJECTORIES, Scrolling
 from hermes_queue.errors import HermesQueueError
 from hermes_queue.ledger import Ledger
 
@@ -58,7 +57,11 @@ def status(run_id: str | None, as_json: bool) -> None:
     help="Time between two frames.",
 )
 def top(once: bool, interval: float) -> None:
-    """Watch runs, lanes, workers, failures and the slowest trajectories; q or Ctrl-C ends it."""
+    """Watch runs, lanes, workers, failures and trajectories; q or Ctrl-C ends it.
+
+    Tab chooses a table, which then takes most of the screen. Arrows, Page Up, Page Down, Home and
+    End scroll it; their order stays. The table of trajectories then shows all that run.
+    """
     console = Console(highlight=False)
     with closing(_connect()) as ledger:
         seen = overview(ledger)
@@ -72,47 +75,36 @@ def _watch(ledger: Ledger, console: Console, seen: Overview, interval_s: float) 
     """Draw until the user quits; while Redis is away, show the last frame and the problem."""
     away_since: float | None = None
     problem = ""
-    with _keys() as key_pressed, Live(console=console, screen=True, auto_refresh=False) as live:
+    scrolling, running = Scrolling(), None
+    with keys_pressed() as pressed, Live(console=console, screen=True, auto_refresh=False) as live:
+        due = time.monotonic() + interval_s
         try:
             while True:
                 note = ""
                 if away_since is not None:
                     note = f"NO REDIS for {time.monotonic() - away_since:.0f} s: {problem}"
-                live.update(frame(seen, height=console.height, note=note), refresh=True)
-                if key_pressed(interval_s) in ("q", "Q", "\x03"):
+                shown = frame(
+                    seen, height=console.height, note=note, scrolling=scrolling, running=running
+                )
+                live.update(shown, refresh=True)
+                keys = pressed(max(0.0, due - time.monotonic()))
+                if not QUIT.isdisjoint(keys):
                     return
+                before = scrolling.table
+                for key in keys:
+                    scrolling.press(key)
+                # A key redraws what is known, unless it asks for what is not.
+                wants_all = scrolling.table == TRAJECTORIES and before != TRAJECTORIES
+                if keys and not wants_all and time.monotonic() < due:
+                    continue
+                due = time.monotonic() + interval_s
                 try:
                     seen, away_since = overview(ledger), None
+                    running = None
+                    if scrolling.table == TRAJECTORIES:
+                        running = all_running(ledger, seen.workers, seen.at)
                 except HermesQueueError as error:
                     away_since = away_since or time.monotonic()
                     problem = str(error)
         except KeyboardInterrupt:
             return
-
-
-@contextmanager
-def _keys() -> Iterator[Callable[[float], str]]:
-    """Yield a function that waits for some seconds and returns the key pressed, or ""."""
-    if not sys.stdin.isatty():
-
-        def waited(seconds: float) -> str:
-            time.sleep(seconds)
-            return ""
-
-        yield waited
-        return
-    import termios
-    import tty
-
-    terminal = sys.stdin.fileno()
-    before = termios.tcgetattr(terminal)
-
-    def pressed(seconds: float) -> str:
-        ready, _, _ = select.select([terminal], [], [], seconds)
-        return os.read(terminal, 1).decode(errors="replace") if ready else ""
-
-    tty.setcbreak(terminal)
-    try:
-        yield pressed
-    finally:
-        termios.tcsetattr(terminal, termios.TCSADRAIN, before)

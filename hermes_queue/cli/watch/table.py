@@ -17,6 +17,11 @@ def print_table(rows: Sequence[Sequence[str]]) -> None:
         click.echo("  ".join(cells).rstrip())
 
 
+def plain(text: str) -> str:
+    """`text` on one line, without characters that a terminal obeys or that turn its direction."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
+
+
 def age(seconds: float) -> str:
     """A duration for people: `45 s`, `3.5 min`, `2.0 h`, `4.1 d`."""
     for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):

@@ -50,6 +50,7 @@ keep_body(own_name)
 if described.dead then
   local letter = write_letter(job, facts, described)
   if described.item then remember_item(letter, described) end
+  if described.task then count_deaths(described) end
 end
 count('settled')
 local warning = settle(traj, id, job, 'final', {cost_usd, tokens})

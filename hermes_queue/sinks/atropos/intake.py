@@ -181,6 +181,7 @@ class PendingDeliveries:
             await _insist(handle.ack)
         self._counts.acknowledged += 1
         self._meter.count(1, len(delivery.created), delivery.created)
+        self._meter.traced(delivery.handles, len(delivery.created))
         self.progress_s = time.monotonic()
 
     async def refuse(self, entry: Entry, reason: str, detail: str) -> None:

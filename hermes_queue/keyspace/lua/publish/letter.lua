@@ -1,3 +1,4 @@
+-- @include tasks
 -- Dead letters, and poison items: those under which workers died.
 
 -- A letter ends with the log of the worker that died last, or that hit the bug.
@@ -21,4 +22,12 @@ local function remember_item(letter, failure)
   redis.call('HSET', poison, failure.item, cjson.encode({letter = letter, trajectory_id = id,
     ['until'] = now + failure.remember_s}))
   redis.call('EXPIRE', poison, math.ceil(failure.remember_s))
+end
+
+-- Count the deaths in what is known of the task, for later runs. Here, because a worker's own counts are
+-- lost with it.
+local function count_deaths(failure)
+  local _, deaths = string.gsub(redis.call('HGET', traj, 'died') or '', '\n', '')
+  local news = {deaths = deaths, last = now}
+  remember_task(failure.task, stored_task(failure.task), news, failure.tasks_ttl_s)
 end
