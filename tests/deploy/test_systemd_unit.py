@@ -1,4 +1,4 @@
-"""The unit of systemd names settings that exist, and gives a worker the time that it takes to end."""
+"""The unit of systemd names settings that exist, and lets a worker end in its own time."""
 
 from __future__ import annotations
 
