@@ -41,7 +41,7 @@ def test_a_worker_that_waits_is_alive_and_ready(ledger, start_worker):
     status, said = ask("live")
     assert status == 200
     assert json.loads(said)["running"] == 0
-    assert ask("ready")[0] == 200
+    wait_until("it is ready", lambda: ask("ready")[0] == 200)
 
 
 def test_one_that_waits_for_redis_is_alive_and_not_ready(ledger, start_worker, redis_server):
