@@ -298,7 +298,9 @@ class Runtime:
         confirmed by replicas if that is set.
         """
         # So that log lines about the answer name the trajectory.
-        within = call.within(contextvars.copy_context()).confirmed(self.bodies.confirm)
+        within = call.within(contextvars.copy_context())
+        if self.bodies.confirm:
+            within = within.confirmed(self.bodies.confirm)
         result: T = await self._patiently(lambda: self._calls.put(within))
         return result
 
