@@ -19,7 +19,18 @@ if TYPE_CHECKING:
     from producers.run.options import ProducerOptions
     from producers.source import Producer
 
-_GROUPS = ("rows", "agent", "run", "groups", "staleness", "limits", "budgets", "known", "own")
+_GROUPS = (
+    "rows",
+    "agent",
+    "run",
+    "groups",
+    "staleness",
+    "limits",
+    "budgets",
+    "part",
+    "known",
+    "own",
+)
 """Groups that say what a run is; others say how it is watched and where it runs."""
 _LEFT_OUT = {"run_id", "concurrency"}
 _KEYED = ("--sampling", "--agent-param")

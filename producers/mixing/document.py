@@ -17,7 +17,8 @@ from pydantic import (
 )
 
 from hermes_queue.broker.submission import RUN_ID_MAX
-from hermes_queue.errors import InputError
+from hermes_queue.errors import ConfigurationError, InputError
+from hermes_queue.ledger.answers import RunPart
 from hermes_queue.ledger.mixing.tuning import (
     BACKLOG_MAX,
     SOURCE_NAME,
@@ -142,6 +143,22 @@ class SourceTable(_Table):
         return self
 
 
+class Slots(_Table):
+    """The run's part of the slots, as `--team`, `--weight` and `--max-running` of a producer."""
+
+    team: str = ""
+    weight: float | None = None
+    max_running: int | None = None
+
+    @model_validator(mode="after")
+    def _possible(self) -> Slots:
+        try:
+            RunPart.of(**self.model_dump())
+        except ConfigurationError as error:
+            raise ValueError(str(error)) from error
+        return self
+
+
 class Budgets(_Table):
     """Budgets of the run, as those of any other."""
 
@@ -170,11 +187,17 @@ class MixDocument(_Table):
     max_ahead: int | None = Field(default=None, ge=1)
     """As `--max-ahead` of a producer."""
     budgets: Budgets = Budgets()
+    slots: Slots = Slots()
     flags: Flags = {}
     """Flags of every source; its own ones take precedence."""
     sources: dict[Annotated[str, Field(pattern=SOURCE_NAME)], SourceTable] = Field(
         min_length=1, max_length=SOURCES_MAX
     )
+
+    @property
+    def part(self) -> RunPart:
+        """The run's part of the slots."""
+        return RunPart.of(**self.slots.model_dump())
 
     def settings(self) -> LiveSettings:
         """What of it can change while it is served."""
@@ -239,5 +262,9 @@ def _model_at(loc: tuple[int | str, ...]) -> type[BaseModel]:
     if len(loc) >= 2 and loc[0] == "sources":
         of_source: dict[str, type[BaseModel]] = {"quota": Quota, "sampler": InOrder}
         return of_source.get(str(loc[2]) if len(loc) > 2 else "", SourceTable)
-    of_mix: dict[str, type[BaseModel]] = {"backlog": Backlog, "budgets": Budgets}
+    of_mix: dict[str, type[BaseModel]] = {
+        "backlog": Backlog,
+        "budgets": Budgets,
+        "slots": Slots,
+    }
     return of_mix.get(str(loc[0]) if loc else "", MixDocument)

@@ -250,6 +250,7 @@ class MixServer:
             items=items,
             on_full=self._on_full,
             may_evict=False,
+            part=self._document.part,
         )
         self.enqueued += done.enqueued
 

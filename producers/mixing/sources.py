@@ -46,6 +46,9 @@ _OF_THE_MIX = {
     "concurrency": "a mix only enqueues; set it where workers are started",
     "cycle": "rows come again by themselves; say how often with epochs",
     "max_ahead": "set max_ahead of the mix",
+    "team": "set slots.team of the mix",
+    "max_running": "set slots.max_running of the mix",
+    "weight": "set weight of the source, or slots.weight of the mix",
     "follow": "a mix only enqueues",
     "out": "a mix only enqueues; see hermes-queue sink",
 }

@@ -35,6 +35,7 @@ GOOD = 'name = "m"\n[sources.a]\nproducer = "gsm8k"\n'
         (GOOD + "sampler = 'uniform'\nepochs = 2\n", "sampler uniform has none"),
         ("backlog = { low = 9, high = 3 }\n" + GOOD, "low = 9 must be below high = 3"),
         ("seed = 'x'\n" + GOOD, "seed: "),
+        ("slots.max_running = 0\n" + GOOD, "slots: max_running 0: use a whole number from 1 on"),
     ],
 )
 def test_a_wrong_file_names_the_field_and_the_fix(tmp_path, text, said):
