@@ -7,9 +7,9 @@ their trailing number; a version without one has no known age.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from hermes_queue.models import ScoredTrajectory, Turn
+from hermes_queue.models import ScoredTrajectory, TokenSequence, Turn
 
 VERSION_MAX = 2**53 - 1
 """Largest integer that a double holds exactly; Lua counts in doubles."""
@@ -25,6 +25,41 @@ def version_number(text: str | None) -> int | None:
 def _versions(turn: Turn) -> list[str | None]:
     """All versions that sampled tokens of the turn, oldest first."""
     return [version for version, _ in turn.policy_spans] or [turn.policy_version]
+
+
+def sampled_spans(
+    record: ScoredTrajectory, sequence: TokenSequence
+) -> list[tuple[int, int, str | None]]:
+    """The trained tokens of a sequence as (begin, end, version that sampled them), in order.
+
+    None = unknown. Empty if the record does not say which turns are in the sequence.
+    """
+    found: list[tuple[int, int, str | None]] = []
+    for turn in _turns_in(record, sequence):
+        begin, count = len(turn.prompt_ids or ()), len(turn.completion_ids or ())
+        if not count or not any(sequence.loss_mask[begin : begin + 1]):
+            continue
+        spans = turn.policy_spans or ((turn.policy_version, 0),)
+        ends = [*(first for _, first in spans[1:]), count]
+        for (version, first), end in zip(spans, ends, strict=True):
+            if first < end:
+                found.append((begin + first, begin + end, version))
+    return found
+
+
+def _turns_in(record: ScoredTrajectory, sequence: TokenSequence) -> Iterator[Turn]:
+    """The turns of a sequence, in order."""
+    if sequence.turns:
+        yield from (record.turns[number] for number in sequence.turns if number < len(record.turns))
+        return
+    # Those of our own loop follow each other, and the last one of a sequence ends with it.
+    turns = iter(record.turns)
+    for each in record.sequences or ():
+        for turn in turns:
+            if each is sequence:
+                yield turn
+            if len(turn.prompt_ids or ()) + len(turn.completion_ids or ()) >= len(each.ids):
+                break
 
 
 def span(turns: Sequence[Turn]) -> tuple[str | None, str | None]:

@@ -22,7 +22,7 @@ from functools import partial
 from hermes_queue.agent.endpoint import probe
 from hermes_queue.broker import pool
 from hermes_queue.broker.pool import remote_control
-from hermes_queue.broker.pool.intake import INTAKE
+from hermes_queue.broker.pool.intake import INTAKE, shutdown_is_ordered
 from hermes_queue.errors import HermesQueueError
 from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.cancelling import cancel_tasks
@@ -124,7 +124,7 @@ async def _open(opened: AsyncExitStack) -> None:
     opened.push_async_callback(backend.stop)
     opened.push_async_callback(_close_model_clients)
     _open_limits(runtime, opened)
-    if places := StagePlaces.from_settings(ledger.url):
+    if places := _places(ledger.url, task_pool):
         runtime.places = places
         opened.push_async_callback(places.close)
     metrics = _observed(runtime, opened)
@@ -153,6 +153,16 @@ async def _open(opened: AsyncExitStack) -> None:
     )
     ahead.start()
     opened.push_async_callback(ahead.stop)
+
+
+def _places(url: str, task_pool: pool.TaskPool) -> StagePlaces | None:
+    """The places of stages; agents have fewer than there are slots if jobs are set up ahead."""
+    agents = (lambda: task_pool.limit - task_pool.ahead) if task_pool.ahead else None
+    return StagePlaces.from_settings(url, agents=agents, is_leaving=_is_leaving)
+
+
+def _is_leaving() -> bool:
+    return INTAKE.state == "draining" or shutdown_is_ordered()
 
 
 def _open_limits(runtime: Runtime, opened: AsyncExitStack) -> None:

@@ -32,6 +32,7 @@ from hermes_queue.settings import (
     ResultSettings,
     ResumeSettings,
     RetrySettings,
+    StageSettings,
     StoreSettings,
     TaskMemorySettings,
     WorkerSettings,
@@ -141,6 +142,7 @@ class Runtime:
     lease: LeaseSettings = field(default_factory=LeaseSettings)
     retry: RetrySettings = field(default_factory=RetrySettings)
     resume: ResumeSettings = field(default_factory=ResumeSettings)
+    stages: StageSettings = field(default_factory=StageSettings)
     results: ResultSettings = field(default_factory=ResultSettings)
     model: ModelSettings = field(default_factory=ModelSettings)
     worker: WorkerSettings = field(default_factory=WorkerSettings)
@@ -252,7 +254,7 @@ class Runtime:
 
     def ended(self, draft: Draft, failure: TrajectoryFailure | None) -> None:
         """Record the end of an attempt for the lane's breaker, `status` and metrics."""
-        self.outcomes.note(draft.job.lane, failure)
+        self.outcomes.note(draft.lane, failure)
         self.tally.attempt(failure.cause if failure else "")
         metering.attempt_ended(self.meter, draft, failure)
         if self.tracer is not None:

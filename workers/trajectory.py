@@ -7,7 +7,6 @@ import logging
 import secrets
 import time
 from functools import partial
-from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -22,15 +21,14 @@ from hermes_queue.errors import (
     SandboxUnavailable,
     SchemaTooNew,
     TrajectoryFailure,
+    WorkLost,
     foreign_error,
 )
 from hermes_queue.ledger import Begun, Claim, Runs, Spent, transitions
 from hermes_queue.ledger.group_facts import stand_in_job
-from hermes_queue.ledger.items import get_item
 from hermes_queue.models import AttemptRecord, Name
 from hermes_queue.queues import RUN_TRAJECTORY
 from hermes_queue.telemetry.scrubbing import scrub
-from hermes_queue.wire.parameters import program_sha256
 from workers import runtime as runtimes
 from workers.bounds.limits import StageLimits
 from workers.draft import Draft
@@ -39,6 +37,8 @@ from workers.outbox import Outbox
 from workers.resume.journal import TurnJournal
 from workers.rollout import rollout
 from workers.runtime import AttemptProgress, Runtime
+from workers.stages.handover import HandOver
+from workers.steps.rows import row_and_program
 from workers.upkeep import metering
 from workers.upkeep.quarantine import PoisonJob, isolated
 
@@ -132,6 +132,7 @@ class _Attempt:
         self._since = time.monotonic()
         self._draft: Draft | None = None
         self._journal: TurnJournal | None = None
+        self._handover: HandOver | None = None
         self._outbox = Outbox(runtime, claim)
         self._own = asyncio.current_task()
 
@@ -143,7 +144,7 @@ class _Attempt:
         job = draft.job
         label, turns = f"{job.env}:{job.instance_id}#{job.sample_index}", len(draft.agent.turns)
         overdue_s = draft.clock.overdue_s
-        work = (job.lane, label, turns, draft.attempt, draft.agent.messages, overdue_s)
+        work = (draft.lane, label, turns, draft.attempt, draft.agent.messages, overdue_s)
         return AttemptProgress(draft.clock.shown, self._since, *work)
 
     async def run(self) -> str:
@@ -163,6 +164,7 @@ class _Attempt:
                 on_stage=self._task.report_stage if self._runtime.stage_events.take() else None,
                 places=self._runtime.places,
             )
+            lost = await self._take_over(self._draft)
             self._runtime.watch(self._draft)
             if self._begun.deaths > self._runtime.retry.max_deaths:  # even ending it failed
                 return await self._unreadable(PoisonJob("no record of it can be made"))
@@ -170,20 +172,27 @@ class _Attempt:
                 return await self._end(self._draft, Cancelled(self._begun.cancel))
             if letter := await isolated(self._runtime, self._claim, self._begun, job):
                 return f"handed back: to run alone, see dead letter {letter}"
-            return await self._conclude(self._draft, await self._measure(self._draft))
+            return await self._conclude(self._draft, lost or await self._measure(self._draft))
         except asyncio.CancelledError:
             return await self._interrupted()
         except Exception as error:
             await self._escaped(error)
             raise
 
+    async def _take_over(self, draft: Draft) -> TrajectoryFailure | None:
+        """Get ready to hand the work of the agent over, or take what another worker has."""
+        if not self._begun.handed and self._runtime.worker.stages == "all":
+            return None
+        self._handover = HandOver(self._runtime, self._claim, self._begun, draft)
+        return await self._handover.take() if self._begun.handed else None
+
     async def _measure(self, draft: Draft) -> TrajectoryFailure | None:
         """Run the attempt; returns its failure, wherever it was raised."""
         try:
             if self._begun.deaths >= self._runtime.retry.max_deaths:
                 raise PoisonJob(f"{self._begun.deaths} workers died while they ran it alone")
-            row, definition = await self._row(draft), await self._definition(draft)
-            if self._runtime.resume.enabled:
+            row, definition = await row_and_program(self._runtime, draft.job)
+            if self._runtime.resume.enabled and not draft.is_handed:
                 self._journal = TurnJournal(self._runtime, self._claim, self._begun, draft)
             await rollout(
                 draft,
@@ -197,6 +206,7 @@ class _Attempt:
                 imports=self._runtime.worker.imports,
                 bounds=StageLimits.of(self._runtime.worker),
                 journal=self._journal,
+                handover=self._handover,
             )
         except TrajectoryFailure as failure:
             if type(failure) is EnvBug and failure.__cause__:
@@ -230,26 +240,12 @@ class _Attempt:
                 return True
         return False
 
-    async def _row(self, draft: Draft) -> dict[str, Any]:
-        job = draft.job
-        if job.item is not None:
-            return job.item
-        return await self._item(str(job.item_sha256))
-
-    async def _definition(self, draft: Draft) -> dict[str, Any] | None:
-        """The definition of the job's program, if it is stored beside the rows."""
-        sha256 = program_sha256(draft.job.agent.params)
-        return await self._item(sha256) if sha256 else None
-
-    async def _item(self, sha256: str) -> dict[str, Any]:
-        call = partial(get_item, self._runtime.ledger, sha256)
-        item = await self._runtime.until_redis_answers(call)
-        if item is None:
-            raise EnvBug(f"item {sha256} is gone from Redis: enqueue the run again")
-        return item
-
     async def _conclude(self, draft: Draft, failure: TrajectoryFailure | None) -> str:
         """Publish a measured record; else retry, or publish the failure."""
+        if self._handover and self._handover.is_done:
+            self._runtime.handed_back(draft)
+            await self._forget()
+            return "handed over"
         kept = await self._outbox.kept()
         if isinstance(failure, SandboxUnavailable) and not kept:
             return await self._no_room(draft, failure)
@@ -266,9 +262,9 @@ class _Attempt:
         logger.warning("%s, retried in %.1f s: %s", where, delay_s, failure, extra=extra)
         await self._pay(draft)
         evidence = await self._runtime.in_thread(attempt_record, draft, failure, self._runtime)
-        await self._give_back(delay_s=delay_s, failed_attempt=evidence)
-        if self._journal:
-            await self._journal.forget()
+        is_lost = isinstance(failure, WorkLost)
+        await self._give_back(delay_s=delay_s, failed_attempt=evidence, is_work_lost=is_lost)
+        await self._forget()
         return f"retry: {failure.cause}"
 
     async def _end(self, draft: Draft, failure: TrajectoryFailure) -> str:
@@ -282,9 +278,15 @@ class _Attempt:
 
     async def _publish(self) -> str:
         outcome = await self._outbox.publish()
+        await self._forget()
+        return outcome
+
+    async def _forget(self) -> None:
+        """Delete copies of the slot's files that the trajectory needs no longer."""
         if self._journal:
             await self._journal.forget()
-        return outcome
+        if self._handover:
+            await self._handover.forget()
 
     async def _no_room(self, draft: Draft, failure: SandboxUnavailable) -> str:
         """Hand the job back, which uses no attempt: the provider has no sandbox now."""
@@ -316,7 +318,11 @@ class _Attempt:
         return f"stopped: {reason}"
 
     async def _give_back(
-        self, *, delay_s: float = 0.0, failed_attempt: AttemptRecord | None = None
+        self,
+        *,
+        delay_s: float = 0.0,
+        failed_attempt: AttemptRecord | None = None,
+        is_work_lost: bool = False,
     ) -> None:
         self._runtime.handed_back(self._draft)
         make_call = partial(
@@ -329,6 +335,7 @@ class _Attempt:
             spent=self._draft.spent if self._draft else Spent(),
             continued=bool(self._draft and self._draft.counts_journal),
             retry=self._runtime.retry,
+            is_work_lost=is_work_lost,
         )
         # A thread, because it packs the transcript of a failed attempt: up to a megabyte.
         call = await self._runtime.in_thread(make_call) if failed_attempt else make_call()

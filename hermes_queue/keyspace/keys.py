@@ -76,6 +76,13 @@ KEYS = (
     Key("journal:{id}", "list", "ledger/fleet", "turns of a running trajectory, from which another "
         "worker may [continue](resume.md) it; bounded, msgpack and zstd", "with its trajectory, or "
         "two hours after the last turn (`HERMES_QUEUE_RESUME_TTL_S`)"),
+    Key("handover:{id}", "string", "ledger/fleet", "what an agent has done that another worker "
+        "[grades](stages.md#graders); msgpack and zstd", "with its trajectory, or after a day "
+        "(`HERMES_QUEUE_STAGES_HANDOVER_TTL_S`)"),
+    Key("handed", "zset", "ledger/fleet", "trajectories that wait to be graded, or are being "
+        "graded, by the time at which their work expires", "with the last of them"),
+    Key("graders:{lane}", "zset", "ledger/fleet", "hosts of workers that grade what agents of this "
+        "lane have done, by the end of their last beat", "seconds"),
     Key("group:{id}", "hash", "ledger", "size, policy, members so far and their summaries",
         _END, "rw r r -"),
     Key("item:{sha256}", "string", "ledger",
@@ -110,6 +117,15 @@ KEYS = (
         "life with the next enqueue, and remains of a former one no longer count", _RUN,
         "rw - - -"),
     Key("runs", "zset", "ledger", "run ids by the time of their last enqueue", _RUN, "rw r r -"),
+    # --- mixes
+    Key("mix:{name}", "hash", "ledger/mixing", "a [mix](mix.md): the process that serves it, how "
+        "far it has come, the batch that it enqueues", _RUN, "rw - r -"),
+    Key("mix:{name}:live", "hash", "ledger/mixing", "its settings that were changed while it was "
+        "served", _RUN, "rw - r -"),
+    Key("mix:{name}:rows", "hash", "ledger/mixing", "fingerprints of the rows of its sources at "
+        "the last start", _RUN, "rw - r -"),
+    Key("mixes", "zset", "ledger/mixing", "mixes by the time of their last start", _RUN,
+        "rw - r -"),
     # --- results
     Key("body:{id}", "string", "ledger", "the record, msgpack with typed arrays and zstd; `~` and "
         "a number follow the id in later lives of a purged run", "no: deleted with its group, see "

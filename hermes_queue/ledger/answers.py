@@ -115,6 +115,8 @@ class Begun:
     """Whether turns of an earlier attempt are kept."""
     booked_epoch: int = 0
     """Tokens of kept turns up to this epoch count in the run's budgets already."""
+    handed: str = ""
+    """Token of the hand-over if its agent is done and it is to be graded; "" = neither."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ def begin(
     """
 
     def read(answer: Any) -> Begun:
-        _warn(run_of(trajectory_id), answer.warning)
+        warn_of_budget(run_of(trajectory_id), answer.warning)
         return _begun(answer)
 
     return ScriptCall.of(
@@ -75,6 +75,7 @@ def _begun(answer: Any) -> Begun:
         any_poison=bool(answer.any_poison),
         has_journal=bool(answer.journal),
         booked_epoch=int(answer.booked or 0),
+        handed=answer.handed.decode(errors="replace"),
     )
 
 
@@ -88,20 +89,22 @@ def requeue(
     failed_attempt: AttemptRecord | None = None,
     spent: Spent = NOTHING_SPENT,
     continued: bool = False,
+    is_work_lost: bool = False,
 ) -> ScriptCall[bool]:
     """Give a running job back: for a retry with a `failed_attempt`, else as a hand-back.
 
     The transcripts of the newest failed attempts are kept, as far as
     `RetrySettings.evidence_total_bytes` allows. `used_s` counts towards the total deadline of all
     attempts, `spent` towards the run's budgets. `continued`: the attempt continued the turns in the
-    journal, so that `spent` has what was not booked of their tokens.
+    journal, so that `spent` has what was not booked of their tokens. `is_work_lost`: what was
+    handed over to be graded is gone; the agent begins anew.
 
     The result is False if the lease was no longer ours; then another worker has the job.
     """
     run_id = run_of(claim.trajectory_id)
 
     def read(answer: Any) -> bool:
-        _warn(run_id, answer.warning)
+        warn_of_budget(run_id, answer.warning)
         return bool(answer.verdict == b"ok")
 
     facts, transcript = packed(failed_attempt) if failed_attempt else ("", "")
@@ -119,6 +122,7 @@ def requeue(
         cost_usd=spent.cost,
         tokens=spent.tokens,
         continued=int(continued),
+        lost=int(is_work_lost),
         transcript=transcript,
         evidence_bytes=retry.evidence_total_bytes,
     )
@@ -149,7 +153,7 @@ def publish(
     claim, spent = ClaimCheck.parse(body), spent or _spent(record)
 
     def read(answer: Any) -> PublishVerdict:
-        _warn(record.run_id, answer.warning)
+        warn_of_budget(record.run_id, answer.warning)
         if answer.verdict == b"full":
             raise RedisFull(
                 "the results stream is full: too many groups wait for a consumer group that has "
@@ -228,7 +232,7 @@ def _failure(record: ScoredTrajectory, remember_s: float) -> str:
     return json.dumps(facts | {"item": item, "remember_s": remember_s})
 
 
-def _warn(run_id: str, warning: bytes) -> None:
+def warn_of_budget(run_id: str, warning: bytes) -> None:
     """Log a script's warning about a run's budget, if there is one."""
     if warning:
         logger.warning("run:%s: %s", run_id, warning.decode(), extra={"action": "budget"})

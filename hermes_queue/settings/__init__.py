@@ -26,6 +26,7 @@ import tempfile
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings
@@ -105,6 +106,10 @@ class WorkerSettings(Section, env_prefix=PREFIX + "WORKER_"):
     lanes: str = "train"
     """Comma-separated lanes to serve. Among jobs of one priority class, earlier lanes come first.
     Overridden by the lanes of `celery worker -Q`."""
+    stages: Literal["all", "agent", "verify"] = "all"
+    """Stages that this worker runs, see docs/stages.md; overridden by `celery worker --stages`.
+    agent: what its agents have done is graded by workers with `verify`, if there are any; these
+    take nothing else."""
     imports: str = "*"
     """Comma-separated modules and packages whose envs, agents, parsers and token servers a job may
     name, as package.module:ATTRIBUTE or as plugins. *: all installed ones. The standard library is

@@ -33,6 +33,9 @@ class ModelSettings(Section, env_prefix=PREFIX + "MODEL_"):
     """Largest decoded answer of an endpoint; a larger one counts as a failed call."""
     request_timeout_s: float = Field(default=300.0, gt=0)
     max_retries: int = Field(default=4, ge=0)
+    max_continuations: int = Field(default=16, ge=0, le=1000)
+    """In token mode, a reply that the server aborts is continued from its tokens at most so often,
+    and then sampled anew. 0: always anew."""
     prices: Path | None = None
     """TOML file with prices per model, see docs/models.md. Unset: costs are unknown."""
     probe_ttl_s: float = Field(default=3600.0, gt=0)

@@ -107,6 +107,13 @@ RESUMED_TOKENS = _worker(
     "resumed_tokens_total{env,kind}",
     "Tokens of turns that were continued instead of sampled again; kind: prompt, completion.",
 )
+HANDOVERS = _worker(
+    "handovers_total{env,outcome}",
+    "Trajectories whose agent is done in a worker with --stages agent; outcome: handed_over, or "
+    "why it grades them itself (nobody: no worker grades the lane; elsewhere: some do on other "
+    "hosts; full: too many wait; not_possible; stale: its lease was lost); lost: a grader could "
+    "not use the work.",
+)
 SNAPSHOTS = _worker(
     "snapshots_total{outcome}",
     "Copies of a slot's files for the turn journal; outcome: kept, or none if the slot had files "

@@ -14,7 +14,7 @@ from itertools import compress
 from typing import Any, Literal
 
 from hermes_queue.models import BranchLabel, ScoredTrajectory, TokenSequence, TrajectoryGroup, Turn
-from hermes_queue.policy import oldest_number
+from hermes_queue.policy import oldest_number, sampled_spans
 from hermes_queue.wire.branches import TRAINED
 
 SequencePolicy = Literal["longest", "all"]
@@ -75,6 +75,8 @@ class Row:
     version: int | None
     """Oldest policy version that can have sampled it; None if unknown."""
     branch: BranchLabel
+    spans: tuple[tuple[int, int, str | None], ...] = ()
+    """The trained tokens as (begin, end, version that sampled them); () if that is not known."""
 
 
 def rows_of(
@@ -281,4 +283,5 @@ def _rows(
             of=len(sequences),
             version=version,
             branch=sequence.branch,
+            spans=tuple(sampled_spans(member, sequence)),
         )

@@ -240,7 +240,7 @@ class Launch:
             self.plan.jobs(self.selection, groups.__contains__),
             ledger=ledger,
             config=self.plan.config(self.selection.dataset),
-            items=self.plan.items(self.selection),
+            items=self.plan.items(self.selection.items),
             on_batch=on_batch,
             on_full=on_full,
         )

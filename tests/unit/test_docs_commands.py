@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import copy
 import importlib
 import importlib.util
 import io
@@ -23,10 +24,14 @@ from celery.worker.control import Panel
 from pages import PAGES, ROOT, Block, all_blocks, commands, page_id, prose
 
 import hermes_queue.broker.pool
+from hermes_queue.broker.app import app
 from hermes_queue.cli import cli
 
 pytestmark = pytest.mark.xdist_group("commands")
 """All parsers are made once, in one process."""
+WORKER = copy.copy(celery_command.commands["worker"])
+WORKER.params = [*WORKER.params, *app.user_options["worker"]]
+"""Celery's worker with our options, which it gets from the loaded app."""
 GENERATE = runpy.run_path(str(ROOT / "docs" / "generate_cli.py"))
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 SHELL = all_blocks("sh")
@@ -98,7 +103,7 @@ def parse_celery(words: Sequence[str]) -> None:
     if name == "flower":
         return parse_flower(arguments)
     assert name in celery_command.commands, name
-    command = celery_command.commands[name]
+    command = WORKER if name == "worker" else celery_command.commands[name]
     values, _, _ = command.make_parser(click.Context(command)).parse_args(arguments)
     if name in ("inspect", "control"):
         # They may add some of ours.
@@ -223,7 +228,7 @@ def known_flags() -> frozenset[str]:
     """Every flag of every command of ours, and of Celery's worker."""
     page = GENERATE["render"]()
     parsers = [producer_parser(name) for name in GENERATE["producer_modules"]()]
-    worker = [name for p in celery_command.commands["worker"].params for name in p.opts]
+    worker = [name for p in WORKER.params for name in p.opts]
     rooms = ("", ".faults", ".operators", ".simulate", ".soak", ".view")
     ours = ("workers.chaos", "hermes_queue.trainers.prime_rl")
     modules = (*ours, *(f"benchmarks{room}" for room in rooms))

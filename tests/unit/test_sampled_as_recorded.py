@@ -40,9 +40,9 @@ async def gold() -> Any:
 def chat_of(stub: TokenStub, mode: str, retries: int = 0, **params: Any) -> Any:
     params = {"server": stub.kind, **MODES[mode], "logprobs_mode": "raw_logprobs", **params}
     spec = AgentSpec(kind="openai", model="m", base_url=stub.url, params=params)
-    return make_chat(
-        spec, AgentScript(gold), ModelSettings(max_retries=retries, trusted_urls=stub.url)
-    )
+    # That aborted replies are continued is in test_continued_replies.py.
+    settings = ModelSettings(max_retries=retries, trusted_urls=stub.url, max_continuations=0)
+    return make_chat(spec, AgentScript(gold), settings)
 
 
 async def ask(

@@ -2,4 +2,5 @@
 
 progress.py  the steps of one attempt, with their verdicts
 put_back.py  the recorded work of an older trajectory, for a regrade
+rows.py      rows and definitions that are stored beside the jobs
 """

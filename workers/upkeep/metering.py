@@ -70,7 +70,9 @@ def attempt_ended(meter: Meter, draft: Draft, failure: TrajectoryFailure | None)
     env = draft.job.env
     ended = failure.cause if failure else "measured"
     meter.add(metrics.ATTEMPTS, {"env": env, "outcome": ended})
-    for stage, seconds in draft.clock.stage_seconds.items():
+    is_whole = not (draft.is_handed and failure)  # else the agent's part counts with another one
+    of_stages = draft.stage_seconds if is_whole else draft.clock.stage_seconds
+    for stage, seconds in of_stages.items():
         meter.observe(metrics.STAGE_SECONDS, {"env": env, "stage": stage}, seconds)
     calls = draft.agent.tool_calls
     by_outcome = {
@@ -80,7 +82,7 @@ def attempt_ended(meter: Meter, draft: Draft, failure: TrajectoryFailure | None)
         "invalid": calls.attempted - calls.schema_valid,
     }
     for outcome, count in by_outcome.items():
-        if count > 0:
+        if count > 0 and is_whole:
             meter.add(metrics.TOOL_CALLS, {"env": env, "outcome": outcome}, count)
 
 
@@ -91,6 +93,11 @@ def resumed(meter: Meter, env: str, kept: Usage | None) -> None:
         tokens = {"prompt": kept.prompt_tokens, "completion": kept.completion_tokens}
         for kind, count in tokens.items():
             meter.add(metrics.RESUMED_TOKENS, {"env": env, "kind": kind}, count)
+
+
+def handed(meter: Meter, env: str, outcome: str) -> None:
+    """Count work that was handed over to be graded, was not, or is lost."""
+    meter.add(metrics.HANDOVERS, {"env": env, "outcome": outcome})
 
 
 def snapshot(meter: Meter, size_bytes: int | None, took_s: float) -> None:

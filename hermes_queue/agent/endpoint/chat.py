@@ -222,7 +222,7 @@ class OpenAIChat:
         self._next_number = number + 1
         events = [{"event": "arguments_rewritten", "call": call_id} for call_id in new]
         first = not self._answered_once and anchor is None
-        return ChatRequest(tuple(messages), tools, anchor, body, number, first, events)
+        return ChatRequest(tuple(messages), tools, anchor, body, number, first, events=events)
 
     async def _probed(self, request: ChatRequest, sampling: Mapping[str, Any]) -> float:
         """Check once that the model sees its tools; returns the seconds that this took."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hermes_queue.agent.tokens.anchor import Anchor
+from hermes_queue.agent.tokens.continuation import PartialReply
 from hermes_queue.errors import ModelConfigError
 from hermes_queue.models import Message
 
@@ -31,6 +32,8 @@ class ChatRequest:
     """Number of the call in its trajectory, of which the ids are made that tool calls lack."""
     first: bool
     """Whether the server has not yet answered a call of the trajectory."""
+    so_far: PartialReply = field(default_factory=PartialReply)
+    """Tokens of a try that the server aborted, from which the next one goes on."""
     events: list[dict[str, Any]] = field(default_factory=list)
     """Differences between the conversation and what is sent."""
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from hermes_queue.agent.endpoint import errors as endpoint_errors
+from hermes_queue.agent.tokens.continuation import ReplyAborted
 
 GaveUp = Literal["retries", "deadline", "pause", "server"]
 """Reason for giving up: no retries are left, the wait would exceed the agent's time, the endpoint
@@ -21,6 +22,8 @@ class Tries:
     """Seconds that a call waits for a paused endpoint."""
     failures: int = 0
     """Number of failed tries; tries that met a paused endpoint do not count."""
+    aborted: int = 0
+    """Number of tries that the server aborted, and whose tokens are kept."""
     last: Exception | None = None
     """Error of the last try, including pauses."""
     gave_up: GaveUp | None = None
@@ -46,6 +49,8 @@ class Tries:
         self.last = error
         if endpoint_errors.is_pause(error):
             return self._paused_delay_s(error)
+        if isinstance(error, ReplyAborted):
+            return self._aborted_delay_s(error, took_s)
         self.failures += 1
         self._waits = {
             "event": "model_retry",
@@ -76,13 +81,23 @@ class Tries:
             return None
         return delay_s
 
+    def _aborted_delay_s(self, error: ReplyAborted, took_s: float) -> float:
+        """An aborted reply that is continued is no failure; how often is bounded elsewhere."""
+        self.aborted += 1
+        reason = endpoint_errors.describe(error)[:300]
+        self._waits = {"event": "reply_aborted", "reason": reason, "took_s": round(took_s, 3)}
+        self._waits["waited_s"] = 0.0
+        self._failed.append(self._waits)
+        return endpoint_errors.delay_s(error, 1)
+
     def out_of_time(self, error: TimeoutError) -> bool:
         """Record that time is up; the endpoint is at fault (True) if it has failed before."""
-        if self.failures:
+        is_at_fault = self.failures + self.aborted > 0
+        if is_at_fault:
             self.gave_up = "deadline"
         else:
             self.last = error
-        return self.failures > 0
+        return is_at_fault
 
     def events(self) -> tuple[dict[str, Any], ...]:
         """Events for the record, in order of their beginning; empty if the first try succeeded."""

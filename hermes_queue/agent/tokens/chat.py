@@ -22,10 +22,18 @@ from hermes_queue.agent.endpoint.request import ChatRequest
 from hermes_queue.agent.parameters import OpenAIParams
 from hermes_queue.agent.registry import AgentScript
 from hermes_queue.agent.tokens.anchor import Anchor
+from hermes_queue.agent.tokens.continuation import PartialReply
 from hermes_queue.agent.tokens.servers import connect, load_server, own_servers
-from hermes_queue.agent.tokens.servers.base import TEMPLATE_FIELDS, Rendered, Sampled, Server
+from hermes_queue.agent.tokens.servers.base import (
+    TEMPLATE_FIELDS,
+    MalformedReply,
+    Rendered,
+    RequestGivenUp,
+    Sampled,
+    Server,
+)
 from hermes_queue.errors import ContextLengthExceeded, ModelConfigError
-from hermes_queue.models import AgentSpec, Message
+from hermes_queue.models import AgentSpec, Message, Usage
 from hermes_queue.settings import ModelSettings
 
 _NO_SAMPLING = frozenset(
@@ -65,18 +73,25 @@ class TokenChat(OpenAIChat):
         self._max_model_tokens = most if isinstance(most, int) else None
 
     async def _exchange(self, request: ChatRequest) -> Completion:
-        prompt, refused = await self._prompt(request)
+        so_far = request.so_far
+        if not so_far.ids:
+            so_far.prompt, so_far.rerendered = await self._prompt(request)
+        prompt, refused = so_far.prompt, so_far.rerendered
         sampling = {k: v for k, v in request.body.items() if k not in _NO_SAMPLING}
         bounded, context_bound = self._bounded(sampling, len(prompt))
-        sampled = await self._tokens.sample(prompt, bounded)
-        self._require_counts(sampled)
+        sampled = await self._rest(so_far, bounded)
         # Weights may be updated before the next request.
         version = sampled.policy_version or self._endpoint.policy_version
+        if sampled.aborted:
+            so_far.keep(sampled, version, bounded, self._settings.max_continuations)
+        sampled, seams = so_far.whole(sampled, version), so_far.seams()
         # The text is without the end-of-turn token.
         ids = sampled.ids[:-1] if sampled.ended_turn else sampled.ids
         text = await self._tokens.text(ids) if ids else ""
         if refused:
             request.events.append({"event": "rerendered", "reason": refused})
+        if seams:
+            request.events.append({"event": "reply_continued", "at": seams})
         return Completion(
             message=Message(role="assistant", content=text),
             reasoning_field=None,
@@ -85,12 +100,33 @@ class TokenChat(OpenAIChat):
             prompt_ids=tuple(prompt),
             completion_ids=sampled.ids,
             logprobs=sampled.logprobs,
-            policy_version=version,
+            policy_version=sampled.policy_version,
             policy_spans=sampled.policy_spans,
             model=sampled.model,
             context_bound=context_bound,
             ended_by_token=sampled.ended_turn,
         )
+
+    async def _rest(self, so_far: PartialReply, sampling: Mapping[str, Any]) -> Sampled:
+        """What the server samples after the prompt and the tokens so far.
+
+        Nothing, if an aborted reply is as long as it may be.
+        """
+        kept = so_far.ids
+        limit = sampling.get("max_tokens")
+        if kept and isinstance(limit, int):
+            sampling = {**sampling, "max_tokens": limit - len(kept)}
+            if limit <= len(kept):
+                return Sampled((), (), "length", ended_turn=False, usage=Usage())
+        try:
+            sampled = await self._tokens.sample((*so_far.prompt, *kept), sampling)
+            self._require_counts(sampled)
+        except RequestGivenUp:  # before it had more tokens
+            raise
+        except MalformedReply:  # it may have gone on from something else
+            so_far.forget()
+            raise
+        return sampled
 
     def _require_counts(self, sampled: Sampled) -> None:
         """Refuse what a server's module makes of an answer if budgets could not be kept with it."""

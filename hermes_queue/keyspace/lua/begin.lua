@@ -22,19 +22,21 @@
 -- @answer any_poison  '1' if any item is known to be poison
 -- @answer journal  '1' if turns of an earlier attempt are kept
 -- @answer booked  epoch up to which the tokens of those turns are booked, or ''
+-- @answer handed  token of the hand-over if its agent is done and it waits to be graded, or ''
 -- held: the circuit breaker of its lane is open; or its group has not begun and too many results wait
 -- for readers; or the rest of the run's budget is reserved for others. The job is delayed and uses no
 -- attempt.
 -- paced: its group has to wait for the run's trainer; the job is set aside in run:{id}:held.
 -- over_budget: a budget of its env, team or model has no room; it is set aside in budget-held:{name}.
--- paused: its run is paused; the job is parked in run:{id}:parked until the run is resumed.
+-- paused: its run is paused; the job is parked in run:{id}:parked until the run is resumed. A job that only has to be
+-- graded begins all the same, as one process grades what it runs, and needs nothing of a budget.
 -- cancelled: the job was cancelled before, or is now because its run was.
 -- A job that has to end as cancelled begins although other reasons would hold it back.
 local refused = refused_number({{'attempt', attempt, 0, EXACT, true}, {'lease, s', lease_s, 0, 1e9},
   {'most groups', soft_max_groups, 0, EXACT}, {'most bytes', soft_max_bytes, 0, EXACT}})
 if refused then return refused end
 local job = fields_of(traj, 'state', 'attempt', 'job', 'nonce', 'lane', 'epoch', 'cancel', 'quarantine_deaths',
-  'unseen_deaths', 'used', 'attempts', 'queued', 'begun', 'journal', 'booked')
+  'unseen_deaths', 'used', 'attempts', 'queued', 'begun', 'journal', 'booked', 'handed')
 local verdict = unfit(job)
 if verdict then return {verdict, ''} end
 local g = hash(group, 'cancel', 'begun', 'created')
@@ -44,9 +46,12 @@ local cancel = job.cancel or g.cancel or ''
 g.only_ends = cancel ~= ''
 local warning = ''
 if not is_repeated then
-  verdict = turned_away(r, cancel)
+  verdict = turned_away(r, cancel, job.handed)
   if not verdict and cancel == '' then verdict, warning = held_back(job, g, r) end
-  if verdict == 'cancelled' then drop_journal(prefix, traj, id, job) end
+  if verdict == 'cancelled' then
+    drop_journal(prefix, traj, id, job)
+    drop_handover(prefix, traj, id, job)
+  end
   if verdict then return {verdict, warning} end
 end
 local epoch, begun = lease(is_repeated, job, g, r)
@@ -57,4 +62,4 @@ local deaths = tonumber(job.quarantine_deaths or '0') + math.floor(tonumber(job.
 local queued = job.queued or g.created or ''
 return {'run', warning, epoch, tonumber(job.attempt), deaths, job.job, job.used or '0', job.attempts or '',
   r and r.policy_version or '', queued, begun, cancel, redis.call('EXISTS', poison) == 1 and '1' or '',
-  job.journal and '1' or '', job.booked or ''}
+  job.journal and '1' or '', job.booked or '', job.handed or ''}

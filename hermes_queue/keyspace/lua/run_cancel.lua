@@ -16,11 +16,12 @@ redis.call('DEL', ahead, held)  -- first, so that a full Redis accepts the scrip
 -- Returns whether this call has cancelled it.
 local function cancel(id)
   local traj = prefix .. 'traj:' .. id
-  local job = hash(traj, 'state', 'journal')
+  local job = hash(traj, 'state', 'journal', 'handed')
   local state = job.state
   if state ~= 'queued' and state ~= 'running' then return false end
   redis.call('HDEL', traj, 'job', 'attempts')
   drop_journal(prefix, traj, id, job)
+  drop_handover(prefix, traj, id, job)
   redis.call('HSET', traj, 'state', 'cancelled')
   redis.call('EXPIRE', traj, finished_ttl_s)
   redis.call('SREM', parked, id)

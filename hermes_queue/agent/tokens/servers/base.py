@@ -22,6 +22,8 @@ HttpPost = Callable[[str, Mapping[str, Any]], Awaitable[bytes]]
 TEMPLATE_FIELDS = ("chat_template", "chat_template_kwargs")
 """Sampling parameters of a job that concern only the template; sampling by ids ignores it."""
 
+ABORTED = "abort"
+"""Finish reason of vLLM and SGLang for a request that was aborted."""
 ID_MAX = 2**31 - 1
 """Largest token id: records keep ids as int32."""
 COUNT_MAX = 2**31 - 1
@@ -60,6 +62,9 @@ class Sampled:
     """See `Turn.policy_spans`."""
     model: str | None = None
     """The model's name as the server reports it, if it does."""
+    aborted: bool = False
+    """Whether the server ended it in the middle, e.g. to load weights: it is then continued, and is
+    no reply by itself. A server that does not say so, or has no tokens, raises MalformedReply."""
 
 
 class TokenServer(Protocol):
@@ -130,6 +135,10 @@ class Server:
 
 class MalformedReply(ValueError):
     """The server answered 200 with something other than a chat completion."""
+
+
+class RequestGivenUp(MalformedReply):
+    """The server ended the request itself, and what it has sampled is no reply."""
 
 
 def reader(parse: Callable[Concatenate[bytes, P], T]) -> Callable[Concatenate[bytes, P], T]:
@@ -209,6 +218,17 @@ def read_usage(
     )
 
 
+def is_aborted(reason: str | None, ids: Any) -> bool:
+    """Whether the finish reason of vLLM or SGLang says that the reply was aborted after `ids`."""
+    return reason == ABORTED and bool(ids)
+
+
+def require_prompt(sent: Sequence[int], returned: Any) -> None:
+    """Check the prompt's ids, if the server returns them. Raises MalformedReply."""
+    if isinstance(returned, list) and returned != list(sent):
+        raise MalformedReply(f"the server sampled after other ids than the {len(sent)} it was sent")
+
+
 def finished(reason: str | None, given_up: Collection[str]) -> str | None:
     """Return `reason`, the regular end of a reply. Raises MalformedReply if the server gave up.
 
@@ -216,7 +236,7 @@ def finished(reason: str | None, given_up: Collection[str]) -> str | None:
     to train on nor the end of a trajectory.
     """
     if reason in given_up:
-        raise MalformedReply(f"the server aborted the request, finish_reason {reason!r}")
+        raise RequestGivenUp(f"the server aborted the request, finish_reason {reason!r}")
     return reason
 
 
@@ -309,6 +329,7 @@ def sampled(
     policy_version: str | None = None,
     policy_spans: tuple[tuple[str, int], ...] = (),
     model: str | None = None,
+    aborted: bool = False,
 ) -> Sampled:
     """A completion with one logprob per id; `stopped_by` is the stop string that ended it, if any.
 
@@ -330,4 +351,5 @@ def sampled(
         policy_version=policy_version,
         policy_spans=policy_spans,
         model=model,
+        aborted=aborted,
     )

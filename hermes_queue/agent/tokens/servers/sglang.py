@@ -14,6 +14,7 @@ from hermes_queue.agent.tokens.servers.base import (
     Server,
     clean,
     finished,
+    is_aborted,
     json_object,
     optional_text,
     read,
@@ -63,7 +64,9 @@ def _completion(answer: bytes, sent: int) -> Sampled:
     meta = json_object(answer)["meta_info"]
     finish = meta.get("finish_reason") or {}
     entries = meta["output_token_logprobs"]
-    reason = finished(optional_text(finish.get("type")), GIVEN_UP)
+    reason = optional_text(finish.get("type"))
+    aborted = is_aborted(reason, entries)
+    reason = reason if aborted else finished(reason, GIVEN_UP)
     require_whole(sent, meta.get("prompt_tokens"), "started with --allow-auto-truncate")
     tokens = meta.get("completion_tokens", len(entries))
     if tokens != len(entries):
@@ -75,6 +78,7 @@ def _completion(answer: bytes, sent: int) -> Sampled:
         stopped_by=finish.get("matched"),
         usage=read_usage(meta, meta.get("cached_tokens"), sent, len(entries)),
         **_served_by(meta),
+        aborted=aborted,
     )
 
 

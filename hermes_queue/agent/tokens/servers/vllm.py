@@ -10,11 +10,13 @@ from hermes_queue.agent.tokens.servers.base import (
     Sampled,
     Server,
     finished,
+    is_aborted,
     json_object,
     optional_text,
     read,
     read_usage,
     reader,
+    require_prompt,
     require_whole,
     required_text,
     sampled,
@@ -35,7 +37,7 @@ class Vllm(OpenAITokenizer):
         """See `TokenServer.sample`."""
         flags = {"logprobs": 0, "return_token_ids": True, "skip_special_tokens": False}
         body = {"model": self.model, "prompt": list(ids), **sampling, **flags}
-        return await read(_completion, await self.post("/v1/completions", body), len(ids))
+        return await read(_completion, await self.post("/v1/completions", body), ids)
 
     async def text(self, ids: Sequence[int]) -> str:
         """See `TokenServer.text`."""
@@ -49,21 +51,25 @@ class Vllm(OpenAITokenizer):
 
 
 @reader
-def _completion(answer: bytes, sent: int) -> Sampled:
-    """Parse a completion after a prompt of `sent` ids."""
+def _completion(answer: bytes, prompt: Sequence[int]) -> Sampled:
+    """Parse a completion after `prompt`."""
     data = json_object(answer)
-    choice = data["choices"][0]
+    choice, sent = data["choices"][0], len(prompt)
     logprobs = choice["logprobs"]["token_logprobs"]
     usage = data.get("usage") or {}
     cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
     require_whole(sent, usage.get("prompt_tokens"), "sampling parameter truncate_prompt_tokens")
+    require_prompt(prompt, choice.get("prompt_token_ids"))
+    reason = optional_text(choice.get("finish_reason"))
+    aborted = is_aborted(reason, choice.get("token_ids"))
     return sampled(
         choice.get("token_ids"),
         logprobs,
-        finish_reason=finished(optional_text(choice.get("finish_reason")), GIVEN_UP),
+        finish_reason=reason if aborted else finished(reason, GIVEN_UP),
         stopped_by=choice.get("stop_reason"),
         usage=read_usage(usage, cached, sent, len(logprobs)),
         model=optional_text(data.get("model")),
+        aborted=aborted,
     )
 
 

@@ -37,9 +37,10 @@ local function held_back(job, g, r)
   if free_at > now then return hold(free_at), '' end
   local later = now + 5 + 5 * (now % 1)
   if is_back_pressure(g) then return hold(later), '' end
-  local over, told, wanted = shared_hold(job, r)
+  local over, told, wanted, kept, warning = nil, '', nil, nil, ''
+  if not job.handed then over, told, wanted = shared_hold(job, r) end
   if over then return over, told end
-  local kept, warning = budget_reserve(job.job, r)
+  if not job.handed then kept, warning = budget_reserve(job.job, r) end
   if kept == 'paused' then return turn_away(kept), warning end
   if kept then return hold(later), warning end
   shared_reserve(wanted)

@@ -9,10 +9,12 @@ local function count(name, by)
   if its_run then redis.call('HINCRBY', run, name, by or 1) end
 end
 
--- Remove a trajectory from everything that would run it, for good. `job`: its state, reservation, journal and `begun`;
+-- Remove a trajectory from everything that would run it, for good. `job`: its state, reservation, journal, hand-over
+-- and `begun`;
 -- `spent` as in the budget. Returns a warning about the budget or ''.
 local function settle(key, its_id, job, becomes, spent)
   drop_journal(prefix, key, its_id, job)
+  drop_handover(prefix, key, its_id, job)
   redis.call('HDEL', key, 'job', 'attempts', 'reserved', 'shared')
   redis.call('HSET', key, 'state', becomes)
   redis.call('EXPIRE', key, finished_ttl_s)
