@@ -101,7 +101,8 @@ KEYS = (
         "an hour"),
     Key("sweep:last", "string", "ledger", "time of the last sweep of leases", _DAY, "- - r -"),
     # --- runs
-    Key("run:{id}", "hash", "ledger", "state, counters, configuration, budgets", _RUN, "rw rw r -"),
+    Key("run:{id}", "hash", "ledger", "state, counters, configuration, budgets, lock",
+        _RUN, "rw rw r -"),
     Key("run:{id}:claimed", "set", "ledger", "jobs enqueued so far", _RUN, "rw r r -"),
     Key("run:{id}:parked", "set", "ledger", "waiting jobs set aside by a pause", _RUN, "rw r r -"),
     Key("run:{id}:ahead", "hash", "ledger", "groups of a [paced](trainers.md#pacing) run that have "
