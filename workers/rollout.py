@@ -99,8 +99,7 @@ async def rollout(
         await backend.prepare(spec)
         if program is not None:
             await check_conceal(program, spec, backend.read_asset)
-    async with draft.clock.stage("acquire"):
-        slot = await acquired(backend, job.trajectory_id, spec, bounds.acquire_s)
+    slot = await acquired(draft.clock, backend, job.trajectory_id, spec, bounds.acquire_s)
     draft.leased(slot)
     context = SlotContext(backend, slot, deadline=draft.clock.deadline)
     try:
@@ -251,8 +250,9 @@ async def _replace_slot(
     lost = context.slot
     await released(backend, lost, bounds.release_s)
     began = time.monotonic()
-    async with draft.clock.stage("acquire"):
-        context.slot = await acquired(backend, lost.trajectory_id, lost.spec, bounds.acquire_s)
+    context.slot = await acquired(
+        draft.clock, backend, lost.trajectory_id, lost.spec, bounds.acquire_s
+    )
     draft.clock.postpone(time.monotonic() - began)
     draft.sandbox_id = context.slot.sandbox_id
     async with draft.clock.stage("setup", limit_s=draft.job.limits.setup_timeout_s):

@@ -17,13 +17,14 @@ from slot_bench import local_backend
 from sums_env import SumsEnv
 
 from envs.base import Verdict
+from hermes_queue.agent.endpoint.connection import close_clients
 from hermes_queue.errors import DeadlineExceeded, SandboxError, TrajectoryFailure
 from hermes_queue.ledger import Claim, Ledger
 from hermes_queue.models import AgentSpec
 from hermes_queue.sandbox.base import SlotSpec
 from hermes_queue.sandbox.local.backend import LocalBackend
 from hermes_queue.settings import ModelSettings
-from workers.bounds.limits import StageLimits
+from workers.bounds.limits import NO_LIMITS, StageLimits
 from workers.bounds.overdue import Overdue
 from workers.draft import Draft
 from workers.outbox import Outbox
@@ -61,35 +62,42 @@ class StallingEnv(SumsEnv):
 LOAD, SETUP, VERIFY, NONE = map(StallingEnv, ("load", "setup", "verify", ""))
 
 
+def new_draft(env: str, agent: dict[str, Any] | None = None, **limits: float) -> Draft:
+    fields = {"env": f"{__name__}:{env}", "agent": agent or {"kind": "nop"}, "limits": limits}
+    draft = Draft(make_job(**fields), attempt=1, epoch=1)
+    draft.clock.total_s = 600.0
+    return draft
+
+
+async def rolled_out(
+    draft: Draft,
+    backend: LocalBackend,
+    bounds: StageLimits,
+    model: ModelSettings = ModelSettings(),  # noqa: B008 - frozen
+) -> TrajectoryFailure | None:
+    async def measured() -> None:
+        pass
+
+    more = {"model": model, "on_measured": measured, "bounds": bounds}
+    try:
+        await rollout(draft, ROW, backend=backend, **more)
+    except TrajectoryFailure as failure:
+        return failure
+    return None
+
+
 async def attempted(
     backend: LocalBackend,
     env: str,
     *,
-    bounds: StageLimits = StageLimits(),  # noqa: B008 - frozen
+    bounds: StageLimits = NO_LIMITS,
     agent: dict[str, Any] | None = None,
     model: ModelSettings = ModelSettings(),  # noqa: B008 - frozen
     **limits: float,
 ) -> tuple[Draft, TrajectoryFailure | None]:
     """One attempt on a real local slot, and its failure."""
-    fields = {"env": f"{__name__}:{env}", "agent": agent or {"kind": "nop"}, "limits": limits}
-    draft = Draft(make_job(**fields), attempt=1, epoch=1)
-    draft.clock.total_s = 600.0
-
-    async def measured() -> None:
-        pass
-
-    try:
-        await rollout(
-            draft,
-            ROW,
-            backend=backend,
-            model=model,
-            on_measured=measured,
-            bounds=bounds,
-        )
-    except TrajectoryFailure as failure:
-        return draft, failure
-    return draft, None
+    draft = new_draft(env, agent, **limits)
+    return draft, await rolled_out(draft, backend, bounds, model)
 
 
 def score_of(draft: Draft, failure: TrajectoryFailure | None) -> float | None:
@@ -133,6 +141,7 @@ async def test_a_model_that_never_answers_is_a_deadline_of_the_agent_and_no_scor
             backend, "NONE", agent=agent, model=model, agent_timeout_s=0.5
         )
         assert backend.free_slots == 1
+    await close_clients()
     assert failure is not None
     assert (failure.stage, failure.cause) == ("agent", "deadline")
     assert score_of(draft, failure) is None
@@ -184,13 +193,14 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_a_lease_that_comes_too_late_is_given_back(monkeypatch) -> None:
-    monkeypatch.setattr("workers.bounds.slots._CANCEL_S", 0.1)
+async def test_a_backend_that_is_deaf_to_the_end_of_its_time_is_overdue() -> None:
     async with hanging("acquire") as backend:
-        _, failure = await attempted(backend, "NONE", bounds=StageLimits(acquire_s=0.1))
-        assert isinstance(failure, SandboxError)
+        draft = new_draft("NONE")
+        attempt = asyncio.ensure_future(rolled_out(draft, backend, StageLimits(acquire_s=0.1)))
+        await until(lambda: draft.clock.overdue_s > 0.1)
+        assert not attempt.done()
         backend.go_on.set()
-        await until(lambda: backend.released == 1)
+        assert await attempt is None, "it had no place to be cancelled at"
         assert backend.free_slots == 1
 
 
