@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 import time
 from functools import partial
 
@@ -38,6 +37,7 @@ from workers.rollout import rollout
 from workers.runtime import AttemptProgress, Runtime
 from workers.stages.handover import HandOver
 from workers.steps.rows import row_and_program
+from workers.steps.taking import take
 from workers.upkeep import metering
 from workers.upkeep.quarantine import PoisonJob, isolated
 
@@ -51,9 +51,6 @@ _FORGOTTEN = (
     "(run `hermes-queue doctor`), or the run was purged"
 )
 
-_LAST_WORDS_S = 5.0
-"""Longest wait for the answer of a task that is cancelled while it asks for its lease."""
-
 
 class Delivery(BaseModel):
     """The task's arguments; the job itself is in the ledger."""
@@ -66,17 +63,19 @@ class Delivery(BaseModel):
 
 @app.task(name=RUN_TRAJECTORY)
 async def run_trajectory(trajectory_id: str, attempt: int) -> str:
-    """Run one delivery of one trajectory; returns the verdict for Flower.
+    """Run the trajectory that is next in the lanes that this worker serves.
 
-    If the job already runs or has run, the ledger says so and the delivery is dropped.
+    The message names one that waited when it was sent. If none may begin now, the delivery is
+    dropped. Returns the verdict for Flower.
     """
     delivery = Delivery(trajectory_id=trajectory_id, attempt=attempt)
     runtime, task = runtimes.get(), current_task()
-    begun = await _begin(runtime, delivery)
-    claim = Claim(delivery.trajectory_id, begun.epoch)
+    begun = await take(runtime, task, delivery.trajectory_id, delivery.attempt)
+    trajectory_id = begun.trajectory_id
+    claim = Claim(trajectory_id, begun.epoch)
     if begun.verdict != "run":
         await task.acknowledge()
-        level, why = logging.INFO, ""
+        level, why = logging.DEBUG if begun.verdict == "none" else logging.INFO, ""
         if begun.verdict == "unknown":
             level, why = logging.WARNING, _FORGOTTEN
             metering.forgotten(runtime.meter, "delivery")
@@ -88,36 +87,6 @@ async def run_trajectory(trajectory_id: str, attempt: int) -> str:
     leased = _Attempt(runtime, task, claim, begun)
     with runtime.leased(claim, task, progress=leased.progress):
         return await leased.run()
-
-
-async def _begin(runtime: Runtime, delivery: Delivery) -> Begun:
-    """Ask for the lease. If it is granted although we were cancelled, give it back."""
-    asking = asyncio.ensure_future(
-        runtime.answered(
-            transitions.begin(
-                delivery.trajectory_id,
-                delivery.attempt,
-                owner=runtime.owner,
-                lease_s=runtime.lease.duration_s,
-                nonce=secrets.token_hex(8),
-                results=runtime.results,
-            )
-        )
-    )
-    try:
-        # Shielded: Redis may grant the lease after we were cancelled, and only its answer tells.
-        return await asyncio.shield(asking)
-    except asyncio.CancelledError:
-        # The call is made all the same. If a lease granted now were not given back, the job
-        # would wait until the lease expires, and that would count as the death of a worker.
-        done, _ = await asyncio.wait({asking}, timeout=_LAST_WORDS_S)
-        asking.cancel()
-        if done and not asking.exception() and asking.result().verdict == "run":
-            claim = Claim(delivery.trajectory_id, asking.result().epoch)
-            await runtime.answered(
-                transitions.requeue(claim, owner=runtime.owner, retry=runtime.retry)
-            )
-        raise
 
 
 class _Attempt:

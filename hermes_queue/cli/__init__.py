@@ -17,6 +17,7 @@
     records/       recorded trajectories: `show`, `regrade`, `rescore`
     run.py         runs: show, pause, cancel, purge
     sandboxes.py   sandboxes at the provider
+    sharing/       who gets how many of the slots
     sinks/         `sink ...`, `export`, `atropos-server`
     tasks/         validation of tasks, the memory of tasks
     view.py        pages in a browser
@@ -86,6 +87,7 @@ COMMANDS = {
         "sandboxes",
         "List sandboxes of this deployment, also at the provider; end them.",
     ),
+    "shares": ("sharing.shares", "Show and set who gets how many of the slots."),
     "show": (
         "records.show",
         "Show one trajectory, or a group with its samples side by side, in this terminal.",

@@ -93,12 +93,31 @@ KEYS = (
         "rw - r -"),
     Key("waiting", "zset", "ledger", "jobs whose message is in the broker, so that a lost message "
         "is noticed", "", "rw - r -"),
-    Key("waiting:retry", "zset", "ledger", "those of them whose message is in a retry queue", _DAY,
-        "rw - r -"),
     Key("ahead:{sha256}", "string", "ledger", "worker that prepares the environment of this item "
         "while jobs of it wait", _DAY),
-    Key("reconcile:{lane}", "hash", "ledger", "position of the search for lost messages",
-        "an hour"),
+    Key("reconcile:{lane}", "hash", "ledger", "position of the search for jobs that nobody could "
+        "take", "an hour"),
+    # --- which of the waiting jobs is next
+    Key("sched", "hash", "ledger/scheduling", "what operators [set](scheduling.md) for lanes, "
+        "teams, runs and envs; the scheduler's clock, usage and waiting jobs of lanes", "no",
+        "- - r -", True),
+    Key("sched:running", "hash", "ledger/scheduling", "running jobs of leaves and the slot-time to "
+        "charge for them; with limits, running jobs of lanes, teams and envs", "no: a leaf's a day "
+        "after its last job", "- - r -", True),
+    Key("sched:leaves", "zset", "ledger/scheduling", "leaves of the tree of waiting jobs, "
+        "`lane|team|run|env`, by the time of the last job", _RUN, "rw - r -"),
+    Key("sched:jobs:{leaf}", "zset", "ledger/scheduling", "waiting jobs, the next one first", _RUN,
+        "rw - r -"),
+    Key("sched:open:{node}", "zset", "ledger/scheduling", "children of a node under which a job "
+        "may begin, by usage", _RUN, "rw - r -"),
+    Key("sched:shut:{node}", "zset", "ledger/scheduling", "its other children, by usage",
+        "two days", "rw - r -"),
+    Key("sched:blocked", "zset", "ledger/scheduling", "limits that are reached", _RUN),
+    Key("sched:blocked:{limit}", "set", "ledger/scheduling", "leaves that wait for one", _RUN),
+    Key("sched:spent:{quota}", "string", "ledger/scheduling", "slot-seconds used in a window",
+        "after the next window"),
+    Key("sched:took:{owner}", "hash", "ledger/scheduling", "latest jobs given to a worker, in "
+        "case an answer was lost", _DAY),
     Key("sweep:last", "string", "ledger", "time of the last sweep of leases", _DAY, "- - r -"),
     # --- runs
     Key("run:{id}", "hash", "ledger", "state, counters, configuration, budgets, lock",

@@ -17,6 +17,7 @@ waiting.py      waiting jobs, looked at without taking them
 mixing/         what Redis holds of a mix
 accounts/       where the time of slots went
 fleet/          state that workers share
+scheduling/     which of the waiting jobs a free slot gets
 tasks/          what is remembered of tasks across runs
 """
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Sequence
 from typing import Any, cast
 
 from hermes_queue.bodies import codec
@@ -21,6 +22,9 @@ from hermes_queue.wire.ids import group_of, run_of
 
 logger = logging.getLogger(__name__)
 
+SLOTS = 1024
+"""Calls of `begin` that one owner may have under way, or yet to repeat, at a time."""
+
 
 def begin(
     trajectory_id: str,
@@ -30,16 +34,21 @@ def begin(
     lease_s: float,
     nonce: str,
     results: ResultSettings,
+    lanes: Sequence[str] = (),
+    slot: int = 0,
 ) -> ScriptCall[Begun]:
     """Take the lease of a trajectory, or learn why it may not run.
 
-    `nonce` identifies this delivery: a call that is repeated because its answer was lost gets the
-    same answer, not `busy`.
+    With `lanes`, it is the trajectory that is next in these, see docs/scheduling.md; the named one
+    only tells that there are some. `nonce` identifies this delivery: a call that is repeated
+    because its answer was lost gets the same answer, not `busy`. `slot` is a number that no other
+    call of this owner has that may still be repeated.
     """
 
     def read(answer: Any) -> Begun:
-        warn_of_budget(run_of(trajectory_id), answer.warning)
-        return _begun(answer)
+        begun = _begun(answer)
+        warn_of_budget(run_of(begun.trajectory_id), answer.warning)
+        return begun
 
     return ScriptCall.of(
         "begin",
@@ -53,13 +62,15 @@ def begin(
         nonce=nonce,
         soft_max_groups=results.soft_max_groups,
         soft_max_bytes=results.soft_max_bytes,
+        slot=slot % SLOTS,
+        lanes=lanes,
     )
 
 
 def _begun(answer: Any) -> Begun:
     verdict = answer.verdict.decode()
     if verdict != "run":
-        return Begun(verdict)
+        return Begun(verdict, trajectory_id=answer.id.decode(errors="replace"))
     return Begun(
         verdict,
         answer.epoch,
@@ -75,6 +86,7 @@ def _begun(answer: Any) -> Begun:
         any_poison=bool(answer.any_poison),
         has_journal=bool(answer.journal),
         booked_epoch=int(answer.booked or 0),
+        trajectory_id=answer.id.decode(),
         handed=answer.handed.decode(errors="replace"),
     )
 

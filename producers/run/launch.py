@@ -259,6 +259,7 @@ class Launch:
             items=self.plan.items(self.selection.items),
             on_batch=on_batch,
             on_full=on_full,
+            part=self.options.part.part,
         )
         summary.enqueued, summary.already = done.enqueued, done.already
         known = f", {done.already} were already enqueued" if done.already else ""

@@ -17,6 +17,7 @@ from producers.known.options import KnownOptions
 from producers.lock.flags import with_lock
 from producers.lock.options import LockOptions
 from producers.run.flags import Options, at_least, flag, number, switch
+from producers.run.queueing.part import PartOptions
 from producers.run.sandbox_options import SandboxOptions, chosen_backend
 from producers.source import Producer
 
@@ -129,8 +130,8 @@ class RunOptions(Options):
         metavar="NAME",
     )
     priority: int = flag(
-        "priority class of the jobs on all lanes of a worker: 0 to 2 are served first, then 3 to 5,"
-        " 6 to 8, and 9 last (default: 5)",
+        "priority of the jobs among those of the run, 0 first; each step counts like 15 minutes of"
+        " waiting (default: 5)",
         default=5,
         type=at_least(0, 9),
         metavar="0-9",
@@ -325,6 +326,7 @@ class ProducerOptions:
     rows: RowOptions
     agent: AgentOptions
     run: RunOptions
+    part: PartOptions
     sandbox: SandboxOptions
     groups: GroupOptions
     staleness: StalenessOptions

@@ -14,6 +14,7 @@ from producers.run.options import (
     ProducerOptions,
     StalenessOptions,
 )
+from producers.run.queueing.part import PartOptions
 from producers.run.sandbox_options import chosen_backend
 from producers.source import Producer
 
@@ -50,6 +51,7 @@ def options_in(
         "groups": GroupOptions(),
         "staleness": StalenessOptions(),
         "budgets": BudgetOptions(),
+        "part": PartOptions(),
     }
     own = producer.options.of(found)
     return ProducerOptions(**{**unless_parsed, **parsed}, own=own, **given)

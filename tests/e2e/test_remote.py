@@ -100,6 +100,8 @@ def test_nothing_but_listed_keys_stays_without_expiry(worker, server, produce):
         "hq:body:",
         "hq:consumer-group:",
         "hq:_kombu.",
+        "hq:goodput",
+        "hq:sched",
         "hq:unacked",
     )
     with server.client() as client:

@@ -22,8 +22,9 @@ from hermes_queue.errors import HermesQueueError
 from hermes_queue.ledger import Breakers, Claim, DeadLetters, Ledger
 from hermes_queue.ledger.fleet.handovers import note_graders
 from hermes_queue.ledger.fleet.tally import Tally
+from hermes_queue.ledger.scheduling import Scheduler
 from hermes_queue.ledger.tasks import TaskMemory
-from hermes_queue.queues import lanes_with_quarantine, queue_keys
+from hermes_queue.queues import lanes_with_quarantine
 from hermes_queue.wire.ids import run_of
 from hermes_queue.wire.names import VERIFY
 from workers.runtime import Runtime
@@ -37,8 +38,7 @@ logger = logging.getLogger(__name__)
 
 _DRAINED_S = 2.0
 """How long a draining worker must be seen without a job: one may be on its way to the pool."""
-_RETRY_AGE_S = 10.0
-"""How long a message may be missing from an empty retry queue before it is taken for lost."""
+_RECONCILE_S = 10.0
 _KEPT = ("paused", "cancel")
 """Notices under which a lease continues."""
 
@@ -98,8 +98,9 @@ class Keeper:
             "mover",
             [
                 Duty("move", lease.mover_s, lambda: publish_due(ledger)),
+                Duty("schedule", lease.mover_s, self._schedule),
                 Duty("quarantine", lease.mover_s, self._quarantine.look),
-                Duty("reconcile", min(_RETRY_AGE_S, lease.duration_s), self._reconcile),
+                Duty("reconcile", min(_RECONCILE_S, lease.duration_s), self._reconcile),
                 Duty("log", lease.mover_s, lambda: runtime.report_log(ledger)),
                 Duty("letters", 3600.0, lambda: letters.expire(results.dead_retention_s)),
                 Duty("breakers", lease.mover_s, self._report_outcomes),
@@ -205,16 +206,16 @@ class Keeper:
     def _reconcile(self) -> None:
         # A quarantine worker is started only while a message of its lane can be seen.
         for lane in (each for own in INTAKE.lanes for each in lanes_with_quarantine(own)):
-            lost = self._ledger.reconcile(
-                lane,
-                queues=queue_keys(lane),
-                age_s=1.5 * self._runtime.lease.duration_s,
-                retry_age_s=_RETRY_AGE_S,
-            )
+            lost = self._ledger.reconcile(lane, age_s=1.5 * self._runtime.lease.duration_s)
             if lost:
-                message = "the messages of %d jobs of lane %s were lost and are sent again: %s"
+                message = "%d jobs of lane %s could not be taken and are queued again: %s"
                 extra = {"action": "reconciled"}
                 logger.warning(message, len(lost), lane, ", ".join(lost[:5]), extra=extra)
+
+    def _schedule(self) -> None:
+        # Of all of their lanes: a quarantine worker is started only while a message can be seen.
+        lanes = [each for own in INTAKE.open_lanes for each in lanes_with_quarantine(own)]
+        Scheduler(self._ledger).tick(lanes)
 
     def _end_when_idle(self) -> None:
         # A message may be on its way from Celery to the pool, which a single look would miss: a

@@ -8,7 +8,7 @@ local function turn_away(run_state)
     redis.call('SADD', parked, id)
     redis.call('EXPIRE', parked, ttl)
   else
-    redis.call('HDEL', traj, 'job', 'attempts')
+    redis.call('HDEL', traj, 'job', 'attempts', 'leaf')
     redis.call('HSET', traj, 'state', 'cancelled')
     redis.call('EXPIRE', traj, ttl)
     redis.call('HINCRBY', run, 'cancelled', 1)

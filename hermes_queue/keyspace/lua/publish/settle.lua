@@ -1,4 +1,4 @@
--- @include budget, totals, journal, goodput
+-- @include budget, totals, journal, goodput, sched/freed
 -- Settles ended trajectories, and counts them.
 
 -- An unscored record counts as measured everywhere but where scores are compared.
@@ -15,16 +15,18 @@ end
 local function settle(key, its_id, job, becomes, spent)
   drop_journal(prefix, key, its_id, job)
   drop_handover(prefix, key, its_id, job)
-  redis.call('HDEL', key, 'job', 'attempts', 'reserved', 'shared')
+  redis.call('HDEL', key, 'job', 'attempts', 'reserved', 'shared', 'slot', 'leaf')
   redis.call('HSET', key, 'state', becomes)
   redis.call('EXPIRE', key, finished_ttl_s)
   redis.call('ZREM', leases, its_id)
   if job.state == 'running' then
     count('running', -1)
+    freed(job.slot)
   else  -- a running job waits nowhere: each of these holds queued jobs alone
     redis.call('ZREM', delayed, its_id)
     redis.call('ZREM', waiting, its_id)
     redis.call('SREM', parked, its_id)
+    take_out(job.leaf, its_id)
     if its_run and its_run.max_ahead then redis.call('ZREM', held, its_id) end
     if not spent then return '' end
   end
