@@ -195,6 +195,11 @@ LANE_AGE_SECONDS = _exporter(
 LANE_BREAKER = _exporter(
     "lane_paused{lane}", "1 while the circuit breaker of a lane is not closed."
 )
+LANE_WANTED = _exporter(
+    "lane_wanted_slots{lane}",
+    "Slots that a lane wants: its running jobs and, unless its circuit breaker has paused it, the "
+    "waiting ones. For whoever scales workers.",
+)
 DELAYED = _exporter("delayed", "Jobs whose message is sent later (backoff, hand-back).")
 RUNS = _exporter(
     "runs{state}", "Runs known to Redis, the newest 1,000; state: active, paused, cancelled, done."
