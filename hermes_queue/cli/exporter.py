@@ -25,6 +25,7 @@ from hermes_queue.keyspace.connection import explained
 from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.accounts.fields import DRIFTED, LOST, TURNS, WORK
 from hermes_queue.ledger.accounts.goodput import fleet_fields, goodput_of
+from hermes_queue.ledger.accounts.shared import SharedBudgets
 from hermes_queue.ledger.answers import ENDED
 from hermes_queue.ledger.fleet.flights import FLIGHT_PARTS, engine_state
 from hermes_queue.ledger.fleet.limiter import EndpointLimits
@@ -151,6 +152,7 @@ class Exporter:
         yield from self._read_consumers(now)
         yield from _counted(totals(self.ledger))
         yield from self._read_goodput(now)
+        yield from self._read_budgets()
 
     def _scan(self) -> None:
         """Scan all keys, unless that was done recently. One pass finds lanes and limits."""
@@ -262,6 +264,16 @@ class Exporter:
         yield metrics.ENGINE_TRAJECTORIES, flights
         yield metrics.ENGINE_TOKENS, tokens
         yield metrics.ENGINE_REQUESTS, requests
+
+    def _read_budgets(self) -> Iterator[MetricValues]:
+        used: dict[tuple[str, ...], float] = {}
+        waiting: dict[tuple[str, ...], float] = {}
+        for budget in SharedBudgets(self.ledger).all():
+            waiting[budget.name,] = budget.waiting
+            for amount, limit in budget.limits.items():
+                used[budget.name, amount] = budget.spent.get(amount, 0.0) / limit if limit else 1.0
+        yield metrics.BUDGET_USED, used
+        yield metrics.BUDGET_WAITING, waiting
 
     def _read_goodput(self, now: float) -> Iterator[MetricValues]:
         fields = fleet_fields(self.ledger)

@@ -258,6 +258,13 @@ SANDBOX_USD = _exporter("sandbox_usd_total", "US dollars of slots, a part of `co
 TOKENS_LOST = _exporter(
     "tokens_thrown_away_total", "Tokens of attempts that were not measured, without dead workers'."
 )
+BUDGET_USED = _exporter(
+    "budget_used_ratio{budget,amount}",
+    "Spent share of a budget that runs share, in its current window; 1 = nothing may begin.",
+)
+BUDGET_WAITING = _exporter(
+    "budget_waiting_jobs{budget}", "Jobs that wait because a shared budget has no room for them."
+)
 DRIFT = _exporter(
     "drift_turns_total{reason}",
     "Turns of measured trajectories that continue another turn and do not begin with all of its "
