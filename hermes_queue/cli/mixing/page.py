@@ -29,10 +29,11 @@ def mix_lines(mix: ShownMix) -> Iterator[str]:
     if not mix.sources:
         yield "its sources have not been read yet"
         return
-    total = sum(s.weight for s in mix.sources.values() if not s.pause) or 1.0
+    active = {name: _state(source) == "active" for name, source in mix.sources.items()}
+    total = sum(source.weight for name, source in mix.sources.items() if active[name])
     rows = [_HEAD]
     for name, source in mix.sources.items():
-        share = 0.0 if source.pause else source.weight / total
+        share = source.weight / total if active[name] else 0.0
         rows.append(
             (
                 name,
