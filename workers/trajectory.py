@@ -147,6 +147,8 @@ class _Attempt:
         except Exception as error:
             await self._escaped(error)
             raise
+        finally:
+            self._runtime.left(self._draft)
 
     async def _take_over(self, draft: Draft) -> TrajectoryFailure | None:
         """Get ready to hand the work of the agent over, or take what another worker has."""
@@ -212,7 +214,6 @@ class _Attempt:
     async def _conclude(self, draft: Draft, failure: TrajectoryFailure | None) -> str:
         """Publish a measured record; else retry, or publish the failure."""
         if self._handover and self._handover.is_done:
-            self._runtime.handed_back(draft)
             await self._forget()
             return "handed over"
         kept = await self._outbox.kept()
@@ -238,6 +239,7 @@ class _Attempt:
 
     async def _end(self, draft: Draft, failure: TrajectoryFailure) -> str:
         """Publish the attempt as failed, unless it already has a record."""
+        self._runtime.trace_end(draft, failure)
         await self._pay(draft)
         await self._outbox.keep(draft, failure)
         return await self._publish()
@@ -293,7 +295,6 @@ class _Attempt:
         failed_attempt: AttemptRecord | None = None,
         is_work_lost: bool = False,
     ) -> None:
-        self._runtime.handed_back(self._draft)
         make_call = partial(
             transitions.requeue,
             self._claim,

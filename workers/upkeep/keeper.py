@@ -120,6 +120,16 @@ class Keeper:
         self._errands.start()
         self._janitor.start()
 
+    @property
+    def silent_s(self) -> float:
+        """Seconds for which the thread that renews leases has not moved on."""
+        return self._duties.silent_s
+
+    @property
+    def unheard_s(self) -> float:
+        """Seconds since Redis last took a beat of this worker."""
+        return self._duties.since_s("beat")
+
     def stop(self) -> None:
         """End the threads and take the worker off the list of live ones. Idempotent."""
         if not self._duties.stopping:

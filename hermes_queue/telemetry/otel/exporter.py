@@ -36,7 +36,6 @@ _TOGETHER = 32
 """Attempts that are encoded together."""
 _SPANS, _SPANS_WITH_CONTENTS = 512, 16
 """Spans of one part of a request, which is sent, or dropped, as a whole."""
-_LAST_ENCODING_S = 1.0
 
 MakeSpans = Callable[[], Sequence[TraceSpan]]
 
@@ -154,7 +153,7 @@ class OtelExporter:
             logging.getLogger().removeHandler(self._handler)
         until = time.monotonic() + self.settings.shutdown_s
         self._closing.set()
-        self._thread.join(min(_LAST_ENCODING_S, self.settings.shutdown_s))
+        self._thread.join(self.settings.shutdown_s / 2)
         self._delivery.close(max(0.0, until - time.monotonic()))
         if any(self.dropped.values()):
             counts = ", ".join(f"{count} of {name}" for name, count in self.dropped.items())
