@@ -276,7 +276,11 @@ def _stop_job(task: pool.RunningTask, reason: str) -> None:
 
     Records of surplus and cancelled jobs are kept. The lease of a cancelled job continues.
     """
-    whys: dict[str, pool.CancelReason] = {"surplus": "cancelled", "cancel": "terminate"}
+    whys: dict[str, pool.CancelReason] = {
+        "surplus": "cancelled",
+        "cancel": "terminate",
+        "stuck": "stuck",
+    }
     pool.TaskPool.instance().cancel_running(task, whys.get(reason, "lease_lost"))
 
 

@@ -86,6 +86,8 @@ class AttemptProgress:
     attempt: int = 1
     messages: Sequence[Message] = ()
     """The transcript itself, to which the event loop only adds."""
+    overdue_s: float = 0.0
+    """Seconds since its stage should have ended."""
 
 
 class Pauses:
