@@ -155,6 +155,9 @@ class OtelExporter:
         self._closing.set()
         self._thread.join(self.settings.shutdown_s / 2)
         self._delivery.close(max(0.0, until - time.monotonic()))
+        for signal, unencoded in (("traces", self._spans), ("logs", self._lines)):
+            if unencoded:
+                self._delivery.note_drop(signal, len(unencoded))
         if any(self.dropped.values()):
             counts = ", ".join(f"{count} of {name}" for name, count in self.dropped.items())
             extra = {"action": "otel_dropped"}
