@@ -40,6 +40,8 @@ logger = logging.getLogger(__name__)
 _DRAINED_S = 2.0
 """How long a draining worker must be seen without a job: one may be on its way to the pool."""
 _RECONCILE_S = 10.0
+_SLOTS_S = 2.0
+"""Between reports of where slot-time went: a killed worker takes what is unreported along."""
 _KEPT = ("paused", "cancel")
 """Notices under which a lease continues."""
 
@@ -109,7 +111,7 @@ class Keeper:
                 Duty("breakers", lease.mover_s, self._report_outcomes),
                 Duty("tally", lease.sweep_s, self._report_tally),
                 Duty("tasks", lease.sweep_s, self._report_tasks),
-                Duty("slots", lease.sweep_s, self._report_slots),
+                Duty("slots", min(_SLOTS_S, lease.sweep_s), self._report_slots),
             ],
         )
 
