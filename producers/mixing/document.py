@@ -143,7 +143,7 @@ class SourceTable(_Table):
         return self
 
 
-class Slots(_Table):
+class PartOfSlots(_Table):
     """The run's part of the slots, as `--team`, `--weight` and `--max-running` of a producer."""
 
     team: str = ""
@@ -151,7 +151,7 @@ class Slots(_Table):
     max_running: int | None = None
 
     @model_validator(mode="after")
-    def _possible(self) -> Slots:
+    def _possible(self) -> PartOfSlots:
         try:
             RunPart.of(**self.model_dump())
         except ConfigurationError as error:
@@ -187,7 +187,7 @@ class MixDocument(_Table):
     max_ahead: int | None = Field(default=None, ge=1)
     """As `--max-ahead` of a producer."""
     budgets: Budgets = Budgets()
-    slots: Slots = Slots()
+    slots: PartOfSlots = PartOfSlots()
     flags: Flags = {}
     """Flags of every source; its own ones take precedence."""
     sources: dict[Annotated[str, Field(pattern=SOURCE_NAME)], SourceTable] = Field(
@@ -265,6 +265,6 @@ def _model_at(loc: tuple[int | str, ...]) -> type[BaseModel]:
     of_mix: dict[str, type[BaseModel]] = {
         "backlog": Backlog,
         "budgets": Budgets,
-        "slots": Slots,
+        "slots": PartOfSlots,
     }
     return of_mix.get(str(loc[0]) if loc else "", MixDocument)
