@@ -44,6 +44,7 @@ def serving(ledger, file, *, batch=8, stop=None):
     )
     sources = {source.name: source for source in open_sources(read_mix(file))}
     yield server, sources, said
+    server.checkpoint.end("the test goes on")
     for source in sources.values():
         source.close()
 
@@ -247,7 +248,6 @@ def test_a_row_of_the_last_batch_that_is_gone_is_left_out_and_said(ledger, tmp_p
         server._send = die
         with pytest.raises(KeyboardInterrupt):
             server.serve(sources)
-        server.checkpoint.end("it died")
     assert jobs_in(ledger) == []
     write_rows(tmp_path / "a.jsonl", [0, 2])
     said = serve(ledger, file)
