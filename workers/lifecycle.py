@@ -50,7 +50,7 @@ from workers.spool import Spool
 from workers.stages.places import StagePlaces
 from workers.upkeep import metering
 from workers.upkeep.ahead import AheadPreparation
-from workers.upkeep.beat import Beat, oldest
+from workers.upkeep.beat import Beat, Health, oldest
 from workers.upkeep.inventory import Inventory
 from workers.upkeep.keeper import Keeper
 from workers.upkeep.reaper import Reaper
@@ -127,12 +127,14 @@ async def _open(opened: AsyncExitStack) -> None:
     if places := _places(ledger.url, task_pool):
         runtime.places = places
         opened.push_async_callback(places.close)
-    metrics = _observed(runtime, opened)
+    health = Health(runtime)
+    metrics = _observed(runtime, opened, health)
     await runtime.in_thread(publish_leftovers, runtime)
     logging.getLogger().addHandler(runtime.log)
     opened.callback(logging.getLogger().removeHandler, runtime.log)
     beat = Beat(runtime, inventory, name, time.time(), metrics)
     keeper = Keeper(runtime, on_lost=_stop_job, facts=beat, loop=task_pool, inventory=inventory)
+    health.keeper = keeper
     runtimes.install(runtime)
     opened.callback(runtimes.install, None)
     probe.share(SharedProbes(ledger))
@@ -224,10 +226,11 @@ def _connect_remote_control(runtime: Runtime, beat: Beat) -> None:
     pool.on_resize[:] = [resize]
 
 
-def _serve_metrics(runtime: Runtime, opened: AsyncExitStack) -> str:
-    """Serve metrics if a port is set; returns the address to scrape, or ""."""
+def _serve_metrics(runtime: Runtime, opened: AsyncExitStack, health: Health) -> str:
+    """Serve metrics and health if a port is set; returns the address to scrape, or ""."""
     settings = MetricsSettings()
-    served = metering.serve(*_occupation(runtime), settings)
+    pages = {"/health/live": health.live, "/health/ready": health.ready}
+    served = metering.serve(*_occupation(runtime), settings, pages)
     if not served:
         return ""
     runtime.meter, endpoint = served
@@ -235,9 +238,9 @@ def _serve_metrics(runtime: Runtime, opened: AsyncExitStack) -> str:
     return endpoint.target(settings.advertise)
 
 
-def _observed(runtime: Runtime, opened: AsyncExitStack) -> str:
+def _observed(runtime: Runtime, opened: AsyncExitStack, health: Health) -> str:
     """Serve metrics and export, as far as the settings say; returns as `_serve_metrics`."""
-    metrics = _serve_metrics(runtime, opened)
+    metrics = _serve_metrics(runtime, opened, health)
     _export(runtime, opened)
     return metrics
 
@@ -273,7 +276,11 @@ def _stop_job(task: pool.RunningTask, reason: str) -> None:
 
     Records of surplus and cancelled jobs are kept. The lease of a cancelled job continues.
     """
-    whys: dict[str, pool.CancelReason] = {"surplus": "cancelled", "cancel": "terminate"}
+    whys: dict[str, pool.CancelReason] = {
+        "surplus": "cancelled",
+        "cancel": "terminate",
+        "stuck": "stuck",
+    }
     pool.TaskPool.instance().cancel_running(task, whys.get(reason, "lease_lost"))
 
 

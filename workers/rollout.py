@@ -27,6 +27,8 @@ from hermes_queue.sandbox.context import SlotContext
 from hermes_queue.sandbox.services import possible_on
 from hermes_queue.settings import ModelSettings
 from hermes_queue.tools import Toolbox, ToolContext
+from workers.bounds.limits import NO_LIMITS, StageLimits
+from workers.bounds.slots import acquired, released
 from workers.calls.admission import in_flight
 from workers.calls.uncounted import NotCounting
 from workers.draft import Draft
@@ -56,7 +58,7 @@ async def rollout(
     before_turn: BeforeTurn | None = None,
     limiter: Limiter | None = None,
     imports: str = "*",
-    prepare_limit_s: float | None = None,
+    bounds: StageLimits = NO_LIMITS,
     definition: Mapping[str, Any] | None = None,
     journal: TurnJournal | None = None,
     handover: HandOver | None = None,
@@ -73,7 +75,7 @@ async def rollout(
         before_turn: awaited before each turn of the agent, which counts towards no deadline.
         limiter: permits each call of a model. Waiting for it counts towards no deadline either.
         imports: modules that the job may name; see `import_named`.
-        prepare_limit_s: limit for making the environment, during which no slot is held.
+        bounds: limits of the stages that the job does not limit itself.
         definition: the agent's program, if the job names it by its hash.
         journal: continues the turns of an earlier attempt, and keeps those of this one.
         handover: gives the agent's work to a worker that grades it, or has that of another one.
@@ -83,7 +85,7 @@ async def rollout(
     """
     job, limits = draft.job, draft.job.limits
     before_turn = draft.clock.not_counting(before_turn) if before_turn else None
-    async with draft.clock.stage("load"):
+    async with draft.clock.stage("load", limit_s=bounds.load_s):
         await import_named(job, allowed=imports)
         env = load_env(job.env)
         steps = StepProgress(draft, env, steps_of(env, await _load(draft, env, row)))
@@ -93,12 +95,11 @@ async def rollout(
         check_regradable(steps)
         judging = await Judging.of(draft, env, steps.items[0], model, limiter)
         await warm_up(job.agent.kind)
-    async with draft.clock.stage("prepare", limit_s=prepare_limit_s):
+    async with draft.clock.stage("prepare", limit_s=bounds.prepare_s):
         await backend.prepare(spec)
         if program is not None:
             await check_conceal(program, spec, backend.read_asset)
-    async with draft.clock.stage("acquire"):
-        slot = await backend.acquire(job.trajectory_id, spec)
+    slot = await acquired(draft.clock, backend, job.trajectory_id, spec, bounds.acquire_s)
     draft.leased(slot)
     context = SlotContext(backend, slot, deadline=draft.clock.deadline)
     try:
@@ -114,14 +115,14 @@ async def rollout(
                         with in_flight(limiter):
                             await _work(steps, program, backend, before_turn, journal)
                     if draft.agent.stop_reason == "slot_killed" and steps.is_first:
-                        await _replace_slot(draft, env, item, backend, context)
+                        await _replace_slot(draft, env, item, backend, context, bounds)
                     elif handover is not None and await handover.give(steps, context):
                         return
                 async with draft.clock.stage("verify", limit_s=limits.verify_timeout_s):
                     await steps.measure(context)
         await judging.measured(await steps.total(), on_measured)
     finally:
-        await backend.release(context.slot)
+        await released(backend, context.slot, bounds.release_s)
         draft.rent.end()
     await judging.judged(before_turn, on_measured)
 
@@ -238,14 +239,20 @@ async def _run_program(
 
 
 async def _replace_slot(
-    draft: Draft, env: Environment[Any], item: Any, backend: SandboxBackend, context: SlotContext
+    draft: Draft,
+    env: Environment[Any],
+    item: Any,
+    backend: SandboxBackend,
+    context: SlotContext,
+    bounds: StageLimits,
 ) -> None:
     """Set up a fresh slot; the agent's changes to the lost one are lost too."""
     lost = context.slot
-    await backend.release(lost)
+    await released(backend, lost, bounds.release_s)
     began = time.monotonic()
-    async with draft.clock.stage("acquire"):
-        context.slot = await backend.acquire(lost.trajectory_id, lost.spec)
+    context.slot = await acquired(
+        draft.clock, backend, lost.trajectory_id, lost.spec, bounds.acquire_s
+    )
     draft.clock.postpone(time.monotonic() - began)
     draft.sandbox_id = context.slot.sandbox_id
     async with draft.clock.stage("setup", limit_s=draft.job.limits.setup_timeout_s):

@@ -29,6 +29,7 @@ from hermes_queue.models import AttemptRecord, Name
 from hermes_queue.queues import RUN_TRAJECTORY
 from hermes_queue.telemetry.scrubbing import scrub
 from workers import runtime as runtimes
+from workers.bounds.limits import StageLimits
 from workers.draft import Draft
 from workers.evidence import attempt_record, retry_delay_s
 from workers.outbox import Outbox
@@ -111,7 +112,8 @@ class _Attempt:
             return AttemptProgress("load", self._since, attempt=self._begun.attempt)
         job = draft.job
         label, turns = f"{job.env}:{job.instance_id}#{job.sample_index}", len(draft.agent.turns)
-        work = (draft.lane, label, turns, draft.attempt, draft.agent.messages)
+        overdue_s = draft.clock.overdue_s
+        work = (draft.lane, label, turns, draft.attempt, draft.agent.messages, overdue_s)
         return AttemptProgress(draft.clock.shown, self._since, *work)
 
     async def run(self) -> str:
@@ -145,6 +147,8 @@ class _Attempt:
         except Exception as error:
             await self._escaped(error)
             raise
+        finally:
+            self._runtime.left(self._draft)
 
     async def _take_over(self, draft: Draft) -> TrajectoryFailure | None:
         """Get ready to hand the work of the agent over, or take what another worker has."""
@@ -171,7 +175,7 @@ class _Attempt:
                 before_turn=lambda: self._runtime.pauses.over(draft.job.run_id),
                 limiter=self._runtime.calls_of(draft.job.trajectory_id),
                 imports=self._runtime.worker.imports,
-                prepare_limit_s=self._runtime.worker.prepare_timeout_s,
+                bounds=StageLimits.of(self._runtime.worker),
                 journal=self._journal,
                 handover=self._handover,
             )
@@ -210,7 +214,6 @@ class _Attempt:
     async def _conclude(self, draft: Draft, failure: TrajectoryFailure | None) -> str:
         """Publish a measured record; else retry, or publish the failure."""
         if self._handover and self._handover.is_done:
-            self._runtime.handed_back(draft)
             await self._forget()
             return "handed over"
         kept = await self._outbox.kept()
@@ -236,6 +239,7 @@ class _Attempt:
 
     async def _end(self, draft: Draft, failure: TrajectoryFailure) -> str:
         """Publish the attempt as failed, unless it already has a record."""
+        self._runtime.trace_end(draft, failure)
         await self._pay(draft)
         await self._outbox.keep(draft, failure)
         return await self._publish()
@@ -278,6 +282,10 @@ class _Attempt:
             case "soft" | "hard":
                 limit = DeadlineExceeded(f"Celery's {reason} time limit")
                 return await self._end(self._draft, limit)
+            case "stuck":
+                late = DeadlineExceeded(f"{self._draft.clock.current} went on after its deadline")
+                late.stage = self._draft.clock.current
+                return await self._conclude(self._draft, late)
         return f"stopped: {reason}"
 
     async def _give_back(
@@ -287,7 +295,6 @@ class _Attempt:
         failed_attempt: AttemptRecord | None = None,
         is_work_lost: bool = False,
     ) -> None:
-        self._runtime.handed_back(self._draft)
         make_call = partial(
             transitions.requeue,
             self._claim,

@@ -68,8 +68,12 @@ def kept_lock(ledger: Deployment, run_id: str) -> str:
     with explained(ledger.url):
         size = ledger.client.hstrlen(ledger.key(f"run:{run_id}"), "lock")
     [text] = ledger.hash_fields(f"run:{run_id}", "lock") if size <= LOCK_BYTES_MAX else [""]
-    if not text:
+    try:  # any producer may have written it
+        lock = json.loads(text)
+    except (ValueError, RecursionError):
+        lock = None
+    if not isinstance(lock, dict):
         raise ConfigurationError(
             f"run {run_id!r} has no lock: it is unknown, or no `python -m producers` made it"
         )
-    return text
+    return json.dumps(lock, indent=2) + "\n"

@@ -116,6 +116,17 @@ class WorkerSettings(Section, env_prefix=PREFIX + "WORKER_"):
     never allowed."""
     soft_shutdown_s: float = Field(default=30.0, ge=0)
     """After SIGTERM, running trajectories may finish for this long; then they are handed back."""
+    load_timeout_s: float = Field(default=300.0, gt=0)
+    """Time limit for importing a job's env and reading its row."""
+    acquire_timeout_s: float = Field(default=3600.0, gt=0)
+    """Time limit for leasing a slot. A worker takes a job only with a slot in sight, so this ends a
+    backend that hangs; it counts as a failure of the sandbox."""
+    release_timeout_s: float = Field(default=120.0, gt=0)
+    """Longest wait for the reset of a slot before the record is published all the same. The slot is
+    not used again before it has been reset."""
+    stuck_s: float = Field(default=60.0, gt=0)
+    """How long a stage may go on after its deadline. Then it is cancelled again, and the lease of
+    the job is not renewed."""
     prepare_timeout_s: float = Field(default=7200.0, gt=0)
     """Time limit for building or downloading a job's environment, including the wait for other
     builds."""

@@ -195,6 +195,11 @@ LANE_AGE_SECONDS = _exporter(
 LANE_BREAKER = _exporter(
     "lane_paused{lane}", "1 while the circuit breaker of a lane is not closed."
 )
+LANE_WANTED = _exporter(
+    "lane_wanted_slots{lane}",
+    "Slots that a lane wants: its running jobs and, unless its circuit breaker has paused it, the "
+    "waiting ones. For whoever scales workers.",
+)
 DELAYED = _exporter("delayed", "Jobs whose message is sent later (backoff, hand-back).")
 RUNS = _exporter(
     "runs{state}", "Runs known to Redis, the newest 1,000; state: active, paused, cancelled, done."
@@ -252,6 +257,13 @@ GOODPUT = _exporter(
 SANDBOX_USD = _exporter("sandbox_usd_total", "US dollars of slots, a part of `cost_usd_total`.")
 TOKENS_LOST = _exporter(
     "tokens_thrown_away_total", "Tokens of attempts that were not measured, without dead workers'."
+)
+BUDGET_USED = _exporter(
+    "budget_used_ratio{budget,amount}",
+    "Spent share of a budget that runs share, in its current window; 1 = nothing may begin.",
+)
+BUDGET_WAITING = _exporter(
+    "budget_waiting_jobs{budget}", "Jobs that wait because a shared budget has no room for them."
 )
 DRIFT = _exporter(
     "drift_turns_total{reason}",

@@ -7,19 +7,30 @@ import json
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import Field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_type_hints
 from urllib.parse import parse_qsl, urlsplit
 
-from hermes_queue.errors import ConfigurationError
+from hermes_queue.errors import ConfigurationError, InputError
 from producers.run.flags import Options
 
 if TYPE_CHECKING:
     from producers.run.options import ProducerOptions
     from producers.source import Producer
 
-_GROUPS = ("rows", "agent", "run", "groups", "staleness", "limits", "budgets", "known", "own")
+_GROUPS = (
+    "rows",
+    "agent",
+    "run",
+    "groups",
+    "staleness",
+    "limits",
+    "budgets",
+    "part",
+    "known",
+    "own",
+)
 """Groups that say what a run is; others say how it is watched and where it runs."""
 _LEFT_OUT = {"run_id", "concurrency"}
 _KEYED = ("--sampling", "--agent-param")
@@ -44,7 +55,7 @@ def flags_of(producer: Producer, options: ProducerOptions) -> tuple[list[str], l
             value = getattr(of_group, each.name)
             if each.name in _LEFT_OUT or value == default.get(each.name, each.default):
                 continue
-            name = each.metadata["spelled"] or "--" + each.name.replace("_", "-")
+            name = _spelled(each)
             if isinstance(value, tuple) and each.default != ():  # bounds, LOW-HIGH
                 value = "-".join(map(str, value))
             for word, key, content in _words(name, value):
@@ -115,6 +126,11 @@ def with_lock(producer: Producer, argv: Sequence[str] | None) -> Sequence[str] |
     from producers.lock.contents import read_lock  # with pydantic, which `--help` does not need
 
     lock = read_lock(Path(path))
+    known = _flag_names(producer)
+    if foreign := [word for word in lock.flags if word.partition("=")[0] not in known]:
+        raise InputError(
+            f"--from-lock {path}: flags: {foreign[0][:80]!a} is no flag that says what a run is"
+        )
     if lock.producer != producer.name:
         raise ConfigurationError(
             f"--from-lock {path}: is of producer {lock.producer!r}; run python -m producers "
@@ -127,6 +143,23 @@ def with_lock(producer: Producer, argv: Sequence[str] | None) -> Sequence[str] |
         )
     kept = [word for word in lock.flags if not given.intersection(_named([word]))]
     return [*kept, *words]
+
+
+def _flag_names(producer: Producer) -> set[str]:
+    """Flags that a lock may hold: one from elsewhere names no file to write."""
+    from producers.run.options import ProducerOptions  # which imports this module
+
+    groups = get_type_hints(ProducerOptions) | {"own": producer.options}
+    return {
+        _spelled(each)
+        for group in _GROUPS
+        for each in fields(groups[group])
+        if each.name not in _LEFT_OUT
+    }
+
+
+def _spelled(flag: Field[Any]) -> str:
+    return str(flag.metadata["spelled"] or "--" + flag.name.replace("_", "-"))
 
 
 def _named(words: Iterable[str]) -> Iterator[str]:

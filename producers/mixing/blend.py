@@ -100,8 +100,10 @@ class Blend:
         Raises:
             RedisUnavailable: the memory of tasks gave no answer; the state is then of no use.
         """
+        states = self.state.sources
         while active := [name for name in self._sources if self.standing(name) == "active"]:
-            states, now = self.state.sources, self.state.clock
+            now = self.state.clock
+            # Those behind the clock have been idle, and catch nothing up.
             name = min(active, key=lambda each: max(now, states[each].time))
             found = self._samplers[name].next()
             if found is None:

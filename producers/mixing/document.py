@@ -17,9 +17,11 @@ from pydantic import (
 )
 
 from hermes_queue.broker.submission import RUN_ID_MAX
-from hermes_queue.errors import InputError
+from hermes_queue.errors import ConfigurationError, InputError
+from hermes_queue.ledger.answers import RunPart
 from hermes_queue.ledger.mixing.tuning import (
     BACKLOG_MAX,
+    SOURCE_NAME,
     WEIGHT_MAX,
     WEIGHT_MIN,
     LiveSettings,
@@ -28,7 +30,6 @@ from hermes_queue.ledger.mixing.tuning import (
 
 FILE_BYTES_MAX = 1 << 20
 SOURCES_MAX = 256
-_SOURCE_NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$"
 _MIX_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 
 FlagValue = str | int | float | bool | list[Any] | dict[str, Any]
@@ -142,6 +143,22 @@ class SourceTable(_Table):
         return self
 
 
+class PartOfSlots(_Table):
+    """The run's part of the slots, as `--team`, `--weight` and `--max-running` of a producer."""
+
+    team: str = ""
+    weight: float | None = None
+    max_running: int | None = None
+
+    @model_validator(mode="after")
+    def _possible(self) -> PartOfSlots:
+        try:
+            RunPart.of(**self.model_dump())
+        except ConfigurationError as error:
+            raise ValueError(str(error)) from error
+        return self
+
+
 class Budgets(_Table):
     """Budgets of the run, as those of any other."""
 
@@ -170,11 +187,17 @@ class MixDocument(_Table):
     max_ahead: int | None = Field(default=None, ge=1)
     """As `--max-ahead` of a producer."""
     budgets: Budgets = Budgets()
+    slots: PartOfSlots = PartOfSlots()
     flags: Flags = {}
     """Flags of every source; its own ones take precedence."""
-    sources: dict[Annotated[str, Field(pattern=_SOURCE_NAME)], SourceTable] = Field(
+    sources: dict[Annotated[str, Field(pattern=SOURCE_NAME)], SourceTable] = Field(
         min_length=1, max_length=SOURCES_MAX
     )
+
+    @property
+    def part(self) -> RunPart:
+        """The run's part of the slots."""
+        return RunPart.of(**self.slots.model_dump())
 
     def settings(self) -> LiveSettings:
         """What of it can change while it is served."""
@@ -239,5 +262,9 @@ def _model_at(loc: tuple[int | str, ...]) -> type[BaseModel]:
     if len(loc) >= 2 and loc[0] == "sources":
         of_source: dict[str, type[BaseModel]] = {"quota": Quota, "sampler": InOrder}
         return of_source.get(str(loc[2]) if len(loc) > 2 else "", SourceTable)
-    of_mix: dict[str, type[BaseModel]] = {"backlog": Backlog, "budgets": Budgets}
+    of_mix: dict[str, type[BaseModel]] = {
+        "backlog": Backlog,
+        "budgets": Budgets,
+        "slots": PartOfSlots,
+    }
     return of_mix.get(str(loc[0]) if loc else "", MixDocument)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -29,6 +30,8 @@ logger = logging.getLogger(__name__)
 
 LOOK_S = 0.5
 """Time between two looks at the backlog while it is full."""
+HEAR_S = 0.2
+"""Time between two looks at backlog and settings while it fills up."""
 OUTAGE_S = 2.0
 """Time between two tries while Redis does not answer."""
 SAY_S = 60.0
@@ -83,6 +86,7 @@ class MixServer:
                 self._stop.wait(OUTAGE_S)
             except MixLost as error:
                 self._say(f"{error}; going on from what Redis holds")
+                self._stop.wait(HEAR_S)
             except MixStopped:
                 break
         return False
@@ -146,6 +150,7 @@ class MixServer:
 
     def _go_on(self) -> bool:
         """From what Redis holds to the end; True = every source is done."""
+        self._ledger.refuse_eviction()
         batch = self.checkpoint.take()
         name, self._is_described = self._document.name, False
         blend = Blend(
@@ -159,10 +164,11 @@ class MixServer:
         if batch.seq:
             drawn = sum(each.items for each in blend.state.sources.values())
             self._say(f"mix {name}: goes on after {drawn} groups")
-        filling = True
+        filling, heard_at = True, -math.inf
         while True:
-            heard, settings = self._hear(blend)
-            waiting = heard.counters.queued
+            if time.monotonic() - heard_at >= HEAR_S:
+                waiting, settings = self._hear(blend)
+                heard_at = time.monotonic()
             if settings.pause or waiting >= settings.high:
                 filling = False
             elif waiting <= settings.low:
@@ -171,14 +177,17 @@ class MixServer:
             if groups:
                 batch = self._commit(batch, blend, groups)
                 self._send(groups)
+                waiting += sum(len(group.jobs) for group in groups)  # until it hears more
                 continue
             if blend.over and not settings.pause:
                 self._write_down(batch, blend)
                 return True
             if self._stop.wait(LOOK_S):
                 raise MixStopped
+            heard_at = -math.inf
 
-    def _hear(self, blend: Blend) -> tuple[Heard, LiveSettings]:
+    def _hear(self, blend: Blend) -> tuple[int, LiveSettings]:
+        """Trajectories that wait, and the settings in force."""
         if self._stop.is_set():
             raise MixStopped
         heard = self.checkpoint.beat()
@@ -196,7 +205,7 @@ class MixServer:
         self._said = lines
         blend.heed(settings)
         self._report(blend, heard)
-        return heard, settings
+        return heard.counters.queued, settings
 
     def _draw(self, blend: Blend, room: int) -> list[Group]:
         groups: list[Group] = []
@@ -240,6 +249,8 @@ class MixServer:
             config={"producer": "mix", "seed": self._document.seed},
             items=items,
             on_full=self._on_full,
+            may_evict=False,
+            part=self._document.part,
         )
         self.enqueued += done.enqueued
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any
 
 from envs.base import load_env
@@ -12,7 +13,7 @@ from hermes_queue import extensions
 from hermes_queue.errors import ConfigurationError, HermesQueueError
 from hermes_queue.ledger.tasks import solver_of
 from hermes_queue.models import TrajectoryJob
-from hermes_queue.wire.names import group_key
+from producers.known.options import KnownOptions
 from producers.mixing.document import Flags, FlagValue, MixDocument, SourceTable
 from producers.mixing.store import StoredItems, StoredSelection
 from producers.run.flags import Options
@@ -45,10 +46,14 @@ _OF_THE_MIX = {
     "concurrency": "a mix only enqueues; set it where workers are started",
     "cycle": "rows come again by themselves; say how often with epochs",
     "max_ahead": "set max_ahead of the mix",
+    "team": "set slots.team of the mix",
+    "max_running": "set slots.max_running of the mix",
+    "weight": "set weight of the source, or slots.weight of the mix",
     "follow": "a mix only enqueues",
     "out": "a mix only enqueues; see hermes-queue sink",
 }
 """Flags that a source cannot have, and why."""
+_BY_SAMPLER = {each.name for each in fields(KnownOptions)} - {"longest_first", "estimate"}
 
 
 @dataclass(frozen=True)
@@ -65,7 +70,7 @@ class MixSource:
         """Its rows."""
         return self.selection.items
 
-    @property
+    @cached_property
     def group_jobs(self) -> int:
         """Jobs of a group; of groups of several sizes, those of the first row."""
         return self.plan.size_of(self.items[0]) + self.plan.group_policy.extra_samples
@@ -85,9 +90,7 @@ class MixSource:
 
         `step` tells the groups of one row apart.
         """
-        selected = self.items[index]
-        key = group_key(f"{self.name}/{selected.instance_id}", step=step)
-        selected = replace(selected, key=key)
+        selected = self.items.stored(index, f"{self.name}/", step).selected
         return list(self.plan.jobs_of(selected)), self.plan.items([selected])
 
     def close(self) -> None:
@@ -136,7 +139,8 @@ def _opened(document: MixDocument, name: str, table: SourceTable) -> MixSource:
 
 def _options(document: MixDocument, producer: Producer, table: SourceTable) -> ProducerOptions:
     flags: Flags = {"items": "all"} | _normal(document.flags) | _normal(table.flags)
-    for refused, why in _OF_THE_MIX.items():
+    by_sampler = dict.fromkeys(_BY_SAMPLER, "rows are chosen by the sampler pass_rate")
+    for refused, why in (_OF_THE_MIX | by_sampler).items():
         if refused in flags:
             raise ConfigurationError(f"flags.{refused}: cannot be set here: {why}")
     if flags.get("instance_id"):

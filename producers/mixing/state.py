@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
 
 from hermes_queue.errors import ConfigurationError
 
 _Digest = Annotated[int, Field(ge=0, lt=1 << 64)]
 
 
-class SourceState(BaseModel):
-    """How far a source has come."""
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+@dataclass(config=ConfigDict(extra="forbid", allow_inf_nan=False))
+class SourceState:
+    """How far a source has come. No model: its fields change with every group."""
 
     items: int = Field(default=0, ge=0)
     """Groups that were drawn."""
@@ -32,9 +32,9 @@ class SourceState(BaseModel):
     """Place of the next row, for rows in order."""
     last: int = Field(default=-1, ge=-1, lt=1 << 64)
     """Digest of the id of the row before it."""
-    looked: dict[str, Annotated[int, Field(ge=0)]] = Field(default={}, max_length=16)
+    looked: dict[str, Annotated[int, Field(ge=0)]] = Field(default_factory=dict, max_length=16)
     """Rows of this epoch that were looked at, by what their pass rates say, for people."""
-    page: list[_Digest] = Field(default=[], max_length=4096)
+    page: list[_Digest] = Field(default_factory=list, max_length=4096)
     """Digests of the rows that come next, for a sampler that chooses several at once."""
 
 

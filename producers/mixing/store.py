@@ -12,6 +12,7 @@ from typing import Any, NoReturn, overload
 
 import msgpack
 
+from hermes_queue.wire.names import group_key
 from producers.run.selection import SelectedItems
 from producers.source import SelectedItem
 
@@ -32,6 +33,7 @@ class StoredItems(MutableSequence[SelectedItem]):
 
     def __init__(self) -> None:
         self._file = tempfile.TemporaryFile()
+        self._descriptor, self._is_written = self._file.fileno(), True
         self._ends = array("Q")
         self.digests = array("Q")
         """`id_digest` of each item."""
@@ -45,6 +47,7 @@ class StoredItems(MutableSequence[SelectedItem]):
         parts = (value.place, value.instance_id, value.packed, value.size_bytes, sha256)
         data = msgpack.packb((*parts, bool(value.sha256), value.tamper_cases, limits))
         self._file.write(data)
+        self._is_written = False
         self._ends.append((self._ends[-1] if self._ends else 0) + len(data))
         self.digests.append(id_digest(value.instance_id))
         self.contents.append(int(sha256[:16], 16))
@@ -63,17 +66,19 @@ class StoredItems(MutableSequence[SelectedItem]):
             return [self[place] for place in range(*index.indices(len(self)))]
         return self.stored(index).selected
 
-    def stored(self, index: int) -> StoredItem:
-        """An item with the hash of its content."""
+    def stored(self, index: int, prefix: str = "", step: str | None = None) -> StoredItem:
+        """An item with the hash of its content; its key has `prefix` and `step`."""
         if not -len(self) <= index < len(self):
             raise IndexError(index)
         index %= len(self)
         start = self._ends[index - 1] if index else 0
-        self._file.flush()
-        data = os.pread(self._file.fileno(), self._ends[index] - start, start)
+        if not self._is_written:
+            self._file.flush()
+            self._is_written = True
+        data = os.pread(self._descriptor, self._ends[index] - start, start)
         place, instance_id, packed, size, sha256, is_large, cases, limits = msgpack.unpackb(data)
         large = sha256 if is_large else ""
-        key = instance_id
+        key = group_key(f"{prefix}{instance_id}", step=step)
         item = SelectedItem(place, instance_id, key, packed, size, large, tuple(cases), limits)
         return StoredItem(item, sha256)
 

@@ -15,6 +15,9 @@ from worker_process import WorkerProcess, wait_until
 
 from hermes_queue.broker.enqueue import enqueue
 from hermes_queue.settings import PathSettings
+from hermes_queue.testing import localmodal, localmodal_server
+
+__all__ = ["localmodal", "localmodal_server"]
 
 SUPPORT = str(Path(__file__).parents[1] / "support")
 TURNS = 3
@@ -79,6 +82,29 @@ def test_a_worker_that_is_killed_at_any_point_of_the_hand_over_loses_nothing(
     assert not ledger.client.exists(f"hq:handover:{record.trajectory_id}", "hq:handed")
 
 
+@pytest.mark.exhaustive
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may map a range of uids everywhere")
+def test_on_modal_a_grader_of_another_host_gets_the_files(
+    factory, start_worker: Start, ledger, localmodal, tmp_path: Path
+) -> None:
+    remote = {**settings(), "HERMES_QUEUE_SANDBOX_BACKEND": "modal"}
+    for stages in ("verify", "agent"):
+        start_worker(
+            arguments=["--stages", stages],
+            HERMES_QUEUE_PATHS_CACHE=str(tmp_path / stages),
+            **remote,
+        )
+    graders_are_there(ledger)
+    job = make_job(RUN, env="steps_env:ENV", item={"turns": TURNS}, agent=played(TURNS))
+    enqueue([job], ledger=ledger)
+    [record] = factory.wait_done(RUN)
+    assert record.score == 1.0
+    assert [each["event"] for each in record.events].count("handed_over") == 1
+    images = localmodal._background.server.store.images
+    wait_until("the end of its copy", lambda: not [n for n, i in list(images.items()) if i.files])
+
+
+@pytest.mark.fleet
 def test_a_grader_that_is_shut_down_hands_the_grading_back(
     factory, start_worker: Start, ledger, tmp_path: Path
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 
+import pytest
 from worker_process import wait_until
 
 AHEAD = {"HERMES_QUEUE_STAGES_PREFETCH": "1", "HERMES_QUEUE_STAGES_FLEET_AGENT": "4"}
@@ -14,6 +15,7 @@ def stages(ledger) -> dict[str, int]:
     return next(iter(ledger.workers()), {}).get("stages", {})
 
 
+@pytest.mark.fleet
 def test_the_next_job_waits_set_up_for_the_place_of_an_agent(factory, start_worker, ledger) -> None:
     worker = start_worker(concurrency=1, **AHEAD)
     factory.enqueue(3, seconds=4.0)

@@ -44,6 +44,7 @@ def serving(ledger, file, *, batch=8, stop=None):
     )
     sources = {source.name: source for source in open_sources(read_mix(file))}
     yield server, sources, said
+    server.checkpoint.end("the test goes on")
     for source in sources.values():
         source.close()
 
@@ -247,7 +248,6 @@ def test_a_row_of_the_last_batch_that_is_gone_is_left_out_and_said(ledger, tmp_p
         server._send = die
         with pytest.raises(KeyboardInterrupt):
             server.serve(sources)
-        server.checkpoint.end("it died")
     assert jobs_in(ledger) == []
     write_rows(tmp_path / "a.jsonl", [0, 2])
     said = serve(ledger, file)
@@ -382,3 +382,18 @@ def test_what_is_too_long_for_a_setting_is_not_read(ledger):
     long = {"a.weight": "1" * 1_000_000, "x" * 1_000_000: "1", "b.weight": "2"}
     ledger.client.hset("hq:mix:m:live", mapping=long)
     assert held.beat().settings == {"b.weight": "2"}
+
+
+@pytest.mark.parametrize("fence", ["x", "nan", "1e308", "1.5", "-1", ""])
+def test_a_fence_that_others_wrote_stops_no_producer(ledger, fence):
+    ledger.client.hset("hq:mix:m", mapping={"fence": fence, "until": "nan", "beats": "inf"})
+    held = Checkpoint(ledger, "m")
+    held.take()
+    held.beat()
+    held.commit(MixBatch(1, "{}", "[]"))
+
+
+def test_a_number_of_a_batch_that_is_none_is_said(ledger):
+    ledger.client.hset("hq:mix:m", "seq", "1.5")
+    with pytest.raises(ConfigurationError, match="hermes-queue mix forget m"):
+        Checkpoint(ledger, "m").take()

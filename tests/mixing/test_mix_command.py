@@ -123,6 +123,11 @@ def test_what_is_no_mix_in_redis_breaks_no_list(ledger, environment):
     ledger.client.hset("hq:mix:m", mapping=junk)
     assert typed("show").splitlines()[1].split()[0] == "m"
     assert "its sources have not been read yet" in typed("show", "m")
+    until = ledger.client.time()[0] + 5
+    facts = json.dumps({"host": "h\x1b[2J" * 1000, "pid": "\x1b", "since": -1})
+    ledger.client.hset("hq:mix:m", mapping={"until": until, "facts": facts, "ended": "\x1b[2J"})
+    ledger.client.hset("hq:mix:m:live", "\x1b[2J", "\x1b")
+    assert "\x1b" not in typed("show", "m") + typed("show")
 
 
 @pytest.mark.fleet

@@ -35,6 +35,7 @@ GOOD = 'name = "m"\n[sources.a]\nproducer = "gsm8k"\n'
         (GOOD + "sampler = 'uniform'\nepochs = 2\n", "sampler uniform has none"),
         ("backlog = { low = 9, high = 3 }\n" + GOOD, "low = 9 must be below high = 3"),
         ("seed = 'x'\n" + GOOD, "seed: "),
+        ("slots.max_running = 0\n" + GOOD, "slots: max_running 0: use a whole number from 1 on"),
     ],
 )
 def test_a_wrong_file_names_the_field_and_the_fix(tmp_path, text, said):
@@ -58,6 +59,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
         ("flags.group_size = 0", "sources.a: flags: argument --group-size: must be 1 to 1024"),
         ("flags.run_id = 'x'", "sources.a: flags.run_id: cannot be set here: the name of the mix"),
         ("flags.cycle = true", "say how often with epochs"),
+        ("flags.skip-solved = true", "flags.skip_solved: cannot be set here: rows are chosen by"),
         ("flags.agent = 'human'", "needs a terminal"),
         ("flags.dataset = 'none.jsonl'", "sources.a: none.jsonl: no such file"),
         ("flags.agent = 'openai'", "sources.a: --agent openai: name the model"),

@@ -43,7 +43,20 @@ FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]*").findall
 
 FOREIGN = {
     *("[", "apt", "apt-get", "cat", "cd", "chmod", "cp", "curl", "docker", "echo", "export", "git"),
-    *("grep", "head", "jq", "kill", "ls", "mkdir", "modal", "nproc", "openssl", "pip", "redis-cli"),
+    *(
+        "grep",
+        "head",
+        "jq",
+        "kill",
+        "kubectl",
+        "ls",
+        "mkdir",
+        "modal",
+        "nproc",
+        "openssl",
+        "pip",
+        "redis-cli",
+    ),
     *("redis-server", "run-api", "source", "sudo", "sysctl", "systemctl", "tail", "test", "uv"),
 }
 """Programs that are not ours: named in the documentation, not checked."""
@@ -63,6 +76,8 @@ FOREIGN_FLAGS = {
     "--hash": "pip",
     "--generate-hashes": "uv",
     "--pool": "celery worker",
+    **dict.fromkeys(("--destination", "--timeout"), "celery control"),
+    **dict.fromkeys(("--from-literal", "--from-file"), "kubectl"),
     "--max": "Flower's --max_tasks, up to the underscore",
     "--chat-template": "vLLM and SGLang",
     "--jinja": "llama.cpp",

@@ -157,6 +157,13 @@ def test_the_lock_of_another_producer_says_which(rows, tmp_path):
         parse(PRODUCER, ["--from-lock", str(written(tmp_path, lock))])
 
 
+@pytest.mark.parametrize("word", ["--out=/tmp/x", "--run-id=x", "--lock=x", "--unknown", "x"])
+def test_a_lock_from_elsewhere_sets_nothing_but_what_a_run_is(rows, tmp_path, word):
+    lock = locked(f"--dataset={rows}").model_copy(update={"flags": [word]})
+    with pytest.raises(InputError, match="is no flag that says what a run is"):
+        parse(PRODUCER, ["--from-lock", str(written(tmp_path, lock))])
+
+
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"lock": 2}', "\xff"])
 def test_what_is_no_lock_is_refused_by_its_field(tmp_path, text):
     path = tmp_path / "x.json"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,6 +17,7 @@ from ledger_steps import age_lease, begin, enqueue, swept
 from records import make_job
 from snapshot_shelf import Shelf
 
+from envs.base import load_env
 from hermes_queue.agent.endpoint.connection import close_clients
 from hermes_queue.agent.tokens.invariants import token_violations
 from hermes_queue.bodies import codec
@@ -22,6 +25,7 @@ from hermes_queue.broker.pool import RunningTask, running
 from hermes_queue.ledger import Claim, Ledger, Runs, Spent
 from hermes_queue.ledger.cancelling import cancel
 from hermes_queue.ledger.fleet.handovers import hand_over, note_graders, snapshot_needs
+from hermes_queue.ledger.poison import item_hash
 from hermes_queue.models import ScoredTrajectory, TrajectoryJob
 from hermes_queue.settings import ModelSettings, StageSettings, WorkerSettings
 from workers import runtime as runtimes
@@ -339,6 +343,30 @@ async def test_an_agent_begins_anew_if_its_work_is_lost(
     assert lost.failure.type == "WorkLost"
     assert bool(lost.usage.completion_tokens) == (what == "files"), "else nobody knows them"
     assert fleet.kept()[:2] == (0, 0)
+
+
+async def test_an_item_that_killed_workers_needs_no_agent_while_it_waits(
+    fleet: Fleet, model: CountingModel
+) -> None:
+    job = job_of(fleet, model)
+    await fleet.run(job, "agent")
+    known = {"letter": "1-1", "trajectory_id": "another", "until": time.time() + 600}
+    fleet.ledger.client.hset("hq:poison", item_hash(job), json.dumps(known))
+    assert "to run alone" in await fleet.run(job, "verify")
+    assert fleet.fields(job)["lane"] == "train.verify.quarantine"
+    await fleet.run(job, "verify")
+    assert outcome(fleet.record(job)) == GRADED
+    assert model.sampled == [0, 1, 2, 3]
+
+
+async def test_a_grader_with_another_version_of_the_env_leaves_it_to_a_new_attempt(
+    fleet: Fleet, model: CountingModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = job_of(fleet, model)
+    await fleet.run(job, "agent")
+    monkeypatch.setattr(type(load_env("steps_env:ENV")), "version", "2")
+    assert (await fleet.run(job, "verify")).startswith("retry: sandbox")
+    assert fleet.fields(job)["lane"] == "train"
 
 
 # --- what people do meanwhile -----------------------------------------------------------------

@@ -27,6 +27,7 @@ from hermes_queue.ledger.tasks import TaskMemory
 from hermes_queue.queues import lanes_with_quarantine
 from hermes_queue.wire.ids import run_of
 from hermes_queue.wire.names import VERIFY
+from workers.bounds.overdue import Overdue
 from workers.runtime import Runtime
 from workers.upkeep.blocked_loop import BlockedLoop
 from workers.upkeep.duties import Duties, Duty
@@ -39,6 +40,8 @@ logger = logging.getLogger(__name__)
 _DRAINED_S = 2.0
 """How long a draining worker must be seen without a job: one may be on its way to the pool."""
 _RECONCILE_S = 10.0
+_SLOTS_S = 2.0
+"""Between reports of where slot-time went: a killed worker takes what is unreported along."""
 _KEPT = ("paused", "cancel")
 """Notices under which a lease continues."""
 
@@ -57,8 +60,9 @@ class Keeper:
     ) -> None:
         """Prepare; `start` begins.
 
-        `on_lost` is called with the running task and the reason for every lost lease, and with
-        `cancel` for jobs that an operator has cancelled; `facts` makes what a beat reports.
+        `on_lost` is called with the running task and the reason for every lost lease, with `cancel`
+        for jobs that an operator has cancelled, with `stuck` for those that outlast a deadline;
+        `facts` makes what a beat reports.
         """
         self._runtime = runtime
         self._on_lost = on_lost
@@ -76,6 +80,7 @@ class Keeper:
         """Whether the ledger knows that this worker was ordered to end."""
         self._breakers, letters = Breakers(ledger), DeadLetters(ledger)
         self._tasks = TaskMemory(ledger)
+        self._overdue = Overdue(runtime.worker.stuck_s)
         self._janitor = Janitor(runtime)
         lease, results = runtime.lease, runtime.results
         self._duties = Duties(
@@ -106,7 +111,7 @@ class Keeper:
                 Duty("breakers", lease.mover_s, self._report_outcomes),
                 Duty("tally", lease.sweep_s, self._report_tally),
                 Duty("tasks", lease.sweep_s, self._report_tasks),
-                Duty("slots", lease.sweep_s, self._report_slots),
+                Duty("slots", min(_SLOTS_S, lease.sweep_s), self._report_slots),
             ],
         )
 
@@ -116,6 +121,16 @@ class Keeper:
         self._duties.start()
         self._errands.start()
         self._janitor.start()
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds for which the thread that renews leases has not moved on."""
+        return self._duties.silent_s
+
+    @property
+    def unheard_s(self) -> float:
+        """Seconds since Redis last took a beat of this worker."""
+        return self._duties.since_s("beat")
 
     def stop(self) -> None:
         """End the threads and take the worker off the list of live ones. Idempotent."""
@@ -132,7 +147,12 @@ class Keeper:
             self._ledger.close()
 
     def _renew(self) -> None:
-        running = self._runtime.running()
+        running, progress = self._runtime.running(), self._runtime.progress()
+        stuck, fresh = self._overdue.find(progress)
+        for claim in fresh:
+            if claim in running:
+                self._on_lost(running[claim], "stuck")
+        running = {claim: task for claim, task in running.items() if claim not in stuck}
         if not running or not self._blocked.may_renew:
             return
         # While Redis answers, jobs end and settle: the snapshot may contain leases that are no
@@ -141,7 +161,7 @@ class Keeper:
             list(running),
             owner=self._runtime.owner,
             lease_s=self._runtime.lease.duration_s,
-            stages={claim: each.stage for claim, each in self._runtime.progress().items()},
+            stages={claim: each.stage for claim, each in progress.items()},
         )
         self._note_pauses({claim for claim, notice in notices.items() if notice == "paused"})
         for claim in (claim for claim, notice in notices.items() if notice == "cancel"):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING
@@ -21,6 +21,7 @@ from hermes_queue.models import ScoredTrajectory, Usage
 from hermes_queue.settings import MetricsSettings
 from hermes_queue.telemetry import metrics
 from hermes_queue.telemetry.meter import Meter, PrometheusMeter, Values
+from hermes_queue.telemetry.pages import Page
 from workers.draft import Draft
 
 if TYPE_CHECKING:
@@ -28,11 +29,15 @@ if TYPE_CHECKING:
 
 
 def serve(
-    slots: Callable[[], int], stages: Callable[[], Iterable[str]], settings: MetricsSettings
+    slots: Callable[[], int],
+    stages: Callable[[], Iterable[str]],
+    settings: MetricsSettings,
+    pages: Mapping[str, Page],
 ) -> tuple[Meter, MetricsEndpoint] | None:
     """Open this worker's endpoint, if the settings give it a port.
 
-    `slots` returns the most trajectories at once, `stages` the stages of those that run now.
+    `slots` returns the most trajectories at once, `stages` the stages of those that run now;
+    `pages` are served besides the metrics.
 
     Raises:
         ConfigurationError: the port is taken, or `prometheus_client` is missing.
@@ -44,7 +49,7 @@ def serve(
     values = partial(slot_values, slots, stages)
     meter = PrometheusMeter("worker", max_label_values=settings.max_label_values, values=values)
     endpoint = MetricsEndpoint(
-        {"/metrics": meter.exposition},
+        {"/metrics": meter.exposition, **pages},
         address=settings.address,
         port=settings.worker_port,
         ports=settings.worker_ports,

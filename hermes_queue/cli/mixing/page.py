@@ -29,10 +29,11 @@ def mix_lines(mix: ShownMix) -> Iterator[str]:
     if not mix.sources:
         yield "its sources have not been read yet"
         return
-    total = sum(s.weight for s in mix.sources.values() if not s.pause) or 1.0
+    active = {name: _state(source) == "active" for name, source in mix.sources.items()}
+    total = sum(source.weight for name, source in mix.sources.items() if active[name])
     rows = [_HEAD]
     for name, source in mix.sources.items():
-        share = 0.0 if source.pause else source.weight / total
+        share = source.weight / total if active[name] else 0.0
         rows.append(
             (
                 name,
@@ -78,9 +79,8 @@ def _state(source: ShownSource) -> str:
 def _served(mix: ShownMix) -> str:
     facts: dict[str, Any] = mix.served_by
     if facts:
-        since = facts.get("since")
-        text = f"{str(facts.get('host'))[:100]}, process {facts.get('pid')}"
-        if isinstance(since, int) and 0 < since < 1 << 40:
+        text = f"{facts.get('host')}, process {facts.get('pid')}"
+        if since := facts.get("since"):
             text += time.strftime(", since %Y-%m-%d %H:%M UTC", time.gmtime(since))
         return text
     return f"nobody ({mix.ended})" if mix.ended else "nobody (its producer died, or Redis was away)"

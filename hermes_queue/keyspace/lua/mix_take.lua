@@ -24,4 +24,4 @@ redis.call('HDEL', mix, 'ended')
 redis.call('ZREMRANGEBYSCORE', mixes, '-inf', stamp(now - tonumber(ttl_s)))
 redis.call('ZADD', mixes, stamp(now), name)
 for _, key in ipairs({mix, live, rows, mixes}) do redis.call('EXPIRE', key, ttl_s) end
-return {'taken', fence, known.seq or '0', known.state or '', known.pending or ''}
+return {'taken', redis.call('HGET', mix, 'fence'), known.seq or '0', known.state or '', known.pending or ''}

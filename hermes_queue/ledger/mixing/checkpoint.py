@@ -96,7 +96,7 @@ class Checkpoint:
             verdict, fence, seq, state, pending, *who = parts
             if verdict == "taken":
                 self._fence = fence
-                return MixBatch(_number(seq), state, pending)
+                return MixBatch(self._number(seq), state, pending)
             facts, beats, _ = who
             if first not in (None, beats):
                 raise MixHeld(
@@ -184,6 +184,14 @@ class Checkpoint:
             found = client.hgetall(self.ledger.key(f"mix:{self.name}:rows"))
         return {name.decode(errors="replace"): value for name, value in found.items()}
 
+    def _number(self, seq: str) -> int:
+        if seq.isascii() and seq.isdecimal() and len(seq) <= 15:
+            return int(seq)
+        raise ConfigurationError(
+            f"mix {self.name!r}: the number of its last batch cannot be read ({_plain(seq)}); "
+            f"begin anew after hermes-queue mix forget {self.name}"
+        )
+
     @contextmanager
     def _readable(self) -> Iterator[None]:
         try:
@@ -215,13 +223,14 @@ def _described(facts: str) -> str:
     try:
         known = json.loads(facts)
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(known["since"]))
-        return f"process {known['pid']} on {str(known['host'])[:100]} since {since} UTC"
+        return f"process {_plain(known['pid'])} on {_plain(known['host'])} since {since} UTC"
     except (ValueError, TypeError, LookupError, OverflowError, RecursionError):
         return "another process"
 
 
-def _number(text: str) -> int:
-    return int(text) if text.isdecimal() else 0
+def _plain(value: object) -> str:
+    """For people; others may have written it."""
+    return ascii(str(value)[:100])[1:-1]
 
 
 def _text(value: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -14,7 +15,7 @@ from hermes_queue.keyspace.connection import explained
 from hermes_queue.ledger.answers import RUN_COUNTERS, RunStatus
 from hermes_queue.ledger.ledger import Ledger
 from hermes_queue.ledger.mixing.checkpoint import LEASE_S, LIVE_MAX
-from hermes_queue.ledger.mixing.tuning import unknown_mix
+from hermes_queue.ledger.mixing.tuning import SOURCE_NAME, unknown_mix
 
 NAMES_MAX = 1000
 TEXT_BYTES_MAX = 32 << 20
@@ -102,12 +103,15 @@ def find_mix(ledger: Ledger, name: str) -> ShownMix:
     if not known["fence"]:
         raise unknown_mix(name)
     is_live = bool(known["owner"]) and 0 < _float(known["until"]) - seconds <= LEASE_S + 1
-    settings = {k.decode(errors="replace"): v.decode(errors="replace") for k, v in live.items()}
+    settings = {
+        _printable(k.decode(errors="replace")): _printable(v.decode(errors="replace"))
+        for k, v in live.items()
+    }
     run = RunStatus.of([value.decode() if value else "" for value in counters])
     return ShownMix(
         name=name,
-        served_by=_object(known["facts"]) if is_live else {},
-        ended=known["ended"],
+        served_by=_plain(_object(known["facts"])) if is_live else {},
+        ended=_printable(known["ended"]),
         waiting=run.queued,
         running=run.running,
         finished=run.finished,
@@ -122,6 +126,8 @@ def _sources(
     states = _object(state.get("sources"))
     found = {}
     for name, each in described.items():
+        if not re.fullmatch(SOURCE_NAME, name):
+            continue
         try:
             found[name] = _source(each, _object(states.get(name)), _of_source(live, name))
         except (LookupError, TypeError, ValueError):
@@ -139,8 +145,8 @@ def _source(each: Any, state: Mapping[str, Any], live: dict[str, str]) -> ShownS
     return ShownSource(
         rows=int(each["rows"]),
         group_jobs=int(each["group_jobs"]),
-        sampler=str(each["sampler"]),
-        epochs=each["epochs"],
+        sampler=_printable(str(each["sampler"])),
+        epochs=_quota(each["epochs"]),
         weight=float(live.get("weight", settings["weight"])),
         quota_items=_quota(live.get("items", settings["items"])),
         quota_trajectories=_quota(live.get("trajectories", settings["trajectories"])),
@@ -148,9 +154,20 @@ def _source(each: Any, state: Mapping[str, Any], live: dict[str, str]) -> ShownS
         items=int(state.get("items", 0)),
         trajectories=int(state.get("jobs", 0)),
         epoch=int(state.get("epoch", 1)),
-        looked={str(k)[:20]: int(v) for k, v in _object(state.get("looked")).items()},
+        looked={_printable(str(k)[:20]): int(v) for k, v in _object(state.get("looked")).items()},
         live=live,
     )
+
+
+def _plain(facts: dict[str, Any]) -> dict[str, Any]:
+    """Host, process and start of a producer, whoever wrote them."""
+    numbers = {name: facts.get(name) for name in ("pid", "since")}
+    known = {name: n for name, n in numbers.items() if isinstance(n, int) and 0 < n < 1 << 40}
+    return {"host": _printable(str(facts.get("host"))), **known}
+
+
+def _printable(text: str) -> str:
+    return "".join(each if each.isprintable() else "?" for each in text[:100])
 
 
 def _quota(value: Any) -> int | None:

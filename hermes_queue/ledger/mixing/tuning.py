@@ -10,6 +10,7 @@ from typing import Any
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.ledger.ledger import RUN_TTL_S, Ledger
 
+SOURCE_NAME = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$"
 BACKLOG_MAX = 10_000_000
 WEIGHT_MIN, WEIGHT_MAX = 1e-6, 1e6
 """A weight of 0 is possible, too."""
