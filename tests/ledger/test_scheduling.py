@@ -13,6 +13,7 @@ from hermes_queue.ledger import Claim, Runs
 from hermes_queue.ledger.answers import RunPart
 from hermes_queue.ledger.cancelling import cancel
 from hermes_queue.ledger.scheduling import Scheduler, Shares
+from hermes_queue.ledger.waiting import next_waiting
 from hermes_queue.wire.names import make_ids
 
 nonces = itertools.count()
@@ -244,3 +245,11 @@ def test_a_cancelled_job_is_taken_by_its_own_message_alone(ledger):
     assert due.cancel
     named = ledger.begin(first.trajectory_id, 1, owner="w1", lease_s=9, nonce="c")
     assert (named.verdict, named.cancel) == ("run", "by hand")
+
+
+def test_jobs_that_are_next_can_be_looked_at(ledger):
+    send(ledger, jobs("a", 3))
+    send(ledger, jobs("b", 3, lane="b"))
+    found = next_waiting(ledger, ["train", "b", "none"], most=4)
+    assert Counter(name.split(".")[0] for name in found) == {"a": 2, "b": 2}
+    assert take(ledger, "b").trajectory_id in found
