@@ -33,10 +33,10 @@ UV ?= $(BIN)/uv
 PACKAGES := hermes_queue workers producers envs
 COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-annotate --custom-compile-command "make lock"
-SLOW := test-fleet|test-exhaustive|test-images|test-agents|test-engines|test-engine-kill|test-harbor|test-trainers|tamper|validate|chaos|test-failover|datasets|test-atropos|test-prometheus|test-compose|test-image|test-flower|test-view|test-pages|test-gvisor|test-modal-docker|test-modal-oldest|test-aimock|test-vllm|test-sglang|soak
+SLOW := test-fleet|test-exhaustive|test-images|test-agents|test-engines|test-engine-kill|test-harbor|test-trainers|tamper|validate|chaos|test-failover|test-kubernetes|datasets|test-atropos|test-prometheus|test-compose|test-image|test-flower|test-view|test-pages|test-gvisor|test-modal-docker|test-modal-oldest|test-aimock|test-vllm|test-sglang|soak
 RUN_EXTRAS := --extra producer --extra worker --extra local --extra images --extra view
 
-.PHONY: .engine-docker .engine-podman test-failover help demo test test-all test-exhaustive test-fleet test-agents test-engines test-engine-kill test-harbor test-aimock test-atropos test-compose test-flower test-image test-images test-modal-oldest test-pages test-prometheus \
+.PHONY: .engine-docker .engine-podman test-failover test-kubernetes help demo test test-all test-exhaustive test-fleet test-agents test-engines test-engine-kill test-harbor test-aimock test-atropos test-compose test-flower test-image test-images test-modal-oldest test-pages test-prometheus \
 	test-gvisor test-modal-docker test-sglang test-trainers test-view test-vllm validate tamper chaos datasets lint audit sbom format bench bench-view soak lock lock-programs lock-trainers docs site clean redis
 
 help: ## List the targets
@@ -148,6 +148,15 @@ chaos: $(VENV)/.run ## Kill everything under load and prove that nothing is lost
 test-failover: redis $(VENV)/.dev ## Redis Sentinel: the master is killed, hangs and is cut off while 160 trajectories run; TLS (7 minutes)
 	$(BIN)/python -m pytest tests/failover
 
+test-kubernetes: redis $(VENV)/.dev $(VENV)/kubernetes/.made ## Manifests against the schemas of Kubernetes; probes and drain of a worker (needs kubectl or kustomize)
+	@command -v kubectl >/dev/null || command -v kustomize >/dev/null || { echo "make test-kubernetes needs kubectl 1.27 or newer, or \
+	kustomize 5, on PATH: https://kubernetes.io/docs/tasks/tools" >&2; exit 1; }
+	PYTHONPATH=$(VENV)/kubernetes $(BIN)/python -m pytest tests/kubernetes
+
+$(VENV)/kubernetes/.made: requirements/kubernetes.txt $(VENV)/.dev
+	$(BIN)/python -m pip --disable-pip-version-check --quiet install --no-deps --require-hashes --upgrade --target $(@D) -r $<
+	@touch $@
+
 datasets: $(VENV)/.dev redis ## Three sinks killed in the middle of a real run: no row is lost or doubled
 	$(BIN)/python -m pytest -s -W default tests/e2e/proof_datasets.py
 
@@ -226,6 +235,7 @@ lock: ## Resolve requirements/*.txt anew
 		pyproject.toml -o requirements/dev.txt
 	$(COMPILE) --upgrade --constraints requirements/dev.txt $(RUN_EXTRAS) --extra parquet --extra store --extra modal --extra docker --extra nomad --extra images \
 		--extra profiles --extra metrics --extra otel --extra flower --group build pyproject.toml -o requirements/image.txt
+	echo kubernetes-validate | $(COMPILE) --upgrade --constraints requirements/dev.txt - -o requirements/kubernetes.txt
 	echo inspect-ai | $(COMPILE) --upgrade - -o benchmarks/peers/inspect.txt
 	echo harbor | $(subst --python-version 3.11,--python-version 3.12,$(COMPILE)) --upgrade - -o benchmarks/peers/harbor.txt
 	printf '%s\n' 'celery[redis]' 'dramatiq[redis]' taskiq taskiq-redis \

@@ -111,6 +111,7 @@ TRANSITIONS = {
     ("enqueue", "queued"): "claimed by a producer",
     ("begin", "running"): "leased by a worker",
     ("requeue", "queued"): "retried, or handed back",
+    ("handover", "queued"): "to be graded by another worker",
     ("sweep", "queued"): "the lease expired",
     ("isolate", "queued"): "to run alone: workers died under this item before",
     ("publish", "final"): "measured, failed for good, or cancelled on its own",
@@ -153,8 +154,8 @@ def states() -> Picture:
     p.text(365, 222, "begin", "title")
     p.text(365, 245, TRANSITIONS["begin", "running"], "note")
     p.path("M525 196 V106 H292")
-    for number, script in enumerate(("requeue", "sweep", "isolate")):
-        p.text(405, 64 + 16 * number, f"{script}: {_short(script)}", "note")
+    for number, script in enumerate(("requeue", "handover", "sweep", "isolate")):
+        p.text(405, 48 + 16 * number, f"{script}: {_short(script)}", "note")
     p.path("M600 229 H698")
     p.text(646, 222, "publish", "title")
     p.path("M570 196 V150 Q570 108 600 108 H698")

@@ -171,6 +171,28 @@ class Regradable(Protocol):
 
 
 @runtime_checkable
+class TakesWork(Protocol):
+    """An env that can take the agent's work out of its slot, and measure it in another one.
+
+    Optional: `verify` is then the one after the other. Another worker may grade what is taken, in a
+    fresh slot that `setup` has not seen. Without it, it is given a copy of the whole slot.
+    """
+
+    async def take_work(
+        self, item: Any, context: SlotContext, transcript: Sequence[Message]
+    ) -> bytes:
+        """All that `verify` would look at; nothing is left for the agent's processes to change.
+
+        The slot, with the spec that it had before, is used by nobody else but `measure_work`.
+
+        Raises the same as `verify`.
+        """
+
+    async def measure_work(self, item: Any, context: SlotContext, work: bytes) -> Verdict:
+        """The verdict on work that this version of the env took. Raises the same as `verify`."""
+
+
+@runtime_checkable
 class NamesJudge(Protocol):
     """An env whose trajectories a model judges where the job names no judge. Optional."""
 

@@ -38,6 +38,7 @@ from envs.swe.package.distribution import SHELL_PATH, place
 from envs.swe.patch import AgentPatch, ExtractionFailed, Rejected, take_patch
 from envs.swe.recorded import apply_recorded, recorded_patch
 from envs.swe.sources import asset_reader
+from envs.swe.taken import TakenPatch
 from envs.swe.workspace import Pinned, fill, pin
 from hermes_queue.errors import EnvBug, SandboxError
 from hermes_queue.images.spec import ImageSpec
@@ -46,7 +47,6 @@ from hermes_queue.sandbox.base import WORKSPACE, SlotSpec
 from hermes_queue.sandbox.context import SlotContext
 
 REPORTED_PATCH_BYTES = 256 << 10
-REPORTED_PATHS = 100
 FLAGGED_PATHS = 50
 """Number of changed files whose old text is read, to find words that were there before."""
 
@@ -170,17 +170,44 @@ class SweSmith:
         own = context.slot.spec
         pinned = await _pin_beside_the_agent(item, context)
         async with pinned.scratch() as scratch:
-            return await self._verify(item, context, scratch, own)
+            patch = await self._taken(item, context, scratch, own)
+            return await self._measured(item, context, scratch, own, patch)
 
-    async def _verify(
+    async def take_work(
+        self, item: Row, context: SlotContext, transcript: Sequence[Message]
+    ) -> bytes:
+        """Take the agent's patch, all that `verify` looks at."""
+        own = context.slot.spec
+        pinned = await _pin_beside_the_agent(item, context)
+        async with pinned.scratch() as scratch:
+            patch = await self._taken(item, context, scratch, own)
+        if context.slot.spec != own:
+            await context.renew(own)
+        return patch.packed()
+
+    async def measure_work(self, item: Row, context: SlotContext, work: bytes) -> Verdict:
+        """Test the pinned tree with the patch in a slot that is emptied first."""
+        own, patch = context.slot.spec, TakenPatch.unpacked(work)
+        pinned = await _pin_beside_the_agent(item, context)
+        async with pinned.scratch() as scratch:
+            return await self._measured(item, context, scratch, own, patch)
+
+    async def _taken(
         self, item: Row, context: SlotContext, pinned: Pinned, own: SlotSpec
-    ) -> Verdict:
+    ) -> TakenPatch:
         await context.kill_processes()
         named = await hidden.with_files(item, pinned)
         try:
-            patch = await self._take_patch(named, context, pinned, own)
+            return TakenPatch.of(await self._take_patch(named, context, pinned, own))
         except Rejected as rejected:
-            return Verdict(0.0, report={"reason": rejected.reason, "detail": rejected.detail})
+            return TakenPatch(rejected=(rejected.reason, rejected.detail))
+
+    async def _measured(
+        self, item: Row, context: SlotContext, pinned: Pinned, own: SlotSpec, patch: TakenPatch
+    ) -> Verdict:
+        if patch.rejected is not None:
+            reason, detail = patch.rejected
+            return Verdict(0.0, report={"reason": reason, "detail": detail})
         report = _patch_report(patch) | {"flags": await _flags(pinned, patch)}
         tree = await pinned.repository.apply(pinned.graded, patch.data) if patch.data else None
         if patch.data and tree is None:
@@ -295,7 +322,7 @@ def _image_test_line(item: Row, source: ImageSource) -> str:
     return " ".join([*words, *map(shlex.quote, runtime.pytest_args)])
 
 
-async def _flags(pinned: Pinned, patch: AgentPatch) -> list[str]:
+async def _flags(pinned: Pinned, patch: TakenPatch) -> list[str]:
     before = await pinned.repository.files(pinned.start)
     old = [path for path in patch.paths[:FLAGGED_PATHS] if path in before]
     texts = [await pinned.repository.read(pinned.start, path) for path in old]
@@ -303,13 +330,13 @@ async def _flags(pinned: Pinned, patch: AgentPatch) -> list[str]:
     return await asyncio.to_thread(find_flags, patch.data, known, await pinned.gold())
 
 
-def _patch_report(patch: AgentPatch) -> dict[str, Any]:
-    dropped = map(os.fsencode, patch.dropped[:REPORTED_PATHS])
+def _patch_report(patch: TakenPatch) -> dict[str, Any]:
+    dropped = map(os.fsencode, patch.dropped)
     return {
         "patch": patch.data[:REPORTED_PATCH_BYTES].decode(errors="replace"),
         "patch_bytes": len(patch.data),
         "dropped": [path.decode(errors="replace") for path in dropped],
-        "dropped_count": len(patch.dropped),
+        "dropped_count": patch.dropped_count,
     }
 
 

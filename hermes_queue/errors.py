@@ -147,6 +147,10 @@ class SandboxUnavailable(SandboxError):
         self.retry_after_s = retry_after_s
 
 
+class WorkLost(SandboxError):
+    """What an agent has done was handed over to be graded, and is gone: its agent begins anew."""
+
+
 class ModelError(TrajectoryFailure):
     """The chat endpoint failed after its own retries, or sent a malformed reply."""
 

@@ -9,7 +9,7 @@ from hermes_queue.ledger import QueueKeys
 from hermes_queue.ledger.answers import short_env
 from hermes_queue.models import SCHEMA_VERSION
 from hermes_queue.wire.names import QUARANTINE as QUARANTINE
-from hermes_queue.wire.names import RETRY
+from hermes_queue.wire.names import RETRY, VERIFY
 
 RUN_TRAJECTORY = "hermes_queue.run_trajectory"
 """Name of the task that `workers.trajectory` defines."""
@@ -60,6 +60,13 @@ def lanes_with_quarantine(lane: str) -> list[str]:
     if QUARANTINE in lane:
         return [lane]
     return [lane, *(quarantine_lane(lane, size) for size in QUARANTINE_SIZES)]
+
+
+def stage_lanes(lanes: Iterable[str], stages: str) -> list[str]:
+    """Those that a worker with these stages serves for `lanes`: graders have lanes of their own."""
+    if stages != "verify":
+        return list(lanes)
+    return [lane if VERIFY in lane else f"{lane}{VERIFY}" for lane in lanes]
 
 
 def queue_keys(lane: str) -> QueueKeys:

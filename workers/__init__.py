@@ -14,6 +14,7 @@ runtime.py      resources that one process shares
 spool.py        finished records on disk
 trajectory.py   the Celery task; whether and when a failed attempt is repeated
 verdicts.py     validates what an env returns
+bounds/         what keeps a stage from lasting for ever
 calls/          permission to call a model
 chaos/          kills everything, proves that nothing is lost
 goodput/        where the time of slots goes, and what it costs

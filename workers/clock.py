@@ -95,6 +95,13 @@ class Clock:
         end = self._stage_timeout.when() if self._stage_timeout else None
         return self.deadline if end is None else end
 
+    @property
+    def overdue_s(self) -> float:
+        """Seconds since the stage should have ended; 0 before that, and while a wait is open."""
+        timeout = self._stage_timeout  # asked by another thread
+        end = timeout.when() if timeout else None
+        return 0.0 if end is None or self._waits else max(0.0, time.monotonic() - end)
+
     def left_s(self, limit_s: float) -> float:
         """Seconds a stage may take: its own limit within what is left of the attempt."""
         return max(0.0, min(limit_s, self.deadline - time.monotonic()))

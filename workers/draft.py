@@ -17,6 +17,7 @@ from hermes_queue.ledger.answers import NOTHING_SPENT
 from hermes_queue.ledger.attempts import unpacked
 from hermes_queue.models import AttemptRecord, TrajectoryJob, Usage
 from hermes_queue.sandbox.base import Slot
+from hermes_queue.wire.names import VERIFY
 from workers.clock import Clock, HasPlaces
 from workers.goodput.rent import Rent
 from workers.resume.kept import Kept
@@ -67,6 +68,14 @@ class Draft:
     """Seconds of the agent in turns that it continues; they count towards its limit."""
     booked: Usage = field(default_factory=Usage)
     """Tokens of such turns that count in the run's budgets already."""
+    is_handed: bool = False
+    """Whether its agent is done, in another worker: it is only measured here."""
+    work: bytes | None = None
+    """The agent's work, out of its slot; None = it is in there."""
+    handed_seconds: dict[str, float] = field(default_factory=dict)
+    """Stage seconds of that worker, and those of the wait for this one."""
+    handed_usd: float = 0.0
+    """Price of its slot there."""
     lost: Usage = field(default_factory=Usage)
     """Tokens of an ended worker's turns that it does not continue. They are in no record."""
 
@@ -131,6 +140,8 @@ class Draft:
         spent = Spent.of(usage, cost)
         if not booked.prompt_tokens and not booked.completion_tokens:
             return spent
+        if usage == booked:  # of an unknown price, too: that is booked as well
+            return NOTHING_SPENT
         past = Spent.of(booked, self.cost_usd(booked))
         left_usd = None if cost is None else max(0.0, cost - (past.cost_usd or 0.0))
         return Spent(max(0, spent.tokens - past.tokens), left_usd)
@@ -163,6 +174,21 @@ class Draft:
         self.clock.carry(max(0.0, last.used_s - known_s))
         agent.changed()
 
+    @property
+    def lane(self) -> str:
+        """The lane in which it waited: that of agents, or of graders."""
+        return f"{self.job.lane}{VERIFY}" if self.is_handed else self.job.lane
+
+    @property
+    def stage_seconds(self) -> dict[str, float]:
+        """Seconds per stage, those in the worker of its agent included."""
+        if not self.is_handed:
+            return self.clock.stage_seconds
+        seconds = dict(self.handed_seconds)
+        for name, own_s in self.clock.stage_seconds.items():
+            seconds[name] = round(seconds.get(name, 0.0) + own_s, 4)
+        return seconds
+
     def cost_usd(self, usage: Usage) -> float | None:
         """Cost of `usage` with the job's model, in US dollars; None if the price is unknown."""
         return cost_usd(self.job.agent.model, usage, self.prices)
@@ -171,7 +197,12 @@ class Draft:
     def total_usd(self) -> float | None:
         """Cost of agent, judge and slot; None if the price of one is unknown."""
         models = Spent(0, self.cost_usd(self.agent.usage)) + self.judge_spent
-        return (models + Spent(0, self.rent.usd)).cost_usd
+        return (models + Spent(0, self.sandbox_usd)).cost_usd
+
+    @property
+    def sandbox_usd(self) -> float:
+        """Price of its slots, here and in the worker of its agent."""
+        return self.handed_usd + self.rent.usd
 
     @property
     def lost_sandboxes(self) -> int:

@@ -7,7 +7,8 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from hermes_queue.errors import TrajectoryFailure
+from hermes_queue.agent.loop import AgentResult
+from hermes_queue.errors import TrajectoryFailure, WorkLost
 from hermes_queue.ledger.attempts import MAX_EVIDENCE_BYTES, packed
 from hermes_queue.models import AttemptRecord, Message
 from hermes_queue.settings import RetrySettings
@@ -28,7 +29,12 @@ _EVENTS_SHARE = 4
 
 
 def attempt_record(draft: Draft, failure: TrajectoryFailure, runtime: Runtime) -> AttemptRecord:
-    """Return the attempt with as much of its transcript as fits. Call it in a thread."""
+    """Return the attempt with as much of its transcript as fits. Call it in a thread.
+
+    If it only had to measure work that another attempt will measure, the agent's tokens and
+    transcript are not its own, and not in it.
+    """
+    agent = AgentResult() if draft.is_handed and not isinstance(failure, WorkLost) else draft.agent
     facts = AttemptRecord(
         attempt=draft.attempt,
         epoch=draft.epoch,
@@ -38,23 +44,23 @@ def attempt_record(draft: Draft, failure: TrajectoryFailure, runtime: Runtime) -
         worker=runtime.owner,
         sandbox_id=draft.sandbox_id,
         begun_at=draft.begun_at,
-        usage=draft.agent.usage,
-        cost_usd=draft.total_usd,
-        message_count=len(draft.agent.messages),
+        usage=agent.usage,
+        cost_usd=draft.total_usd if agent is draft.agent else draft.spent.cost_usd,
+        message_count=len(agent.messages),
     )
     try:
-        return _with_transcript(facts, draft, runtime.retry.evidence_bytes)
+        return _with_transcript(facts, agent, runtime.retry.evidence_bytes)
     except Exception as error:  # noqa: BLE001 - what cannot travel must not cost the retry
         extra = {"action": "attempt_unreadable"}
         logger.warning("the transcript of a failed attempt cannot be kept: %s", error, extra=extra)
         return facts
 
 
-def _with_transcript(facts: AttemptRecord, draft: Draft, cap_bytes: int) -> AttemptRecord:
+def _with_transcript(facts: AttemptRecord, agent: AgentResult, cap_bytes: int) -> AttemptRecord:
     """Return `facts` with the newest messages and events that pack into `cap_bytes`."""
     room = min(cap_bytes * _PLAIN_PER_PACKED, MAX_EVIDENCE_BYTES // 2)
-    events = _newest(draft.agent.events, room // _EVENTS_SHARE, lambda event: len(repr(event)))
-    messages = _newest(draft.agent.messages, room, _characters)
+    events = _newest(agent.events, room // _EVENTS_SHARE, lambda event: len(repr(event)))
+    messages = _newest(agent.messages, room, _characters)
     while messages or events:
         kept = facts.model_copy(update={"messages": tuple(messages), "events": tuple(events)})
         kept = scrubber().attempt(kept)

@@ -22,7 +22,7 @@ from functools import partial
 from hermes_queue.agent.endpoint import probe
 from hermes_queue.broker import pool
 from hermes_queue.broker.pool import remote_control
-from hermes_queue.broker.pool.intake import INTAKE
+from hermes_queue.broker.pool.intake import INTAKE, shutdown_is_ordered
 from hermes_queue.errors import HermesQueueError
 from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.cancelling import cancel_tasks
@@ -50,7 +50,7 @@ from workers.spool import Spool
 from workers.stages.places import StagePlaces
 from workers.upkeep import metering
 from workers.upkeep.ahead import AheadPreparation
-from workers.upkeep.beat import Beat, oldest
+from workers.upkeep.beat import Beat, Health, oldest
 from workers.upkeep.inventory import Inventory
 from workers.upkeep.keeper import Keeper
 from workers.upkeep.reaper import Reaper
@@ -124,15 +124,17 @@ async def _open(opened: AsyncExitStack) -> None:
     opened.push_async_callback(backend.stop)
     opened.push_async_callback(_close_model_clients)
     _open_limits(runtime, opened)
-    if places := StagePlaces.from_settings(ledger.url):
+    if places := _places(ledger.url, task_pool):
         runtime.places = places
         opened.push_async_callback(places.close)
-    metrics = _observed(runtime, opened)
+    health = Health(runtime)
+    metrics = _observed(runtime, opened, health)
     await runtime.in_thread(publish_leftovers, runtime)
     logging.getLogger().addHandler(runtime.log)
     opened.callback(logging.getLogger().removeHandler, runtime.log)
     beat = Beat(runtime, inventory, name, time.time(), metrics)
     keeper = Keeper(runtime, on_lost=_stop_job, facts=beat, loop=task_pool, inventory=inventory)
+    health.keeper = keeper
     runtimes.install(runtime)
     opened.callback(runtimes.install, None)
     probe.share(SharedProbes(ledger))
@@ -153,6 +155,16 @@ async def _open(opened: AsyncExitStack) -> None:
     )
     ahead.start()
     opened.push_async_callback(ahead.stop)
+
+
+def _places(url: str, task_pool: pool.TaskPool) -> StagePlaces | None:
+    """The places of stages; agents have fewer than there are slots if jobs are set up ahead."""
+    agents = (lambda: task_pool.limit - task_pool.ahead) if task_pool.ahead else None
+    return StagePlaces.from_settings(url, agents=agents, is_leaving=_is_leaving)
+
+
+def _is_leaving() -> bool:
+    return INTAKE.state == "draining" or shutdown_is_ordered()
 
 
 def _open_limits(runtime: Runtime, opened: AsyncExitStack) -> None:
@@ -214,10 +226,11 @@ def _connect_remote_control(runtime: Runtime, beat: Beat) -> None:
     pool.on_resize[:] = [resize]
 
 
-def _serve_metrics(runtime: Runtime, opened: AsyncExitStack) -> str:
-    """Serve metrics if a port is set; returns the address to scrape, or ""."""
+def _serve_metrics(runtime: Runtime, opened: AsyncExitStack, health: Health) -> str:
+    """Serve metrics and health if a port is set; returns the address to scrape, or ""."""
     settings = MetricsSettings()
-    served = metering.serve(*_occupation(runtime), settings)
+    pages = {"/health/live": health.live, "/health/ready": health.ready}
+    served = metering.serve(*_occupation(runtime), settings, pages)
     if not served:
         return ""
     runtime.meter, endpoint = served
@@ -225,9 +238,9 @@ def _serve_metrics(runtime: Runtime, opened: AsyncExitStack) -> str:
     return endpoint.target(settings.advertise)
 
 
-def _observed(runtime: Runtime, opened: AsyncExitStack) -> str:
+def _observed(runtime: Runtime, opened: AsyncExitStack, health: Health) -> str:
     """Serve metrics and export, as far as the settings say; returns as `_serve_metrics`."""
-    metrics = _serve_metrics(runtime, opened)
+    metrics = _serve_metrics(runtime, opened, health)
     _export(runtime, opened)
     return metrics
 
@@ -263,7 +276,11 @@ def _stop_job(task: pool.RunningTask, reason: str) -> None:
 
     Records of surplus and cancelled jobs are kept. The lease of a cancelled job continues.
     """
-    whys: dict[str, pool.CancelReason] = {"surplus": "cancelled", "cancel": "terminate"}
+    whys: dict[str, pool.CancelReason] = {
+        "surplus": "cancelled",
+        "cancel": "terminate",
+        "stuck": "stuck",
+    }
     pool.TaskPool.instance().cancel_running(task, whys.get(reason, "lease_lost"))
 
 

@@ -38,15 +38,24 @@ _LIBRARIES = ("celery", "kombu", "redis", "openai", "modal", "renderers")
 
 
 def record_of(
-    draft: Draft, *, owner: str, host: str, failure: TrajectoryFailure | None = None
+    draft: Draft,
+    *,
+    owner: str,
+    host: str,
+    failure: TrajectoryFailure | None = None,
+    final: bool = True,
 ) -> ScoredTrajectory:
-    """The final record: measured if there is a verdict, else failed because of `failure`."""
+    """The final record: measured if there is a verdict, else failed because of `failure`.
+
+    Without `final`, all that is known before it is measured, and nothing that follows from that.
+    """
     job, agent, verdict = draft.job, draft.agent, draft.verdict
     if failure is not None:
         stop_reason: StopReason = "cancelled" if failure.cause == "cancelled" else "failed"
     else:
         stop_reason = agent.stop_reason or "failed"
-    sequences, breaks = merge_with_breaks(agent.turns, agent.branches) or (None, ())
+    merged = merge_with_breaks(agent.turns, agent.branches) if final else None
+    sequences, breaks = merged or (None, ())
     oldest, newest = span(agent.turns)
     broken = break_events(breaks, agent.turns, agent.events)
     of_program = bool(agent.branches or agent.program)
@@ -66,7 +75,7 @@ def record_of(
         score=score,
         rewards=dict(verdict.rewards) if verdict and not failure else {},
         failure=describe(failure) if failure else None,
-        attempts=tuple(unpacked(draft.packed_attempts)),
+        attempts=tuple(unpacked(draft.packed_attempts)) if final else (),
         messages=tuple(agent.messages),
         tools=draft.tools,
         events=(*agent.events, *broken),
@@ -76,26 +85,31 @@ def record_of(
         branches=tuple(agent.branches),
         program=agent.program,
         tool_calls=agent.tool_calls,
-        stage_seconds=draft.clock.stage_seconds,
+        stage_seconds=draft.stage_seconds,
         usage=agent.usage,
         cost_usd=draft.total_usd,
-        sandbox_usd=draft.rent.usd or None,
+        sandbox_usd=draft.sandbox_usd or None,
         report=_report(draft),
         evaluation=draft.evaluation or regraded is not None,
         regraded=regraded,
-        provenance=TrajectoryProvenance(
-            env_version=draft.env_version,
-            item_sha256=item_hash(job),
-            image=draft.image,
-            packages=packages(),
-            host=host,
-            sandbox_id=draft.sandbox_id,
-            worker=owner,
-            queued_at=draft.queued_at,
-            begun_at=draft.begun_at,
-            job=job.producer or Provenance(),
-        ),
+        provenance=_provenance(draft, owner, host),
         created=time.time(),
+    )
+
+
+def _provenance(draft: Draft, owner: str, host: str) -> TrajectoryProvenance:
+    """Where and with what this attempt ran."""
+    return TrajectoryProvenance(
+        env_version=draft.env_version,
+        item_sha256=item_hash(draft.job),
+        image=draft.image,
+        packages=packages(),
+        host=host,
+        sandbox_id=draft.sandbox_id,
+        worker=owner,
+        queued_at=draft.queued_at,
+        begun_at=draft.begun_at,
+        job=draft.job.producer or Provenance(),
     )
 
 
@@ -169,7 +183,6 @@ def _failed(
     `known` is the failure of the attempt, if it failed anyway.
     """
     job = source.job if isinstance(source, Draft) else source
-    times = source.clock if isinstance(source, Draft) else source
     logger.error("%s: %s", job.trajectory_id, problem, extra={"action": "record_reduced"})
     failure = known or Failure(cause="env_bug", stage="publish", type="EnvBug", message="")
     message = f"{known.message}; {problem}" if known else problem
@@ -179,7 +192,7 @@ def _failed(
         **identity(job),
         attempt=source.attempt,
         epoch=source.epoch,
-        stage_seconds=times.stage_seconds,
+        stage_seconds=source.stage_seconds,
         status="failed",
         stop_reason="cancelled" if failure.cause == "cancelled" else "failed",
         score=None,

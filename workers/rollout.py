@@ -22,11 +22,13 @@ from hermes_queue.agent.programs.conceal import check_conceal
 from hermes_queue.agent.programs.program import Program
 from hermes_queue.agent.registry import AgentScript, make_chat, warm_up
 from hermes_queue.models import Message, ToolCall
-from hermes_queue.sandbox.base import WORKSPACE, SandboxBackend, Slot
+from hermes_queue.sandbox.base import WORKSPACE, SandboxBackend, Slot, SlotSpec
 from hermes_queue.sandbox.context import SlotContext
 from hermes_queue.sandbox.services import possible_on
 from hermes_queue.settings import ModelSettings
 from hermes_queue.tools import Toolbox, ToolContext
+from workers.bounds.limits import NO_LIMITS, StageLimits
+from workers.bounds.slots import acquired, released
 from workers.calls.admission import in_flight
 from workers.calls.uncounted import NotCounting
 from workers.draft import Draft
@@ -35,6 +37,7 @@ from workers.judging.judge import Judging
 from workers.program.choice import program_of, spec_of
 from workers.program.run import run_command
 from workers.resume.journal import TurnJournal
+from workers.stages.handover import HandOver
 from workers.steps.progress import StepProgress
 from workers.steps.put_back import check_regradable, put_back
 from workers.verdicts import checked_version
@@ -55,9 +58,10 @@ async def rollout(
     before_turn: BeforeTurn | None = None,
     limiter: Limiter | None = None,
     imports: str = "*",
-    prepare_limit_s: float | None = None,
+    bounds: StageLimits = NO_LIMITS,
     definition: Mapping[str, Any] | None = None,
     journal: TurnJournal | None = None,
+    handover: HandOver | None = None,
 ) -> None:
     """Run one attempt and fill `draft`; a trajectory holds at most one slot.
 
@@ -66,63 +70,59 @@ async def rollout(
         row: dataset row.
         backend: provides the slot.
         model: endpoint defaults.
-        on_measured: awaited with the verdict in place, before the slot is reset. If the trajectory
-            is judged, awaited again with the judgement; the first time only if the verdict counts
-            without it (`draft.awaits_judge`).
-        before_turn: awaited before each turn of the agent. Its duration, e.g. while the run is
-            paused, counts towards no deadline.
+        on_measured: awaited with the verdict in place, before the slot is reset, and again with
+            a judgement; the first time only if the verdict counts without (`draft.awaits_judge`).
+        before_turn: awaited before each turn of the agent, which counts towards no deadline.
         limiter: permits each call of a model. Waiting for it counts towards no deadline either.
         imports: modules that the job may name; see `import_named`.
-        prepare_limit_s: limit for making the environment, during which no slot is held.
+        bounds: limits of the stages that the job does not limit itself.
         definition: the agent's program, if the job names it by its hash.
-        journal: knows the turns of an earlier attempt that is continued, and keeps those of this
-            one; None = neither.
+        journal: continues the turns of an earlier attempt, and keeps those of this one.
+        handover: gives the agent's work to a worker that grades it, or has that of another one.
 
     Raises:
         TrajectoryFailure: with `stage` set. The slot is released in any case.
     """
     job, limits = draft.job, draft.job.limits
     before_turn = draft.clock.not_counting(before_turn) if before_turn else None
-    async with draft.clock.stage("load"):
+    async with draft.clock.stage("load", limit_s=bounds.load_s):
         await import_named(job, allowed=imports)
         env = load_env(job.env)
         steps = StepProgress(draft, env, steps_of(env, await _load(draft, env, row)))
-        draft.env_version = checked_version(env, job.env)
         program = program_of(job.agent, env, definition)
-        spec = possible_on(backend, spec_of(env.spec(steps.item, job.profile), program))
-        draft.package = spec.conceal
+        spec = _spec(steps, program, backend)
         steps.check_possible(program, backend.capabilities)
         check_regradable(steps)
         judging = await Judging.of(draft, env, steps.items[0], model, limiter)
-        spec = replace(spec, alone=draft.lost_sandboxes >= ALONE_AFTER)
         await warm_up(job.agent.kind)
-    async with draft.clock.stage("prepare", limit_s=prepare_limit_s):
+    async with draft.clock.stage("prepare", limit_s=bounds.prepare_s):
         await backend.prepare(spec)
         if program is not None:
             await check_conceal(program, spec, backend.read_asset)
-    async with draft.clock.stage("acquire"):
-        slot = await backend.acquire(job.trajectory_id, spec)
+    slot = await acquired(draft.clock, backend, job.trajectory_id, spec, bounds.acquire_s)
     draft.leased(slot)
     context = SlotContext(backend, slot, deadline=draft.clock.deadline)
     try:
         async with draft.clock.stage("setup", limit_s=limits.setup_timeout_s):
-            await _set_up(draft, env, steps.item, context, journal)
+            await _set_up(draft, env, steps.item, context, journal, handover)
         async with steps.paying(journal):
             for item in steps.items:  # one, of most envs
                 if not await steps.begins(item, context):
                     break
-                async with draft.clock.stage("agent", limit_s=steps.agent_s + AGENT_GRACE_S):
-                    steps.work_in(SlotContext(backend, context.slot, deadline=math.inf))
-                    steps.chat = steps.chat or make_chat(job.agent, _script(steps, limiter), model)
-                    with in_flight(limiter):
-                        await _work(steps, program, backend, before_turn, journal)
-                if draft.agent.stop_reason == "slot_killed" and steps.is_first:
-                    await _replace_slot(draft, env, item, backend, context)
+                if not draft.is_handed:
+                    async with draft.clock.stage("agent", limit_s=steps.agent_s + AGENT_GRACE_S):
+                        _begin_work(steps, backend, context, limiter, model)
+                        with in_flight(limiter):
+                            await _work(steps, program, backend, before_turn, journal)
+                    if draft.agent.stop_reason == "slot_killed" and steps.is_first:
+                        await _replace_slot(draft, env, item, backend, context, bounds)
+                    elif handover is not None and await handover.give(steps, context):
+                        return
                 async with draft.clock.stage("verify", limit_s=limits.verify_timeout_s):
                     await steps.measure(context)
         await judging.measured(await steps.total(), on_measured)
     finally:
-        await backend.release(context.slot)
+        await released(backend, context.slot, bounds.release_s)
         draft.rent.end()
     await judging.judged(before_turn, on_measured)
 
@@ -132,8 +132,18 @@ async def _load(draft: Draft, env: Environment[Any], row: Mapping[str, Any]) -> 
     # Of a row that cannot be loaded, too: the record may have the turns of earlier attempts.
     draft.evaluation = "evaluation" in env.Item.model_fields and row.get("evaluation") is True
     item = await load_item(env, row)
+    draft.env_version = checked_version(env, draft.job.env)
     draft.evaluation = draft.evaluation or getattr(item, "evaluation", None) is True
     return item
+
+
+def _spec(steps: StepProgress, program: Program | None, backend: SandboxBackend) -> SlotSpec:
+    """What the slot must be."""
+    draft = steps.draft
+    wanted = spec_of(steps.env.spec(steps.item, draft.job.profile), program)
+    spec = possible_on(backend, wanted)
+    draft.package = spec.conceal
+    return replace(spec, alone=draft.lost_sandboxes >= ALONE_AFTER)
 
 
 async def _set_up(
@@ -142,9 +152,12 @@ async def _set_up(
     item: Any,
     context: SlotContext,
     journal: TurnJournal | None,
+    handover: HandOver | None,
 ) -> None:
-    """Prepare the empty workspace, or restore that of the turns that are continued."""
+    """Prepare the empty workspace, or restore that of the turns or the work that is continued."""
     context.deadline = draft.clock.deadline  # later than before, if it had to wait for its place
+    if draft.is_handed and handover is not None:
+        return await handover.restore(env, context)
     prompt = partial(_prompt, env, item, context)
     if journal is None or not await journal.restored(context, env.tools, prompt):
         await env.setup(item, context)
@@ -226,14 +239,20 @@ async def _run_program(
 
 
 async def _replace_slot(
-    draft: Draft, env: Environment[Any], item: Any, backend: SandboxBackend, context: SlotContext
+    draft: Draft,
+    env: Environment[Any],
+    item: Any,
+    backend: SandboxBackend,
+    context: SlotContext,
+    bounds: StageLimits,
 ) -> None:
     """Set up a fresh slot; the agent's changes to the lost one are lost too."""
     lost = context.slot
-    await backend.release(lost)
+    await released(backend, lost, bounds.release_s)
     began = time.monotonic()
-    async with draft.clock.stage("acquire"):
-        context.slot = await backend.acquire(lost.trajectory_id, lost.spec)
+    context.slot = await acquired(
+        draft.clock, backend, lost.trajectory_id, lost.spec, bounds.acquire_s
+    )
     draft.clock.postpone(time.monotonic() - began)
     draft.sandbox_id = context.slot.sandbox_id
     async with draft.clock.stage("setup", limit_s=draft.job.limits.setup_timeout_s):
@@ -260,6 +279,18 @@ def _moved(text: str, slot: Slot) -> str:
     if slot.workspace == WORKSPACE or slot.spec.image is not None:  # an image has its own paths
         return text
     return re.sub(re.escape(WORKSPACE) + r"(?![\w-])", lambda _: slot.workspace, text)
+
+
+def _begin_work(
+    steps: StepProgress,
+    backend: SandboxBackend,
+    context: SlotContext,
+    limiter: Limiter | None,
+    model: ModelSettings,
+) -> None:
+    """Let the agent into the slot; its time begins."""
+    steps.work_in(SlotContext(backend, context.slot, deadline=math.inf))
+    steps.chat = steps.chat or make_chat(steps.draft.job.agent, _script(steps, limiter), model)
 
 
 def _script(steps: StepProgress, limiter: Limiter | None) -> AgentScript:

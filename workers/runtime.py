@@ -32,6 +32,7 @@ from hermes_queue.settings import (
     ResultSettings,
     ResumeSettings,
     RetrySettings,
+    StageSettings,
     StoreSettings,
     TaskMemorySettings,
     WorkerSettings,
@@ -85,6 +86,8 @@ class AttemptProgress:
     attempt: int = 1
     messages: Sequence[Message] = ()
     """The transcript itself, to which the event loop only adds."""
+    overdue_s: float = 0.0
+    """Seconds since its stage should have ended."""
 
 
 class Pauses:
@@ -139,6 +142,7 @@ class Runtime:
     lease: LeaseSettings = field(default_factory=LeaseSettings)
     retry: RetrySettings = field(default_factory=RetrySettings)
     resume: ResumeSettings = field(default_factory=ResumeSettings)
+    stages: StageSettings = field(default_factory=StageSettings)
     results: ResultSettings = field(default_factory=ResultSettings)
     model: ModelSettings = field(default_factory=ModelSettings)
     worker: WorkerSettings = field(default_factory=WorkerSettings)
@@ -243,18 +247,22 @@ class Runtime:
         if self.tracer is not None:
             self.tracer.watch(draft)
 
-    def handed_back(self, draft: Draft | None) -> None:
-        """Record that an attempt goes on elsewhere. Does nothing if it has ended already."""
+    def trace_end(self, draft: Draft, failure: TrajectoryFailure | None) -> None:
+        """Trace the end of an attempt; the first call counts."""
+        if self.tracer is not None:
+            self.tracer.ended(draft, failure)
+
+    def left(self, draft: Draft | None) -> None:
+        """Trace the end of an attempt that this worker has to do with no longer."""
         if self.tracer is not None and draft is not None:
-            self.tracer.ended(draft, None, "handed back")
+            self.tracer.left(draft)
 
     def ended(self, draft: Draft, failure: TrajectoryFailure | None) -> None:
         """Record the end of an attempt for the lane's breaker, `status` and metrics."""
-        self.outcomes.note(draft.job.lane, failure)
+        self.outcomes.note(draft.lane, failure)
         self.tally.attempt(failure.cause if failure else "")
         metering.attempt_ended(self.meter, draft, failure)
-        if self.tracer is not None:
-            self.tracer.ended(draft, failure)
+        self.trace_end(draft, failure)
 
     def published(self, record: ScoredTrajectory, verdict: PublishVerdict) -> None:
         """Record Redis' answer to the publication of a record. Thread-safe."""
@@ -292,7 +300,9 @@ class Runtime:
         confirmed by replicas if that is set.
         """
         # So that log lines about the answer name the trajectory.
-        within = call.within(contextvars.copy_context()).confirmed(self.bodies.confirm)
+        within = call.within(contextvars.copy_context())
+        if self.bodies.confirm:
+            within = within.confirmed(self.bodies.confirm)
         result: T = await self._patiently(lambda: self._calls.put(within))
         return result
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 import time
 from functools import partial
-from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -22,22 +20,25 @@ from hermes_queue.errors import (
     SandboxUnavailable,
     SchemaTooNew,
     TrajectoryFailure,
+    WorkLost,
     foreign_error,
 )
 from hermes_queue.ledger import Begun, Claim, Runs, Spent, transitions
 from hermes_queue.ledger.group_facts import stand_in_job
-from hermes_queue.ledger.items import get_item
 from hermes_queue.models import AttemptRecord, Name
 from hermes_queue.queues import RUN_TRAJECTORY
 from hermes_queue.telemetry.scrubbing import scrub
-from hermes_queue.wire.parameters import program_sha256
 from workers import runtime as runtimes
+from workers.bounds.limits import StageLimits
 from workers.draft import Draft
 from workers.evidence import attempt_record, retry_delay_s
 from workers.outbox import Outbox
 from workers.resume.journal import TurnJournal
 from workers.rollout import rollout
 from workers.runtime import AttemptProgress, Runtime
+from workers.stages.handover import HandOver
+from workers.steps.rows import row_and_program
+from workers.steps.taking import take
 from workers.upkeep import metering
 from workers.upkeep.quarantine import PoisonJob, isolated
 
@@ -51,9 +52,6 @@ _FORGOTTEN = (
     "(run `hermes-queue doctor`), or the run was purged"
 )
 
-_LAST_WORDS_S = 5.0
-"""Longest wait for the answer of a task that is cancelled while it asks for its lease."""
-
 
 class Delivery(BaseModel):
     """The task's arguments; the job itself is in the ledger."""
@@ -66,17 +64,19 @@ class Delivery(BaseModel):
 
 @app.task(name=RUN_TRAJECTORY)
 async def run_trajectory(trajectory_id: str, attempt: int) -> str:
-    """Run one delivery of one trajectory; returns the verdict for Flower.
+    """Run the trajectory that is next in the lanes that this worker serves.
 
-    If the job already runs or has run, the ledger says so and the delivery is dropped.
+    The message names one that waited when it was sent. If none may begin now, the delivery is
+    dropped. Returns the verdict for Flower.
     """
     delivery = Delivery(trajectory_id=trajectory_id, attempt=attempt)
     runtime, task = runtimes.get(), current_task()
-    begun = await _begin(runtime, delivery)
-    claim = Claim(delivery.trajectory_id, begun.epoch)
+    begun = await take(runtime, task, delivery.trajectory_id, delivery.attempt)
+    trajectory_id = begun.trajectory_id
+    claim = Claim(trajectory_id, begun.epoch)
     if begun.verdict != "run":
         await task.acknowledge()
-        level, why = logging.INFO, ""
+        level, why = logging.DEBUG if begun.verdict == "none" else logging.INFO, ""
         if begun.verdict == "unknown":
             level, why = logging.WARNING, _FORGOTTEN
             metering.forgotten(runtime.meter, "delivery")
@@ -90,36 +90,6 @@ async def run_trajectory(trajectory_id: str, attempt: int) -> str:
         return await leased.run()
 
 
-async def _begin(runtime: Runtime, delivery: Delivery) -> Begun:
-    """Ask for the lease. If it is granted although we were cancelled, give it back."""
-    asking = asyncio.ensure_future(
-        runtime.answered(
-            transitions.begin(
-                delivery.trajectory_id,
-                delivery.attempt,
-                owner=runtime.owner,
-                lease_s=runtime.lease.duration_s,
-                nonce=secrets.token_hex(8),
-                results=runtime.results,
-            )
-        )
-    )
-    try:
-        # Shielded: Redis may grant the lease after we were cancelled, and only its answer tells.
-        return await asyncio.shield(asking)
-    except asyncio.CancelledError:
-        # The call is made all the same. If a lease granted now were not given back, the job
-        # would wait until the lease expires, and that would count as the death of a worker.
-        done, _ = await asyncio.wait({asking}, timeout=_LAST_WORDS_S)
-        asking.cancel()
-        if done and not asking.exception() and asking.result().verdict == "run":
-            claim = Claim(delivery.trajectory_id, asking.result().epoch)
-            await runtime.answered(
-                transitions.requeue(claim, owner=runtime.owner, retry=runtime.retry)
-            )
-        raise
-
-
 class _Attempt:
     """One leased attempt, from the stored job to its published record."""
 
@@ -131,6 +101,7 @@ class _Attempt:
         self._since = time.monotonic()
         self._draft: Draft | None = None
         self._journal: TurnJournal | None = None
+        self._handover: HandOver | None = None
         self._outbox = Outbox(runtime, claim)
         self._own = asyncio.current_task()
 
@@ -141,7 +112,8 @@ class _Attempt:
             return AttemptProgress("load", self._since, attempt=self._begun.attempt)
         job = draft.job
         label, turns = f"{job.env}:{job.instance_id}#{job.sample_index}", len(draft.agent.turns)
-        work = (job.lane, label, turns, draft.attempt, draft.agent.messages)
+        overdue_s = draft.clock.overdue_s
+        work = (draft.lane, label, turns, draft.attempt, draft.agent.messages, overdue_s)
         return AttemptProgress(draft.clock.shown, self._since, *work)
 
     async def run(self) -> str:
@@ -161,6 +133,7 @@ class _Attempt:
                 on_stage=self._task.report_stage if self._runtime.stage_events.take() else None,
                 places=self._runtime.places,
             )
+            lost = await self._take_over(self._draft)
             self._runtime.watch(self._draft)
             if self._begun.deaths > self._runtime.retry.max_deaths:  # even ending it failed
                 return await self._unreadable(PoisonJob("no record of it can be made"))
@@ -168,20 +141,29 @@ class _Attempt:
                 return await self._end(self._draft, Cancelled(self._begun.cancel))
             if letter := await isolated(self._runtime, self._claim, self._begun, job):
                 return f"handed back: to run alone, see dead letter {letter}"
-            return await self._conclude(self._draft, await self._measure(self._draft))
+            return await self._conclude(self._draft, lost or await self._measure(self._draft))
         except asyncio.CancelledError:
             return await self._interrupted()
         except Exception as error:
             await self._escaped(error)
             raise
+        finally:
+            self._runtime.left(self._draft)
+
+    async def _take_over(self, draft: Draft) -> TrajectoryFailure | None:
+        """Get ready to hand the work of the agent over, or take what another worker has."""
+        if not self._begun.handed and self._runtime.worker.stages == "all":
+            return None
+        self._handover = HandOver(self._runtime, self._claim, self._begun, draft)
+        return await self._handover.take() if self._begun.handed else None
 
     async def _measure(self, draft: Draft) -> TrajectoryFailure | None:
         """Run the attempt; returns its failure, wherever it was raised."""
         try:
             if self._begun.deaths >= self._runtime.retry.max_deaths:
                 raise PoisonJob(f"{self._begun.deaths} workers died while they ran it alone")
-            row, definition = await self._row(draft), await self._definition(draft)
-            if self._runtime.resume.enabled:
+            row, definition = await row_and_program(self._runtime, draft.job)
+            if self._runtime.resume.enabled and not draft.is_handed:
                 self._journal = TurnJournal(self._runtime, self._claim, self._begun, draft)
             await rollout(
                 draft,
@@ -193,8 +175,9 @@ class _Attempt:
                 before_turn=lambda: self._runtime.pauses.over(draft.job.run_id),
                 limiter=self._runtime.calls_of(draft.job.trajectory_id),
                 imports=self._runtime.worker.imports,
-                prepare_limit_s=self._runtime.worker.prepare_timeout_s,
+                bounds=StageLimits.of(self._runtime.worker),
                 journal=self._journal,
+                handover=self._handover,
             )
         except TrajectoryFailure as failure:
             if type(failure) is EnvBug and failure.__cause__:
@@ -228,26 +211,11 @@ class _Attempt:
                 return True
         return False
 
-    async def _row(self, draft: Draft) -> dict[str, Any]:
-        job = draft.job
-        if job.item is not None:
-            return job.item
-        return await self._item(str(job.item_sha256))
-
-    async def _definition(self, draft: Draft) -> dict[str, Any] | None:
-        """The definition of the job's program, if it is stored beside the rows."""
-        sha256 = program_sha256(draft.job.agent.params)
-        return await self._item(sha256) if sha256 else None
-
-    async def _item(self, sha256: str) -> dict[str, Any]:
-        call = partial(get_item, self._runtime.ledger, sha256)
-        item = await self._runtime.until_redis_answers(call)
-        if item is None:
-            raise EnvBug(f"item {sha256} is gone from Redis: enqueue the run again")
-        return item
-
     async def _conclude(self, draft: Draft, failure: TrajectoryFailure | None) -> str:
         """Publish a measured record; else retry, or publish the failure."""
+        if self._handover and self._handover.is_done:
+            await self._forget()
+            return "handed over"
         kept = await self._outbox.kept()
         if isinstance(failure, SandboxUnavailable) and not kept:
             return await self._no_room(draft, failure)
@@ -264,13 +232,14 @@ class _Attempt:
         logger.warning("%s, retried in %.1f s: %s", where, delay_s, failure, extra=extra)
         await self._pay(draft)
         evidence = await self._runtime.in_thread(attempt_record, draft, failure, self._runtime)
-        await self._give_back(delay_s=delay_s, failed_attempt=evidence)
-        if self._journal:
-            await self._journal.forget()
+        is_lost = isinstance(failure, WorkLost)
+        await self._give_back(delay_s=delay_s, failed_attempt=evidence, is_work_lost=is_lost)
+        await self._forget()
         return f"retry: {failure.cause}"
 
     async def _end(self, draft: Draft, failure: TrajectoryFailure) -> str:
         """Publish the attempt as failed, unless it already has a record."""
+        self._runtime.trace_end(draft, failure)
         await self._pay(draft)
         await self._outbox.keep(draft, failure)
         return await self._publish()
@@ -280,9 +249,15 @@ class _Attempt:
 
     async def _publish(self) -> str:
         outcome = await self._outbox.publish()
+        await self._forget()
+        return outcome
+
+    async def _forget(self) -> None:
+        """Delete copies of the slot's files that the trajectory needs no longer."""
         if self._journal:
             await self._journal.forget()
-        return outcome
+        if self._handover:
+            await self._handover.forget()
 
     async def _no_room(self, draft: Draft, failure: SandboxUnavailable) -> str:
         """Hand the job back, which uses no attempt: the provider has no sandbox now."""
@@ -307,12 +282,19 @@ class _Attempt:
             case "soft" | "hard":
                 limit = DeadlineExceeded(f"Celery's {reason} time limit")
                 return await self._end(self._draft, limit)
+            case "stuck":
+                late = DeadlineExceeded(f"{self._draft.clock.current} went on after its deadline")
+                late.stage = self._draft.clock.current
+                return await self._conclude(self._draft, late)
         return f"stopped: {reason}"
 
     async def _give_back(
-        self, *, delay_s: float = 0.0, failed_attempt: AttemptRecord | None = None
+        self,
+        *,
+        delay_s: float = 0.0,
+        failed_attempt: AttemptRecord | None = None,
+        is_work_lost: bool = False,
     ) -> None:
-        self._runtime.handed_back(self._draft)
         make_call = partial(
             transitions.requeue,
             self._claim,
@@ -323,6 +305,7 @@ class _Attempt:
             spent=self._draft.spent if self._draft else Spent(),
             continued=bool(self._draft and self._draft.counts_journal),
             retry=self._runtime.retry,
+            is_work_lost=is_work_lost,
         )
         # A thread, because it packs the transcript of a failed attempt: up to a megabyte.
         call = await self._runtime.in_thread(make_call) if failed_attempt else make_call()

@@ -9,6 +9,7 @@ recipe.py      a bug as byte edits
 recorded.py    the agent's patch out of a record, for a regrade
 repository.py  bare repositories that agents cannot write to
 sources.py     trusted sources: pinned sdists and git remotes
+taken.py       the agent's patch, for the worker that grades it
 workspace.py   the trees of a task, and copying one into a slot
 bugs/          makes rows: small bugs that a package's own tests detect
 cheats/        attempts to score without the fix, for tests of grading

@@ -3,6 +3,7 @@
 access.py    reads, writes and removes objects
 codec.py     msgpack with packed arrays, zstd
 findings.py  what judges and people noticed, as JSON lines
+handed.py    what an agent has done, for the worker that grades it
 reviews.py   labels of people, in an append-only file
 signs.py     signs of cheating in a transcript
 steps.py     entries of turn journals

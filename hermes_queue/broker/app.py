@@ -9,13 +9,15 @@ outage would duplicate every running job or end the worker.
 from __future__ import annotations
 
 import logging
+import os
 import sys
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, get_args
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from celery import Celery, signals
 from celery.concurrency import get_implementation
+from click import Choice, Option
 from kombu.entity import Exchange, Queue
 
 from hermes_queue.broker.pool import (
@@ -26,7 +28,7 @@ from hermes_queue.installation import check_installation
 from hermes_queue.keyspace import sentinel
 from hermes_queue.keyspace.connection import redis_url
 from hermes_queue.queues import RUN_TRAJECTORY, queue_name, retry_queue_name
-from hermes_queue.settings import RedisSettings, WorkerSettings, check_environment
+from hermes_queue.settings import PREFIX, RedisSettings, WorkerSettings, check_environment
 from hermes_queue.settings.redis import SentinelAddress
 from hermes_queue.telemetry import logs
 
@@ -46,6 +48,23 @@ def _passes(check: Callable[[], object]) -> None:
     except ConfigurationError as error:
         sys.stderr.write(f"error: {error}\n")
         raise SystemExit(error.exit_code) from error
+
+
+app.user_options["worker"].add(
+    Option(
+        ("--stages",),
+        type=Choice(get_args(WorkerSettings.model_fields["stages"].annotation)),
+        help="Stages that this worker runs (HERMES_QUEUE_WORKER_STAGES). agent: what its agents "
+        "have done is graded by workers with `verify`, if any are there; these take nothing else.",
+    )
+)
+
+
+@signals.celeryd_init.connect  # type: ignore[untyped-decorator]
+def _set_stages(options: Mapping[str, Any], **_: Any) -> None:
+    """As a variable, which the workers that this one starts inherit."""
+    if stages := options.get("stages"):
+        os.environ[f"{PREFIX}WORKER_STAGES"] = stages
 
 
 @signals.worker_init.connect  # type: ignore[untyped-decorator]

@@ -14,6 +14,7 @@ from hermes_queue.bodies import codec
 from hermes_queue.broker.messages import publish_messages
 from hermes_queue.errors import PayloadTooLarge
 from hermes_queue.ledger import DueJob, Ledger
+from hermes_queue.ledger.answers import WHOLE_PART, RunPart
 from hermes_queue.ledger.items import put_items
 from hermes_queue.models import TrajectoryJob
 from hermes_queue.settings import ProducerSettings
@@ -101,6 +102,8 @@ def enqueue(
     items: Mapping[str, bytes] | None = None,
     on_batch: Callable[[int], None] | None = None,
     on_full: Callable[[int], None] | None = None,
+    may_evict: bool | None = None,
+    part: RunPart = WHOLE_PART,
 ) -> EnqueueReport:
     """Claim jobs in the ledger and publish their messages, batch by batch.
 
@@ -108,10 +111,12 @@ def enqueue(
     again. `config` is the run's configuration, compared with that of earlier calls. `items` are
     the rows that jobs name by `item_sha256`, and the programs that their agents name, by this hash
     and as `codec.compress_item` returns them; jobs that name another one need it in Redis already.
+    `part` is what the run's part of the slots depends on.
 
     While more jobs wait than `ProducerSettings.backlog_max`, this call waits, and calls `on_full`
     every second with their number. `on_batch` is called with the number of jobs of each finished
-    batch. An exception of either ends the call.
+    batch. An exception of either ends the call. `may_evict=False`: the caller has asked this Redis
+    lately whether it evicts keys.
 
     Raises:
         ConfigurationError: this Redis evicts keys when it is full; nothing was enqueued.
@@ -120,7 +125,8 @@ def enqueue(
             what was claimed.
     """
     section = settings or ProducerSettings()
-    ledger.refuse_eviction()
+    if may_evict is not False:
+        ledger.refuse_eviction()
     noted = enqueueing()
     enqueued = already = 0
     remaining = iter(jobs)
@@ -132,7 +138,7 @@ def enqueue(
         # earlier batch has stored it, and go on with this one.
         put_items(ledger, rows)
         for run_id, of_run in _by_run(light).items():
-            accepted = ledger.enqueue(run_id, of_run, config=config)
+            accepted = ledger.enqueue(run_id, of_run, config=config, part=part)
             first = [
                 DueJob(j.trajectory_id, 1, j.lane, j.priority, j.env, j.instance_id)
                 for j in accepted
@@ -141,7 +147,7 @@ def enqueue(
             # ledger keeps them as due, so a worker sends it; a second one is answered `busy`.
             publish_messages(ledger, first)
             ids = (job.trajectory_id for job in accepted)
-            ledger.published(ids, claim=accepted.claim, first=True)
+            ledger.published(ids, claim=accepted.claim)
             if noted:
                 noted.sent(accepted)
             enqueued += len(accepted)

@@ -19,7 +19,7 @@ from hermes_queue.bodies import codec
 from hermes_queue.broker import enqueue as sending
 from hermes_queue.errors import ConfigurationError, InputError
 from hermes_queue.ledger import Ledger
-from hermes_queue.ledger.answers import short_env
+from hermes_queue.ledger.answers import RunPart, short_env
 from hermes_queue.models import (
     AgentSpec,
     GroupPolicy,
@@ -59,13 +59,25 @@ class JobOptions(TypedDict, total=False):
     group_policy: GroupPolicy
     lane: str
     priority: int
-    """0 is served first, 9 last."""
+    """0 is served first, 9 last, among the jobs of the run; a step counts like 15 minutes of
+    waiting."""
     profile: str
     policy_version: str
     """Version of the policy that should sample. Requests carry it to the endpoint, and the record
     shows when another version answered."""
     judge: JudgeSpec | None
     """A model that judges each trajectory (docs/judge.md)."""
+
+
+class EnqueueOptions(JobOptions, total=False):
+    """Options of jobs, and of the run that they are of: its part of the slots."""
+
+    team: str
+    """Whose share of the slots the run uses (default: one of runs without a team)."""
+    weight: float
+    """Of the run among those of its team (default: 1)."""
+    max_running: int
+    """Trajectories of the run at once (default: unlimited)."""
 
 
 def make_jobs(
@@ -119,6 +131,9 @@ def enqueue(
     config: Mapping[str, Any] | None = ...,
     on_full: Callable[[int], None] | None = ...,
     url: str | None = ...,
+    team: str = ...,
+    weight: float = ...,
+    max_running: int = ...,
 ) -> Enqueued: ...
 
 
@@ -132,7 +147,7 @@ def enqueue(
     traceparent: str | None = ...,
     on_full: Callable[[int], None] | None = ...,
     url: str | None = ...,
-    **options: Unpack[JobOptions],
+    **options: Unpack[EnqueueOptions],
 ) -> Enqueued: ...
 
 
@@ -159,7 +174,8 @@ def enqueue(
         on_full: called every second with the number of waiting jobs while there are too many; an
             exception ends the call.
         url: URL of Redis; None = `HERMES_QUEUE_REDIS_URL`.
-        making: arguments of `make_jobs`, in place of `jobs`.
+        making: arguments of `make_jobs`, in place of `jobs`; beside either, `team`, `weight` and
+            `max_running` of the run, see `EnqueueOptions`.
 
     Raises:
         ConfigurationError: an argument or setting is invalid, the run was started with another
@@ -203,6 +219,7 @@ def _send(
     stop: threading.Event,
 ) -> Enqueued:
     check_environment()
+    part = RunPart.of(*(making.pop(name, None) for name in ("team", "weight", "max_running")))
     if (jobs is None) == (not making) or (making and config is not None):
         raise ConfigurationError("enqueue: pass jobs (and config=), or env= and items=")
     if making:
@@ -231,6 +248,7 @@ def _send(
             config=config,
             on_batch=check,
             on_full=lambda waiting: check(waiting, on_full),
+            part=part,
         )
     run_id = next(iter(runs), making.get("run_id", ""))
     return Enqueued(run_id, tuple(ids), report.enqueued, report.already)

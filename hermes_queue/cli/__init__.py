@@ -10,12 +10,14 @@
     lanes.py       circuit breakers, manual pause
     limits.py      permits of model endpoints
     localmodal.py  the Modal-compatible server
+    mixing/        producers of many sources
     overview.py    the whole deployment at a glance
     play.py        one trajectory in this terminal
     plugins.py     extensions by name
     records/       recorded trajectories: `show`, `regrade`, `rescore`
     run.py         runs: show, pause, cancel, purge
     sandboxes.py   sandboxes at the provider
+    sharing/       who gets how many of the slots
     sinks/         `sink ...`, `export`, `atropos-server`
     tasks/         validation of tasks, the memory of tasks
     view.py        pages in a browser
@@ -62,6 +64,7 @@ COMMANDS = {
     "lanes": ("lanes", "Show which lanes are paused, and why; pause and resume them."),
     "limits": ("limits", "Show the call limits of model endpoints, and how many calls wait."),
     "localmodal": ("localmodal", "Serve the Modal protocol on 127.0.0.1."),
+    "mix": ("mixing.command", "Enqueue rows of many sources by weights; change them, show them."),
     "play": ("play", "Play one trajectory by hand, or watch an agent; no Redis needed."),
     "plugins": (
         "plugins",
@@ -84,6 +87,7 @@ COMMANDS = {
         "sandboxes",
         "List sandboxes of this deployment, also at the provider; end them.",
     ),
+    "shares": ("sharing.shares", "Show and set who gets how many of the slots."),
     "show": (
         "records.show",
         "Show one trajectory, or a group with its samples side by side, in this terminal.",

@@ -19,12 +19,13 @@ from typing import Any
 
 import click
 
-from hermes_queue.cli.overview import lane_now
+from hermes_queue.cli.overview import Lane, lane_now
 from hermes_queue.errors import CAUSES, WIDE_CAUSES, RedisFull, RedisUnavailable
 from hermes_queue.keyspace.connection import explained
 from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.accounts.fields import DRIFTED, LOST, TURNS, WORK
 from hermes_queue.ledger.accounts.goodput import fleet_fields, goodput_of
+from hermes_queue.ledger.accounts.shared import SharedBudgets
 from hermes_queue.ledger.answers import ENDED
 from hermes_queue.ledger.fleet.flights import FLIGHT_PARTS, engine_state
 from hermes_queue.ledger.fleet.limiter import EndpointLimits
@@ -39,6 +40,7 @@ from hermes_queue.telemetry import logs, metrics
 from hermes_queue.telemetry.endpoint import MetricsEndpoint
 from hermes_queue.telemetry.meter import PrometheusMeter, Values
 from hermes_queue.telemetry.metrics import Metric
+from hermes_queue.telemetry.pages import NotNow
 
 MetricValues = tuple[Metric, Values]
 
@@ -103,6 +105,37 @@ class Exporter:
         ]
         return json.dumps(found).encode(), "application/json"
 
+    def scaling(self) -> tuple[bytes, str]:
+        """What a scaler of workers wants to know of each lane, as JSON, and the content type.
+
+        Raises:
+            NotNow: Redis does not answer; a scaler then leaves things as they are.
+        """
+        try:
+            with explained(self.ledger.url):
+                seconds, micros = self._client.time()
+                self._scan()
+                workers = self.ledger.workers()
+                lanes = [
+                    lane_now(self.ledger, name, workers, seconds + micros / 1e6)
+                    for name in sorted(self._lanes(workers))
+                ]
+        except (RedisUnavailable, RedisFull) as error:
+            raise NotNow(str(error)) from error
+        found = {
+            lane.name: {
+                "waiting": lane.depth,
+                "running": lane.running,
+                "workers": lane.workers,
+                "paused": lane.breaker.state != "closed",
+                # More workers would find nothing to do in a lane that its breaker has paused.
+                "wanted_slots": lane.running
+                + (lane.depth if lane.breaker.state == "closed" else 0),
+            }
+            for lane in lanes
+        }
+        return json.dumps({"lanes": found}).encode(), "application/json"
+
     def _read(self) -> Iterator[MetricValues]:
         seconds, micros = self._client.time()
         now = seconds + micros / 1e6
@@ -119,6 +152,7 @@ class Exporter:
         yield from self._read_consumers(now)
         yield from _counted(totals(self.ledger))
         yield from self._read_goodput(now)
+        yield from self._read_budgets()
 
     def _scan(self) -> None:
         """Scan all keys, unless that was done recently. One pass finds lanes and limits."""
@@ -165,6 +199,7 @@ class Exporter:
         yield metrics.LANE_DEPTH, depth
         yield metrics.LANE_AGE_SECONDS, {(i.name,): max(0.0, i.oldest_s or 0.0) for i in lanes}
         yield metrics.LANE_BREAKER, {(i.name,): float(i.breaker.state != "closed") for i in lanes}
+        yield metrics.LANE_WANTED, {(i.name,): _wants(i)["wanted_slots"] for i in lanes}
         yield metrics.DELAYED, {(): self._client.zcard(self.ledger.key("delayed"))}
         yield metrics.REMEMBERED_TASKS, {(): self._client.zcard(self.ledger.key("tasks"))}
 
@@ -230,6 +265,16 @@ class Exporter:
         yield metrics.ENGINE_TOKENS, tokens
         yield metrics.ENGINE_REQUESTS, requests
 
+    def _read_budgets(self) -> Iterator[MetricValues]:
+        used: dict[tuple[str, ...], float] = {}
+        waiting: dict[tuple[str, ...], float] = {}
+        for budget in SharedBudgets(self.ledger).all():
+            waiting[budget.name,] = budget.waiting
+            for amount, limit in budget.limits.items():
+                used[budget.name, amount] = budget.spent.get(amount, 0.0) / limit if limit else 1.0
+        yield metrics.BUDGET_USED, used
+        yield metrics.BUDGET_WAITING, waiting
+
     def _read_goodput(self, now: float) -> Iterator[MetricValues]:
         fields = fleet_fields(self.ledger)
         good = goodput_of(fields)
@@ -273,6 +318,18 @@ class Exporter:
         yield metrics.CONSUMER_AGE_SECONDS, ages
 
 
+def _wants(lane: Lane) -> dict[str, Any]:
+    is_open = lane.breaker.state == "closed"
+    return {
+        "waiting": lane.depth,
+        "running": lane.running,
+        "workers": lane.workers,
+        "paused": not is_open,
+        # More workers would find nothing to do in a lane that its breaker has paused.
+        "wanted_slots": lane.running + (lane.depth if is_open else 0),
+    }
+
+
 def _counted(found: Totals) -> Iterator[MetricValues]:
     """The ledger's totals. A counter that appeared with its first increment would have no rate."""
     values: dict[Metric, dict[tuple[str, ...], float]] = {m: {} for m in _TOTALS.values()}
@@ -305,8 +362,8 @@ def exporter(port: int | None, address: str | None) -> None:
     """Serve metrics of the whole deployment from Redis, until stopped.
 
     /metrics is for Prometheus to scrape; /targets lists the endpoints of all live workers for
-    its http_sd_configs. One exporter per deployment is enough. It only reads, and waits out
-    outages of Redis.
+    its http_sd_configs; /scaling has the slots that each lane wants, for whoever scales workers.
+    One exporter per deployment is enough. It only reads, and waits out outages of Redis.
     """
     check_environment()
     logs.configure()
@@ -321,7 +378,11 @@ def exporter(port: int | None, address: str | None) -> None:
             "exporter", max_label_values=settings.max_label_values, values=source.values
         )
         endpoint = MetricsEndpoint(
-            {"/metrics": meter.exposition, "/targets": source.targets},
+            {
+                "/metrics": meter.exposition,
+                "/targets": source.targets,
+                "/scaling": source.scaling,
+            },
             address=address or settings.address,
             port=settings.exporter_port if port is None else port,
             setting="HERMES_QUEUE_METRICS_EXPORTER_PORT",

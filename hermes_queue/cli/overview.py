@@ -5,7 +5,6 @@ Its size grows with lanes, workers and active runs, never with waiting or finish
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,13 +14,15 @@ from hermes_queue.ledger.fleet.lanes import Breakers, LaneState, known_lanes
 from hermes_queue.ledger.fleet.tally import Lately, Tally
 from hermes_queue.ledger.ledger import Ledger
 from hermes_queue.ledger.runs import RunInfo, Runs
+from hermes_queue.ledger.waiting import next_waiting
 from hermes_queue.queues import lanes_with_quarantine, queue_keys
 from hermes_queue.results.consumers import ConsumerGroup, consumer_groups
-from hermes_queue.wire.ids import of_message
 
 RATE_WINDOW_S = 600.0
 """Window for measuring the pace of a run."""
 FAILURE_WINDOW_S = 3600.0
+_HEADS = 16
+"""Jobs that are next in a lane, among which the longest wait is looked for."""
 MOST_RUNS = 50
 """Number of runs that are read, most recently enqueued first."""
 
@@ -198,28 +199,21 @@ def lane_now(ledger: Ledger, name: str, workers: Sequence[Mapping[str, Any]], no
     with ledger.client.pipeline(transaction=False) as pipe:
         for each in lists:
             pipe.llen(each)
-            pipe.lindex(each, -1)
-        answers: list[Any] = pipe.execute()
-    depths, heads = answers[::2], [head for head in answers[1::2] if head]
+        depths: list[Any] = pipe.execute()
     return Lane(
         name=name,
         depth=sum(depths),
         retries=sum(depths[: len(keys.retry)]),
-        oldest_s=_longest_wait(ledger, heads, now),
+        oldest_s=_longest_wait(ledger, name, now),
         running=sum(worker.get("running_by_lane", {}).get(name, 0) for worker in workers),
         workers=sum(name in worker.get("lanes", ()) for worker in workers),
         breaker=Breakers(ledger).state(name),
     )
 
 
-def _longest_wait(ledger: Ledger, heads: Sequence[bytes], now: float) -> float | None:
-    """The longest wait of each list's first message, by the ledger's times of queueing."""
-    ids = []
-    for head in heads:
-        try:
-            ids.append(of_message(json.loads(head)["headers"]["id"])[0])
-        except (ValueError, KeyError, TypeError, AttributeError):  # not a message of ours
-            continue
+def _longest_wait(ledger: Ledger, lane: str, now: float) -> float | None:
+    """The longest wait among jobs that are next."""
+    ids = next_waiting(ledger, [lane], most=_HEADS)
     if not ids:
         return None
     since: Any = ledger.client.zmscore(ledger.key("waiting"), ids)

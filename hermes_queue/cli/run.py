@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import click
@@ -20,6 +21,7 @@ from hermes_queue.ledger.accounts.drift import drift_of, set_max_drift
 from hermes_queue.ledger.budgets import set_budgets
 from hermes_queue.ledger.cancelling import cancel as cancel_some
 from hermes_queue.ledger.fleet.pacing import AHEAD_MAX, RunPace, pace_of, set_pace
+from hermes_queue.ledger.run_lock import kept_lock
 
 Names = tuple[str, ...]
 _COUNTS = ("total", "queued", "running", "finished", "failed", "cancelled")
@@ -53,6 +55,7 @@ hermes-queue run budget my-run --tokens 200000000
 hermes-queue run policy my-run --version 12
 hermes-queue run pace my-run --max-ahead 48
 hermes-queue run retry my-run
+hermes-queue run lock my-run --out my-run.lock.json
 hermes-queue run cancel --trajectory my-run.0fb2a7c1.3
 """
 run = click.Group("run", help=_HELP)
@@ -96,6 +99,25 @@ def show(run_id: str, as_json: bool) -> None:
     lines += [_account(**account) for account in accounts.values()]
     lines += [[f"config.{name}", json.dumps(value)] for name, value in sorted(config.items())]
     print_table(lines)
+
+
+@run.command()
+@click.argument("run_id", metavar="RUN")
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write it to a file.")
+def lock(run_id: str, out: Path | None) -> None:
+    """Print what RUN was made from: flags, hash of its rows, versions; no secrets.
+
+    `python -m producers NAME --from-lock FILE` makes the run again, or says what differs.
+    """
+    with _runs() as runs:
+        text = kept_lock(runs.ledger, run_id)
+    if out is None:
+        click.echo(text, nl=False)
+        return
+    try:
+        out.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"--out {out}: {error.strerror or error}") from error
 
 
 @run.command()

@@ -76,6 +76,13 @@ KEYS = (
     Key("journal:{id}", "list", "ledger/fleet", "turns of a running trajectory, from which another "
         "worker may [continue](resume.md) it; bounded, msgpack and zstd", "with its trajectory, or "
         "two hours after the last turn (`HERMES_QUEUE_RESUME_TTL_S`)"),
+    Key("handover:{id}", "string", "ledger/fleet", "what an agent has done that another worker "
+        "[grades](stages.md#graders); msgpack and zstd", "with its trajectory, or after a day "
+        "(`HERMES_QUEUE_STAGES_HANDOVER_TTL_S`)"),
+    Key("handed", "zset", "ledger/fleet", "trajectories that wait to be graded, or are being "
+        "graded, by the time at which their work expires", "with the last of them"),
+    Key("graders:{lane}", "zset", "ledger/fleet", "hosts of workers that grade what agents of this "
+        "lane have done, by the end of their last beat", "seconds"),
     Key("group:{id}", "hash", "ledger", "size, policy, members so far and their summaries",
         _END, "rw r r -"),
     Key("item:{sha256}", "string", "ledger",
@@ -86,15 +93,35 @@ KEYS = (
         "rw - r -"),
     Key("waiting", "zset", "ledger", "jobs whose message is in the broker, so that a lost message "
         "is noticed", "", "rw - r -"),
-    Key("waiting:retry", "zset", "ledger", "those of them whose message is in a retry queue", _DAY,
-        "rw - r -"),
     Key("ahead:{sha256}", "string", "ledger", "worker that prepares the environment of this item "
         "while jobs of it wait", _DAY),
-    Key("reconcile:{lane}", "hash", "ledger", "position of the search for lost messages",
-        "an hour"),
+    Key("reconcile:{lane}", "hash", "ledger", "position of the search for jobs that nobody could "
+        "take", "an hour"),
+    # --- which of the waiting jobs is next
+    Key("sched", "hash", "ledger/scheduling", "what operators [set](scheduling.md) for lanes, "
+        "teams, runs and envs; the scheduler's clock, usage and waiting jobs of lanes", "no",
+        "- - r -", True),
+    Key("sched:running", "hash", "ledger/scheduling", "running jobs of leaves and the slot-time to "
+        "charge for them; with limits, running jobs of lanes, teams and envs", "no: a leaf's a day "
+        "after its last job", "- - r -", True),
+    Key("sched:leaves", "zset", "ledger/scheduling", "leaves of the tree of waiting jobs, "
+        "`lane|team|run|env`, by the time of the last job", _RUN, "rw - r -"),
+    Key("sched:jobs:{leaf}", "zset", "ledger/scheduling", "waiting jobs, the next one first", _RUN,
+        "rw - r -"),
+    Key("sched:open:{node}", "zset", "ledger/scheduling", "children of a node under which a job "
+        "may begin, by usage", _RUN, "rw - r -"),
+    Key("sched:shut:{node}", "zset", "ledger/scheduling", "its other children, by usage",
+        "two days", "rw - r -"),
+    Key("sched:blocked", "zset", "ledger/scheduling", "limits that are reached", _RUN),
+    Key("sched:blocked:{limit}", "set", "ledger/scheduling", "leaves that wait for one", _RUN),
+    Key("sched:spent:{quota}", "string", "ledger/scheduling", "slot-seconds used in a window",
+        "after the next window"),
+    Key("sched:took:{owner}", "hash", "ledger/scheduling", "latest jobs given to a worker, in "
+        "case an answer was lost", _DAY),
     Key("sweep:last", "string", "ledger", "time of the last sweep of leases", _DAY, "- - r -"),
     # --- runs
-    Key("run:{id}", "hash", "ledger", "state, counters, configuration, budgets", _RUN, "rw rw r -"),
+    Key("run:{id}", "hash", "ledger", "state, counters, configuration, budgets, lock",
+        _RUN, "rw rw r -"),
     Key("run:{id}:claimed", "set", "ledger", "jobs enqueued so far", _RUN, "rw r r -"),
     Key("run:{id}:parked", "set", "ledger", "waiting jobs set aside by a pause", _RUN, "rw r r -"),
     Key("run:{id}:ahead", "hash", "ledger", "groups of a [paced](trainers.md#pacing) run that have "
@@ -110,6 +137,15 @@ KEYS = (
         "life with the next enqueue, and remains of a former one no longer count", _RUN,
         "rw - - -"),
     Key("runs", "zset", "ledger", "run ids by the time of their last enqueue", _RUN, "rw r r -"),
+    # --- mixes
+    Key("mix:{name}", "hash", "ledger/mixing", "a [mix](mix.md): the process that serves it, how "
+        "far it has come, the batch that it enqueues", _RUN, "rw - r -"),
+    Key("mix:{name}:live", "hash", "ledger/mixing", "its settings that were changed while it was "
+        "served", _RUN, "rw - r -"),
+    Key("mix:{name}:rows", "hash", "ledger/mixing", "fingerprints of the rows of its sources at "
+        "the last start", _RUN, "rw - r -"),
+    Key("mixes", "zset", "ledger/mixing", "mixes by the time of their last start", _RUN,
+        "rw - r -"),
     # --- results
     Key("body:{id}", "string", "ledger", "the record, msgpack with typed arrays and zstd; `~` and "
         "a number follow the id in later lives of a purged run", "no: deleted with its group, see "

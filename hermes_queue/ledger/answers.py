@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from hermes_queue.bodies import codec
+from hermes_queue.errors import ConfigurationError
 from hermes_queue.models import TrajectoryJob, Usage
 from hermes_queue.wire.ids import message_id, sample_of
 
@@ -15,6 +17,7 @@ BeginVerdict = Literal[
     "final",
     "cancelled",
     "surplus",
+    "none",
     "held",
     "paused",
     "paced",
@@ -89,7 +92,7 @@ def _differ_in_ids_alone(job: TrajectoryJob, other: TrajectoryJob) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """The answer to `begin`; all fields but `verdict` are meaningful only if it is `run`."""
+    """The answer to `begin`; without the verdict `run`, only `trajectory_id` is meaningful."""
 
     verdict: BeginVerdict
     epoch: int = 0
@@ -115,6 +118,10 @@ class Begun:
     """Whether turns of an earlier attempt are kept."""
     booked_epoch: int = 0
     """Tokens of kept turns up to this epoch count in the run's budgets already."""
+    handed: str = ""
+    """Token of the hand-over if its agent is done and it is to be graded; "" = neither."""
+    trajectory_id: str = ""
+    """Which it is, whatever the verdict."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +177,41 @@ class QueueKeys:
         """All lists of the lane."""
         return self.retry + self.first
 
+
+@dataclass(frozen=True, slots=True)
+class RunPart:
+    """What a run's part of the slots depends on; see docs/scheduling.md."""
+
+    team: str = ""
+    """Whose share the run uses; the first call that names one decides."""
+    weight: float | None = None
+    """Of the run among those of its team; None = as it is, at first 1."""
+    max_running: int | None = None
+    """Trajectories of the run at once; None = as it is, at first unlimited."""
+
+    @classmethod
+    def of(cls, team: str | None, weight: float | None, max_running: int | None) -> RunPart:
+        """From what a person gave.
+
+        Raises:
+            ConfigurationError: a value cannot be one; the message says which and why.
+        """
+        name = team or ""
+        if len(name) > TEAM_MAX or not re.fullmatch(r"(\w[\w./:@+-]*)?", name):
+            raise ConfigurationError(
+                f"team {name[:80]!r}: use up to {TEAM_MAX} letters, digits and . _ / : @ + -, and "
+                "begin with a letter or digit"
+            )
+        if weight is not None and not 0.001 <= weight <= 1e6:  # NaN fails, too
+            raise ConfigurationError(f"weight {weight}: use a number from 0.001 to 1,000,000")
+        if max_running is not None and not 1 <= max_running <= 10_000_000:
+            raise ConfigurationError(f"max_running {max_running}: use a whole number from 1 on")
+        return cls(name, weight, max_running)
+
+
+TEAM_MAX = 120
+"""Characters of a team's name."""
+WHOLE_PART = RunPart()
 
 INSTANCE_SHOWN = 28
 """Characters of an instance id in a label; longer ids lose their middle."""

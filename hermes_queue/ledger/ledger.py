@@ -22,6 +22,7 @@ from hermes_queue.ledger import transitions
 from hermes_queue.ledger.answers import (
     NOTHING_SPENT,
     RUN_COUNTERS,
+    WHOLE_PART,
     Accepted,
     Begun,
     Claim,
@@ -29,7 +30,7 @@ from hermes_queue.ledger.answers import (
     JobRows,
     Notice,
     PublishVerdict,
-    QueueKeys,
+    RunPart,
     RunStatus,
     Spent,
 )
@@ -63,7 +64,12 @@ class Ledger(Deployment):
     # --- producers ------------------------------------------------------------------------
 
     def enqueue(
-        self, run_id: str, jobs: Sequence[TrajectoryJob], *, config: Mapping[str, Any] | None
+        self,
+        run_id: str,
+        jobs: Sequence[TrajectoryJob],
+        *,
+        config: Mapping[str, Any] | None,
+        part: RunPart = WHOLE_PART,
     ) -> Accepted:
         """Claim `jobs` of one run; returns those that were not claimed before.
 
@@ -86,6 +92,9 @@ class Ledger(Deployment):
                 run_ttl_s=RUN_TTL_S,
                 config=sent,
                 finished_ttl_s=self._results.finished_ttl_s,
+                team=part.team,
+                weight=part.weight,
+                max_running=part.max_running,
                 bodies=rows.bodies,
                 groups=list(rows.groups),
                 jobs=rows.jobs,
@@ -97,34 +106,21 @@ class Ledger(Deployment):
             raise refusal from error
         return Accepted([jobs[place - 1] for place in answer.positions], answer.claim.decode())
 
-    def published(
-        self, trajectory_ids: Iterable[str], *, claim: str = "", first: bool = False
-    ) -> None:
+    def published(self, trajectory_ids: Iterable[str], *, claim: str = "") -> None:
         """Confirm that the messages of these jobs are in the broker.
 
-        `claim` is the one from `enqueue` or `due`; `first`: they are not in a retry queue.
+        `claim` is the one from `enqueue` or `due`.
         """
         ids = list(trajectory_ids)
         if ids:
-            self.call("published", claim=claim, is_retry=bool(claim) and not first, ids=ids)
+            self.call("published", claim=claim, ids=ids)
 
-    def reconcile(
-        self, lane: str, *, queues: QueueKeys, age_s: float, retry_age_s: float
-    ) -> list[str]:
-        """Have jobs of a lane published again whose message the broker lost; see `reconcile.lua`.
+    def reconcile(self, lane: str, *, age_s: float) -> list[str]:
+        """Have waiting jobs of a lane queued again that nobody could take; see `reconcile.lua`.
 
-        Jobs younger than `age_s` are left alone; in the retry queue, those younger than
-        `retry_age_s`.
+        Jobs younger than `age_s` are left alone.
         """
-        found = self.call(
-            "reconcile",
-            lane=lane,
-            retry_lists=queues.retry,
-            first_lists=queues.first,
-            age_s=age_s,
-            retry_age_s=retry_age_s,
-            most=RECONCILED_AT_ONCE,
-        )
+        found = self.call("reconcile", lane=lane, age_s=age_s, most=RECONCILED_AT_ONCE)
         return [part.decode(errors="replace") for part in found]
 
     def run_status(self, run_id: str) -> RunStatus:
@@ -141,7 +137,15 @@ class Ledger(Deployment):
     # --- workers --------------------------------------------------------------------------
 
     def begin(
-        self, trajectory_id: str, attempt: int, *, owner: str, lease_s: float, nonce: str
+        self,
+        trajectory_id: str,
+        attempt: int,
+        *,
+        owner: str,
+        lease_s: float,
+        nonce: str,
+        lanes: Sequence[str] = (),
+        slot: int = 0,
     ) -> Begun:
         """Make one `transitions.begin`."""
         return self.make(
@@ -152,6 +156,8 @@ class Ledger(Deployment):
                 lease_s=lease_s,
                 nonce=nonce,
                 results=self._results,
+                lanes=lanes,
+                slot=slot,
             )
         )
 

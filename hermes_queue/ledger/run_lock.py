@@ -1,4 +1,4 @@
-"""The configuration lock of a run: one run id stands for one configuration."""
+"""The locks of a run: one run id stands for one configuration, which can be made again."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ import json
 import re
 
 from hermes_queue.errors import ConfigurationError
+from hermes_queue.keyspace.connection import explained
+from hermes_queue.keyspace.deployment import Deployment
+
+LOCK_BYTES_MAX = 1 << 20
 
 _ANOTHER = "; give all its jobs the same, or choose a new run id"
 _REFUSALS = {
@@ -45,3 +49,31 @@ def explained_refusal(run_id: str, error: str, sent: str) -> ConfigurationError 
         if found := re.search(said, error):
             return ConfigurationError(text.format(*found.groups(), run=run_id, error=error))
     return None
+
+
+def keep_lock(ledger: Deployment, run_id: str, text: str, *, run_ttl_s: int) -> bool:
+    """Keep the lock of a run, in place of an earlier one; False = it is too long to be kept."""
+    if len(text.encode()) > LOCK_BYTES_MAX:
+        return False
+    ledger.call("run_lock", run_id=run_id, lock=text, run_ttl_s=run_ttl_s)
+    return True
+
+
+def kept_lock(ledger: Deployment, run_id: str) -> str:
+    """The lock that the last producer of a run has kept.
+
+    Raises:
+        ConfigurationError: it has none.
+    """
+    with explained(ledger.url):
+        size = ledger.client.hstrlen(ledger.key(f"run:{run_id}"), "lock")
+    [text] = ledger.hash_fields(f"run:{run_id}", "lock") if size <= LOCK_BYTES_MAX else [""]
+    try:  # any producer may have written it
+        lock = json.loads(text)
+    except (ValueError, RecursionError):
+        lock = None
+    if not isinstance(lock, dict):
+        raise ConfigurationError(
+            f"run {run_id!r} has no lock: it is unknown, or no `python -m producers` made it"
+        )
+    return json.dumps(lock, indent=2) + "\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Sequence
 from typing import Any, cast
 
 from hermes_queue.bodies import codec
@@ -21,6 +22,9 @@ from hermes_queue.wire.ids import group_of, run_of
 
 logger = logging.getLogger(__name__)
 
+SLOTS = 1024
+"""Calls of `begin` that one owner may have under way, or yet to repeat, at a time."""
+
 
 def begin(
     trajectory_id: str,
@@ -30,16 +34,21 @@ def begin(
     lease_s: float,
     nonce: str,
     results: ResultSettings,
+    lanes: Sequence[str] = (),
+    slot: int = 0,
 ) -> ScriptCall[Begun]:
     """Take the lease of a trajectory, or learn why it may not run.
 
-    `nonce` identifies this delivery: a call that is repeated because its answer was lost gets the
-    same answer, not `busy`.
+    With `lanes`, it is the trajectory that is next in these, see docs/scheduling.md; the named one
+    only tells that there are some. `nonce` identifies this delivery: a call that is repeated
+    because its answer was lost gets the same answer, not `busy`. `slot` is a number that no other
+    call of this owner has that may still be repeated.
     """
 
     def read(answer: Any) -> Begun:
-        _warn(run_of(trajectory_id), answer.warning)
-        return _begun(answer)
+        begun = _begun(answer)
+        warn_of_budget(run_of(begun.trajectory_id), answer.warning)
+        return begun
 
     return ScriptCall.of(
         "begin",
@@ -53,13 +62,15 @@ def begin(
         nonce=nonce,
         soft_max_groups=results.soft_max_groups,
         soft_max_bytes=results.soft_max_bytes,
+        slot=slot % SLOTS,
+        lanes=lanes,
     )
 
 
 def _begun(answer: Any) -> Begun:
     verdict = answer.verdict.decode()
     if verdict != "run":
-        return Begun(verdict)
+        return Begun(verdict, trajectory_id=answer.id.decode(errors="replace"))
     return Begun(
         verdict,
         answer.epoch,
@@ -75,6 +86,8 @@ def _begun(answer: Any) -> Begun:
         any_poison=bool(answer.any_poison),
         has_journal=bool(answer.journal),
         booked_epoch=int(answer.booked or 0),
+        trajectory_id=answer.id.decode(),
+        handed=answer.handed.decode(errors="replace"),
     )
 
 
@@ -88,20 +101,22 @@ def requeue(
     failed_attempt: AttemptRecord | None = None,
     spent: Spent = NOTHING_SPENT,
     continued: bool = False,
+    is_work_lost: bool = False,
 ) -> ScriptCall[bool]:
     """Give a running job back: for a retry with a `failed_attempt`, else as a hand-back.
 
     The transcripts of the newest failed attempts are kept, as far as
     `RetrySettings.evidence_total_bytes` allows. `used_s` counts towards the total deadline of all
     attempts, `spent` towards the run's budgets. `continued`: the attempt continued the turns in the
-    journal, so that `spent` has what was not booked of their tokens.
+    journal, so that `spent` has what was not booked of their tokens. `is_work_lost`: what was
+    handed over to be graded is gone; the agent begins anew.
 
     The result is False if the lease was no longer ours; then another worker has the job.
     """
     run_id = run_of(claim.trajectory_id)
 
     def read(answer: Any) -> bool:
-        _warn(run_id, answer.warning)
+        warn_of_budget(run_id, answer.warning)
         return bool(answer.verdict == b"ok")
 
     facts, transcript = packed(failed_attempt) if failed_attempt else ("", "")
@@ -119,6 +134,7 @@ def requeue(
         cost_usd=spent.cost,
         tokens=spent.tokens,
         continued=int(continued),
+        lost=int(is_work_lost),
         transcript=transcript,
         evidence_bytes=retry.evidence_total_bytes,
     )
@@ -149,7 +165,7 @@ def publish(
     claim, spent = ClaimCheck.parse(body), spent or _spent(record)
 
     def read(answer: Any) -> PublishVerdict:
-        _warn(record.run_id, answer.warning)
+        warn_of_budget(record.run_id, answer.warning)
         if answer.verdict == b"full":
             raise RedisFull(
                 "the results stream is full: too many groups wait for a consumer group that has "
@@ -228,7 +244,7 @@ def _failure(record: ScoredTrajectory, remember_s: float) -> str:
     return json.dumps(facts | {"item": item, "remember_s": remember_s})
 
 
-def _warn(run_id: str, warning: bytes) -> None:
+def warn_of_budget(run_id: str, warning: bytes) -> None:
     """Log a script's warning about a run's budget, if there is one."""
     if warning:
         logger.warning("run:%s: %s", run_id, warning.decode(), extra={"action": "budget"})

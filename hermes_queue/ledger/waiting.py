@@ -1,9 +1,11 @@
-"""Waiting jobs, looked at without taking them: their messages stay in the broker."""
+"""Waiting jobs, looked at without taking them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+
+import redis
 
 from hermes_queue.bodies import codec
 from hermes_queue.errors import SchemaTooNew
@@ -14,22 +16,42 @@ from hermes_queue.models import TrajectoryJob
 
 CLAIM_S = 86_400
 """Time for which an environment that one worker prepares ahead is left alone by the others."""
+_BRANCHES = 4
+"""Children of a node that `next_waiting` looks at."""
 _FIELDS = ("state", "deaths", "unseen_deaths", "quarantine_deaths", "job")
 
 
-def next_messages(ledger: Ledger, lists: Sequence[str], *, most: int) -> list[bytes]:
-    """Messages of the broker's `lists` in the order in which workers take them.
+def next_waiting(ledger: Ledger, lanes: Sequence[str], *, most: int) -> list[str]:
+    """Ids of jobs that are next in these lanes, at most `most`: some of each of the next branches.
 
-    At most `most` of each list, and of all of them.
+    It looks at few branches, however many there are, in four round trips.
 
     Raises:
         RedisUnavailable: no answer.
     """
+    nodes = list(lanes)
+    for _ in ("team", "run", "env"):
+        found = _first_of(ledger, [f"sched:open:{node}" for node in nodes], _BRANCHES)
+        nodes = [f"{node}|{child}" for node, of in zip(nodes, found, strict=True) for child in of]
+        nodes = nodes[:most]
+    each = max(1, most // max(1, len(nodes)))
+    found = _first_of(ledger, [f"sched:jobs:{leaf}" for leaf in nodes], each)
+    return [name for of_leaf in found for name in of_leaf][:most]
+
+
+def _first_of(ledger: Ledger, keys: Sequence[str], count: int) -> list[list[str]]:
+    """The first members of sorted sets; none of a key that is of another type."""
     with explained(ledger.url), ledger.client.pipeline(transaction=False) as pipe:
-        for name in lists:
-            pipe.lrange(ledger.key(name), -most, -1)
-        found: list[list[bytes]] = pipe.execute()
-    return [raw for messages in found for raw in reversed(messages)][:most]
+        for name in keys:
+            pipe.zrange(ledger.key(name), 0, count - 1)
+        found: list[Any] = pipe.execute(raise_on_error=False)
+    for each in found:
+        if isinstance(each, Exception) and not isinstance(each, redis.ResponseError):
+            raise each
+    return [
+        [] if isinstance(each, Exception) else [name.decode(errors="replace") for name in each]
+        for each in found
+    ]
 
 
 def waiting_jobs(ledger: Ledger, trajectory_ids: Sequence[str]) -> list[TrajectoryJob | None]:

@@ -30,8 +30,10 @@ class KeepsSnapshots(Protocol):
     those of dead workers.
     """
 
-    async def snapshot(self, slot: Slot) -> Snapshot:
+    async def snapshot(self, slot: Slot, *, keep_s: float | None = None) -> Snapshot:
         """Copy the slot's files, while its worker runs no command in it.
+
+        If nobody deletes it, it is there for `keep_s` at least; None = `ResumeSettings.ttl_s`.
 
         A slot whose restored files would not be its whole state has none: one in which processes
         run in the background.
@@ -56,8 +58,8 @@ class KeepsSnapshots(Protocol):
     async def snapshots(self) -> list[Snapshot]:
         """Those of this deployment that workers have to delete, also of other workers.
 
-        The provider may do that instead, after `ResumeSettings.ttl_s`; then there are none here,
-        and workers drop only those that they know of.
+        The provider may do that instead, when their time is over; then there are none here, and
+        workers drop only those that they know of.
         """
         ...
 

@@ -26,6 +26,7 @@ import tempfile
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings
@@ -105,12 +106,27 @@ class WorkerSettings(Section, env_prefix=PREFIX + "WORKER_"):
     lanes: str = "train"
     """Comma-separated lanes to serve. Among jobs of one priority class, earlier lanes come first.
     Overridden by the lanes of `celery worker -Q`."""
+    stages: Literal["all", "agent", "verify"] = "all"
+    """Stages that this worker runs, see docs/stages.md; overridden by `celery worker --stages`.
+    agent: what its agents have done is graded by workers with `verify`, if there are any; these
+    take nothing else."""
     imports: str = "*"
     """Comma-separated modules and packages whose envs, agents, parsers and token servers a job may
     name, as package.module:ATTRIBUTE or as plugins. *: all installed ones. The standard library is
     never allowed."""
     soft_shutdown_s: float = Field(default=30.0, ge=0)
     """After SIGTERM, running trajectories may finish for this long; then they are handed back."""
+    load_timeout_s: float = Field(default=300.0, gt=0)
+    """Time limit for importing a job's env and reading its row."""
+    acquire_timeout_s: float = Field(default=3600.0, gt=0)
+    """Time limit for leasing a slot. A worker takes a job only with a slot in sight, so this ends a
+    backend that hangs; it counts as a failure of the sandbox."""
+    release_timeout_s: float = Field(default=120.0, gt=0)
+    """Longest wait for the reset of a slot before the record is published all the same. The slot is
+    not used again before it has been reset."""
+    stuck_s: float = Field(default=60.0, gt=0)
+    """How long a stage may go on after its deadline. Then it is cancelled again, and the lease of
+    the job is not renewed."""
     prepare_timeout_s: float = Field(default=7200.0, gt=0)
     """Time limit for building or downloading a job's environment, including the wait for other
     builds."""

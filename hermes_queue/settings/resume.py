@@ -42,3 +42,13 @@ class StageSettings(Section, env_prefix=PREFIX + "STAGES_"):
     """As `agent`, of all workers together."""
     fleet_verify: int | None = Field(default=None, ge=1)
     """As `verify`, of all workers together."""
+    prefetch: int = Field(default=0, ge=0, le=64)
+    """Trajectories that a worker takes beyond its number of agents: they are set up in slots of
+    their own, and wait for the place of an agent."""
+    handover_most: int = Field(default=1000, ge=1)
+    """Trajectories of the deployment that may wait to be graded by another worker; with more, a
+    worker grades its own."""
+    handover_ttl_s: int = Field(default=86400, ge=600, le=7 * 86400)
+    """Seconds for which such work waits. After that its agent begins anew."""
+    handover_max_bytes: int = Field(default=8 << 20, ge=1024, le=64 << 20)
+    """Encoded size above which a worker grades its own."""

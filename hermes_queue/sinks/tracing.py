@@ -25,6 +25,8 @@ def export_write(
         added: number of their trajectories that were new there.
         began_ns: start of the write in Unix nanoseconds.
     """
+    if not exporter.settings.exports("traces"):
+        return
     ratio = exporter.settings.sample
     places = [
         context.of_record(record, ratio)

@@ -1,22 +1,25 @@
-"""An HTTP server for Prometheus in a thread: `GET /metrics` and little else."""
+"""An HTTP server in a thread for Prometheus, probes and scalers: `GET /metrics` and little else."""
 
 from __future__ import annotations
 
 import logging
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections import OrderedDict
+from collections.abc import Mapping
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
+from typing import Any
 
 from hermes_queue.errors import ConfigurationError
+from hermes_queue.telemetry.pages import NotNow, Page
 
 logger = logging.getLogger(__name__)
 
-Page = Callable[[], tuple[bytes, str]]
-"""Returns a body and its content type."""
-
 _REQUEST_TIMEOUT_S = 10.0
+_MOST_CONNECTIONS = 16
+"""Of more, the oldest is closed: whoever opens many and sends nothing keeps no probe out."""
 
 
 class MetricsEndpoint:
@@ -63,6 +66,28 @@ class MetricsEndpoint:
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
+
+    def __init__(self, *args: Any) -> None:
+        self._open: OrderedDict[int, socket.socket] = OrderedDict()
+        self._lock = threading.Lock()
+        super().__init__(*args)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer in a thread, and close the oldest connection if there are too many."""
+        with self._lock:
+            self._open[id(request)] = request
+            full = len(self._open) > _MOST_CONNECTIONS
+            oldest = self._open.popitem(last=False)[1] if full else None
+        if oldest is not None:
+            with suppress(OSError):  # it has ended in the meantime
+                oldest.shutdown(socket.SHUT_RDWR)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Close the connection, and forget it."""
+        with self._lock:
+            self._open.pop(id(request), None)
+        super().shutdown_request(request)
 
     def server_bind(self) -> None:
         """Bind without HTTPServer's DNS lookup of a server name, which is not needed."""
@@ -114,6 +139,9 @@ class _Handler(BaseHTTPRequestHandler):
             return
         try:
             body, content_type = page()
+        except NotNow as reason:
+            self._send(503, f"{reason}\n".encode(), "text/plain")
+            return
         except Exception as error:  # Prometheus shows the status; the log says why
             logger.exception("metrics failed", extra={"action": "metrics_failed"})
             self._send(500, f"{type(error).__name__}\n".encode(), "text/plain")

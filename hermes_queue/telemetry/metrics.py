@@ -107,6 +107,13 @@ RESUMED_TOKENS = _worker(
     "resumed_tokens_total{env,kind}",
     "Tokens of turns that were continued instead of sampled again; kind: prompt, completion.",
 )
+HANDOVERS = _worker(
+    "handovers_total{env,outcome}",
+    "Trajectories whose agent is done in a worker with --stages agent; outcome: handed_over, or "
+    "why it grades them itself (nobody: no worker grades the lane; elsewhere: some do on other "
+    "hosts; full: too many wait; not_possible; stale: its lease was lost); lost: a grader could "
+    "not use the work.",
+)
 SNAPSHOTS = _worker(
     "snapshots_total{outcome}",
     "Copies of a slot's files for the turn journal; outcome: kept, or none if the slot had files "
@@ -188,6 +195,11 @@ LANE_AGE_SECONDS = _exporter(
 LANE_BREAKER = _exporter(
     "lane_paused{lane}", "1 while the circuit breaker of a lane is not closed."
 )
+LANE_WANTED = _exporter(
+    "lane_wanted_slots{lane}",
+    "Slots that a lane wants: its running jobs and, unless its circuit breaker has paused it, the "
+    "waiting ones. For whoever scales workers.",
+)
 DELAYED = _exporter("delayed", "Jobs whose message is sent later (backoff, hand-back).")
 RUNS = _exporter(
     "runs{state}", "Runs known to Redis, the newest 1,000; state: active, paused, cancelled, done."
@@ -245,6 +257,13 @@ GOODPUT = _exporter(
 SANDBOX_USD = _exporter("sandbox_usd_total", "US dollars of slots, a part of `cost_usd_total`.")
 TOKENS_LOST = _exporter(
     "tokens_thrown_away_total", "Tokens of attempts that were not measured, without dead workers'."
+)
+BUDGET_USED = _exporter(
+    "budget_used_ratio{budget,amount}",
+    "Spent share of a budget that runs share, in its current window; 1 = nothing may begin.",
+)
+BUDGET_WAITING = _exporter(
+    "budget_waiting_jobs{budget}", "Jobs that wait because a shared budget has no room for them."
 )
 DRIFT = _exporter(
     "drift_turns_total{reason}",

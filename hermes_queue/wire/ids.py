@@ -11,6 +11,10 @@ import re
 _MESSAGE = re.compile(r"(.*\..*\.\d+)\.(\d+)(?:\.cancel)?")
 
 
+CANCEL = ".cancel"
+"""End of the ids of messages whose job only has to end as cancelled."""
+
+
 def group_of(trajectory_id: str) -> str:
     """The id of the trajectory's group."""
     return trajectory_id.rpartition(".")[0]
@@ -32,7 +36,7 @@ def message_id(trajectory_id: str, attempt: int, *, cancel: bool = False) -> str
     Celery drops messages with revoked ids, so a job that only has to end as cancelled (`cancel`)
     gets a different one.
     """
-    return f"{trajectory_id}.{attempt}{'.cancel' if cancel else ''}"
+    return f"{trajectory_id}.{attempt}{CANCEL if cancel else ''}"
 
 
 def of_message(message_id: str) -> tuple[str, str]:

@@ -15,6 +15,8 @@ RETRY = ".retry"
 """Suffix of the queue for a lane's retries and handed-back jobs."""
 QUARANTINE = ".quarantine"
 """Suffix of the lane in which jobs wait whose workers died repeatedly; each runs alone."""
+VERIFY = ".verify"
+"""Suffix of the lane in which trajectories wait to be graded whose agents are done."""
 _LOOKS_REPEATED = re.compile(r"#\d+$")
 
 
@@ -27,6 +29,7 @@ def check_served_lane(lane: str) -> str:
 def check_lane(lane: str) -> str:
     """Return `lane`. Raises ValueError if it is reserved for jobs that are moved there."""
     _unreserved("lane", lane, r"\.quarantine", "{} is reserved for jobs moved there from lane")
+    _unreserved("lane", lane, r"\.verify$", "{} is reserved for graders of lane")
     return check_served_lane(lane)
 
 

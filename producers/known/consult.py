@@ -52,7 +52,9 @@ class Consulted:
         of_size = zip(tasks, map(self._plan.size_of, selection.items), strict=True)
         model = None if self.model == ANY_MODEL else self.model
         slots = lane_slots(self._ledger.workers(), self._plan.options.run.lane)
-        yield from estimated(list(of_size), model).lines(slots)
+        found = estimated(list(of_size), model)
+        if found.known or self._options.estimate:
+            yield from found.lines(slots)
         limit_s = self._plan.limits.total_timeout_s
         named = zip((item.instance_id for item in selection.items), tasks, strict=True)
         if near := late(((name, task) for name, task in named if task), limit_s):

@@ -58,7 +58,8 @@ class RegradePlan(Plan):
             "profile": self.options.run.profile,
         }
 
-    def _jobs_of(self, selected: SelectedItem) -> Iterator[TrajectoryJob]:
+    def jobs_of(self, selected: SelectedItem) -> Iterator[TrajectoryJob]:
+        """The job of one record."""
         run, work = self.options.run, self.works[selected.key]
         group_id, trajectory_id = make_ids(self.run_id, selected.key, 0)
         yield TrajectoryJob(

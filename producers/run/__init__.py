@@ -14,4 +14,5 @@ sandbox_options.py  options of the sandbox
 selection.py        read and validate rows
 single.py           one job without a run
 words.py            flags of a producer in other commands
+queueing/           how a run is queued beside others
 """

@@ -24,11 +24,14 @@ from hermes_queue.errors import (
 from hermes_queue.ledger import Ledger, Runs
 from hermes_queue.ledger.budgets import set_budgets
 from hermes_queue.ledger.fleet.pacing import set_pace
+from hermes_queue.ledger.ledger import RUN_TTL_S
+from hermes_queue.ledger.run_lock import keep_lock
 from hermes_queue.models import AgentSpec
 from hermes_queue.settings import PREFIX, ModelSettings, RedisSettings
 from hermes_queue.sinks.datasets.jsonl import JsonlSink
 from hermes_queue.wire.names import make_ids
 from producers.known.consult import consulted, poison_note
+from producers.lock.contents import LockFile, check_lock, lock_of
 from producers.run.follow import Follower, refuse_without_results
 from producers.run.options import ProducerOptions
 from producers.run.plan import Plan, make_plan
@@ -72,6 +75,9 @@ def run(producer: Producer, options: ProducerOptions) -> int:
         return code
     from hermes_queue.broker.embedded import should_embed
 
+    lock = lock_of(producer, env, plan, selection)
+    for each in check_lock(options.locking, lock):
+        sys.stderr.write(f"differs from the lock: {each}\n")
     if options.output.dry_run:
         return Launch(producer, plan, selection, "dry-run").dry()
     if should_embed(RedisSettings()):
@@ -81,11 +87,11 @@ def run(producer: Producer, options: ProducerOptions) -> int:
                 "would wait for it for ever; set HERMES_QUEUE_REDIS_URL"
             )
         options.sandbox.check_profile(options.run.profile)
-        return Launch(producer, plan, selection, "embedded").embedded()
+        return Launch(producer, plan, selection, "embedded", lock).embedded()
     options.sandbox.refuse()
     if options.output.expect_score is not None and not options.output.follows:
         raise ConfigurationError("--expect-score needs results: add --follow or --out PATH")
-    return Launch(producer, plan, selection, "remote").remote()
+    return Launch(producer, plan, selection, "remote", lock).remote()
 
 
 class Launch:
@@ -93,12 +99,20 @@ class Launch:
 
     report_type: ClassVar[type[Report]] = Report
 
-    def __init__(self, producer: Producer, plan: Plan, selection: SelectedItems, mode: str) -> None:
+    def __init__(
+        self,
+        producer: Producer,
+        plan: Plan,
+        selection: SelectedItems,
+        mode: str,
+        lock: LockFile | None = None,
+    ) -> None:
         self.producer = producer
         self.plan = plan
         self.selection = selection
         self.report = self.report_type.of(plan, selection, mode)
         self.options = plan.options
+        self._lock = lock
 
     def dry(self) -> int:
         """Report what would be enqueued."""
@@ -199,6 +213,8 @@ class Launch:
         An embedded run is resumed from any pause, because only this command can resume it.
         """
         runs, run_id = Runs(ledger), self.plan.run_id
+        if self._lock and not keep_lock(ledger, run_id, self._lock.text(), run_ttl_s=RUN_TTL_S):
+            self.report.progress.say("the run's lock is too long to be kept; see --lock FILE")
         if budgets := self.options.budgets.given():
             set_budgets(ledger, run_id, budgets)
         if max_ahead := self.options.staleness.max_ahead:
@@ -240,9 +256,10 @@ class Launch:
             self.plan.jobs(self.selection, groups.__contains__),
             ledger=ledger,
             config=self.plan.config(self.selection.dataset),
-            items=self.plan.items(self.selection),
+            items=self.plan.items(self.selection.items),
             on_batch=on_batch,
             on_full=on_full,
+            part=self.options.part.part,
         )
         summary.enqueued, summary.already = done.enqueued, done.already
         known = f", {done.already} were already enqueued" if done.already else ""

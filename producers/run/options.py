@@ -14,7 +14,10 @@ from typing import Any, ClassVar, Literal, get_type_hints
 
 from hermes_queue import extensions
 from producers.known.options import KnownOptions
+from producers.lock.flags import with_lock
+from producers.lock.options import LockOptions
 from producers.run.flags import Options, at_least, flag, number, switch
+from producers.run.queueing.part import PartOptions
 from producers.run.sandbox_options import SandboxOptions, chosen_backend
 from producers.source import Producer
 
@@ -127,8 +130,8 @@ class RunOptions(Options):
         metavar="NAME",
     )
     priority: int = flag(
-        "priority class of the jobs on all lanes of a worker: 0 to 2 are served first, then 3 to 5,"
-        " 6 to 8, and 9 last (default: 5)",
+        "priority of the jobs among those of the run, 0 first; each step counts like 15 minutes of"
+        " waiting (default: 5)",
         default=5,
         type=at_least(0, 9),
         metavar="0-9",
@@ -323,6 +326,7 @@ class ProducerOptions:
     rows: RowOptions
     agent: AgentOptions
     run: RunOptions
+    part: PartOptions
     sandbox: SandboxOptions
     groups: GroupOptions
     staleness: StalenessOptions
@@ -332,6 +336,7 @@ class ProducerOptions:
     own: Any
     """An instance of the producer's `options`."""
     known: KnownOptions = field(default_factory=KnownOptions)
+    locking: LockOptions = field(default_factory=LockOptions)
 
 
 _GROUPS: dict[str, type[Options]] = get_type_hints(ProducerOptions)
@@ -386,8 +391,9 @@ def parse(producer: Producer, argv: Sequence[str] | None = None) -> ProducerOpti
 
     Raises:
         SystemExit: for `--help` and for flags that cannot be parsed (exit code 2).
-        ConfigurationError: `--sandbox` names no backend.
+        ConfigurationError: `--sandbox` names no backend, or `--from-lock` no lock for it.
     """
+    argv = with_lock(producer, argv)
     namespace = build_parser(producer, chosen_backend(argv)).parse_args(argv)
     shared: dict[str, Any] = {name: group.of(namespace) for name, group in _GROUPS.items()}
     return ProducerOptions(**shared, own=producer.options.of(namespace))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -62,12 +62,12 @@ class Plan:
         for selected in selection.items:
             group_id, _ = make_ids(self.run_id, selected.key, 0)
             if keep(group_id):
-                yield from self._jobs_of(selected)
+                yield from self.jobs_of(selected)
 
-    def items(self, selection: SelectedItems) -> dict[str, bytes]:
-        """The compressed rows, and the program, that the jobs name by hash."""
+    def items(self, selected: Iterable[SelectedItem]) -> dict[str, bytes]:
+        """The compressed rows, and the program, that the jobs of these items name by hash."""
         program = self.program.packed.items if self.program else {}
-        return program | {each.sha256: each.packed for each in selection.items if each.sha256}
+        return program | {each.sha256: each.packed for each in selected if each.sha256}
 
     def config(self, dataset: str) -> dict[str, Any]:
         """Properties that all producers with one run id must agree on.
@@ -147,7 +147,8 @@ class Plan:
             return self.limits
         return Limits(**{**selected.limits, **self.options.limits.given()})
 
-    def _jobs_of(self, selected: SelectedItem) -> Iterator[TrajectoryJob]:
+    def jobs_of(self, selected: SelectedItem) -> Iterator[TrajectoryJob]:
+        """The jobs of one item, which are one group."""
         run = self.options.run
         cases, size = self._cases(selected), self.size_of(selected)
         group_id, trajectory_id = make_ids(self.run_id, selected.key, 0)

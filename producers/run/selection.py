@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, MutableSequence, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
@@ -32,7 +32,7 @@ class SelectedItems:
     """The rows of a dataset that a run will use."""
 
     dataset: str
-    items: list[SelectedItem] = field(default_factory=list)
+    items: MutableSequence[SelectedItem] = field(default_factory=list)
     skipped: Counter[str] = field(default_factory=Counter)
     """Number of rows that are not tasks, by reason."""
     first_skipped: dict[str, str] = field(default_factory=dict)
@@ -40,6 +40,15 @@ class SelectedItems:
     notes: list[str] = field(default_factory=list)
     absent: frozenset[str] = frozenset()
     """Requested instance ids that the dataset does not have."""
+    _by_id: dict[str, SelectedItem] = field(default_factory=dict)
+
+    def remember(self, item: SelectedItem) -> None:
+        """Remember an item with a new instance id, which may be taken next."""
+        self._by_id[item.instance_id] = item
+
+    def first(self, instance_id: str) -> SelectedItem | None:
+        """The item with this instance id."""
+        return self._by_id.get(instance_id)
 
     def skip(self, reason: str, place: str) -> None:
         """Count a row that is no task."""
@@ -64,12 +73,14 @@ def select(
     *,
     absent_ok: bool = False,
     sift: Sieve | None = None,
+    into: SelectedItems | None = None,
 ) -> SelectedItems:
     """The items that `options` select, validated with the env's `Item`.
 
     Rows that are not tasks (no tests, no statement), and items for which `misfit` or `sift` has a
     reason, are counted in `skipped`; every other unusable row is an error, because skipping it
     would hide a broken dataset. With `absent_ok`, requested ids that do not exist are in `absent`.
+    `into` is an empty selection to add the items to.
 
     Raises:
         InputError: a row is unusable (the message names place, field and fix), a requested
@@ -77,7 +88,8 @@ def select(
         PayloadTooLarge: a row exceeds the size limit.
         ConfigurationError: flags contradict each other, or a hook of the producer fails.
     """
-    selector = _Selector(producer, env, dataset, options, misfit)
+    selection = into if into is not None else SelectedItems(dataset.name)
+    selector = _Selector(producer, env, dataset, options, misfit, selection)
     selector.sift = sift
     return selector.run(absent_ok=absent_ok)
 
@@ -92,6 +104,7 @@ class _Selector:
         dataset: Dataset,
         options: ProducerOptions,
         misfit: Misfit | None,
+        selection: SelectedItems,
     ) -> None:
         self._producer = producer
         self._env = env
@@ -107,8 +120,7 @@ class _Selector:
         self._columns = _columns(env.Item)
         name, split = dataset.name, getattr(dataset, "split", None)
         self._is_evaluation = producer.call("evaluation", name, split, place=f"--dataset {name}")
-        self._places: dict[str, SelectedItem] = {}
-        self._selection = SelectedItems(dataset.name)
+        self._selection = selection
         self.sift: Sieve | None = None
         self._unsifted: list[SelectedItem] = []
 
@@ -201,7 +213,7 @@ class _Selector:
         size = len(encoded)
         selected = SelectedItem(place, instance_id, key, packed, size, sha256, cases, limits)
         if not self._is_repetition(selected):
-            self._places[instance_id] = selected
+            self._selection.remember(selected)
             (self._unsifted if self.sift else self._selection.items).append(selected)
         if len(self._unsifted) >= _SIFTED_AT_ONCE:
             self._sift()
@@ -243,7 +255,7 @@ class _Selector:
 
     def _is_repetition(self, selected: SelectedItem) -> bool:
         """Whether the row repeats an earlier one; of another, the results would be overwritten."""
-        first = self._places.get(selected.instance_id)
+        first = self._selection.first(selected.instance_id)
         if first is None:
             return False
         if first.packed != selected.packed:

@@ -14,6 +14,7 @@ from producers.run.options import (
     ProducerOptions,
     StalenessOptions,
 )
+from producers.run.queueing.part import PartOptions
 from producers.run.sandbox_options import chosen_backend
 from producers.source import Producer
 
@@ -34,7 +35,7 @@ def options_in(
         producer: whose own flags are taken as well.
         command: what people type; its help is named when a flag is refused.
         given: the fields that the command decides. Sizes of groups, staleness and budgets have
-            their defaults.
+            their defaults, unless `groups` has them.
 
     Raises:
         ConfigurationError: a flag is unknown or wrong; the message has the fix.
@@ -42,18 +43,18 @@ def options_in(
     parser = _Parser(add_help=False, allow_abbrev=False, prog=command)
     backend = chosen_backend(words)
     for group in groups.values():
-        group.add(parser, sandbox=backend)
+        group.add(parser, env=producer.env, sandbox=backend)
     producer.options.add(parser)
     found = parser.parse_args(words)
     parsed: dict[str, Any] = {name: group.of(found) for name, group in groups.items()}
-    return ProducerOptions(
-        groups=GroupOptions(),
-        staleness=StalenessOptions(),
-        budgets=BudgetOptions(),
-        own=producer.options.of(found),
-        **parsed,
-        **given,
-    )
+    unless_parsed: dict[str, Any] = {
+        "groups": GroupOptions(),
+        "staleness": StalenessOptions(),
+        "budgets": BudgetOptions(),
+        "part": PartOptions(),
+    }
+    own = producer.options.of(found)
+    return ProducerOptions(**{**unless_parsed, **parsed}, own=own, **given)
 
 
 class _Parser(argparse.ArgumentParser):

@@ -92,9 +92,17 @@ def test_every_setting_of_ours_exists(services):
     assert named - set(variable_names()) == set()
 
 
+OF_OTHER_REDISES = (
+    *("TLS_CA", "TLS_CERT", "TLS_KEY", "TLS_CHECK_HOSTNAME"),
+    *("SENTINEL_USERNAME", "SENTINEL_PASSWORD", "CONFIRM_REPLICAS", "CONFIRM_TIMEOUT_S"),
+)
 SETTLED = {
     "HERMES_QUEUE_REDIS_URL": "each process has a user of its own",
     "HERMES_QUEUE_REDIS_PREFIX": "the users' rights name it",
+    **dict.fromkeys(
+        (f"HERMES_QUEUE_REDIS_{name}" for name in OF_OTHER_REDISES),
+        "the service redis speaks no TLS, and has neither sentinels nor replicas",
+    ),
     "HERMES_QUEUE_PATHS_CACHE": "a volume; the image has it",
     "HERMES_QUEUE_PATHS_SPOOL": "likewise",
     "HERMES_QUEUE_ARCHIVE_DIRECTORY": "likewise",

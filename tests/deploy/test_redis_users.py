@@ -10,6 +10,7 @@ import redis
 from click.testing import CliRunner
 from guarded_redis import ROOT
 from ledger_keys import is_listed
+from mixes import write_mix
 from stream_groups import publish
 from view_server import OPERATE_TOKEN, VIEW_TOKEN, ViewServer
 
@@ -302,6 +303,17 @@ def test_each_role_does_its_whole_job(worker, guarded, as_role, tmp_path):
         keys = [key.removeprefix("hq:") for key in client.scan_iter("hq:*")]
     assert len(keys) > 20
     assert [key for key in keys if not is_listed(key) and not of_celery(key)] == []
+
+
+def test_a_producer_serves_a_mix_and_a_monitor_looks_at_it(guarded, as_role, tmp_path):
+    file = write_mix(tmp_path, {"a": "epochs = 1"}, head='name = "mixed"', rows=3)
+    served = as_role("producer", HQ, "mix", str(file))
+    assert served.returncode == 0, served.stderr
+    assert as_role("producer", HQ, "mix", "set", "mixed", "a.weight=2").returncode == 0
+    shown = as_role("monitor", HQ, "mix", "show", "mixed", "--json")
+    assert json.loads(shown.stdout)["sources"]["a"]["items"] == 3
+    assert as_role("monitor", HQ, "mix", "set", "mixed", "a.weight=2").returncode == 4
+    assert as_role("producer", HQ, "mix", "forget", "mixed").returncode == 0
 
 
 def of_celery(key: str) -> bool:

@@ -17,6 +17,7 @@ from hermes_queue.broker.messages import publish_messages
 from hermes_queue.cli.overview import overview
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.ledger import Breakers, DueJob, Ledger, Runs
+from hermes_queue.queues import queue_keys
 from hermes_queue.view.actions import ACTIONS
 from hermes_queue.view.actions.base import Acting
 from hermes_queue.view.actions.workers import OfWorker, WorkerSize
@@ -27,6 +28,8 @@ pytestmark = pytest.mark.timeout(400)
 
 ROW = {"question": "How many eggs are two dozen?", "answer": "2*12=<<2*12=24>>24\n#### 24"}
 AT_ONCE = {"HERMES_QUEUE_WORKER_SOFT_SHUTDOWN_S": "0"}
+
+LISTS = [f"hq:{name}" for name in queue_keys("train").all]
 
 
 @pytest.fixture
@@ -193,7 +196,8 @@ def test_one_lane_of_two_is_paused_on_a_worker_and_for_the_fleet(
     assert order == ["v1.train.retry", "v1.train", "v1.eval.retry", "v1.eval"]
     command("hermes_queue.cli", "lanes", "pause", "train", "--reason", "new image")
     factory.enqueue(1, seconds=0)
-    wait_until("held", lambda: ledger.client.zcard("hq:delayed") == 1)
+    wait_until("its message is used up", lambda: not ledger.client.exists(*LISTS, "hq:unacked"))
+    assert ledger.run_status("run").queued == 1
     assert Breakers(ledger).state("train").message == "new image"
     command("hermes_queue.cli", "lanes", "resume", "train")
     assert len(factory.wait_done()) == 1
@@ -202,28 +206,25 @@ def test_one_lane_of_two_is_paused_on_a_worker_and_for_the_fleet(
 def test_what_the_command_line_names_is_served_in_the_order_that_is_documented(
     factory, start_worker, broadcast, ledger, worker_facts
 ):
-    """Priority class first, then lanes as they are named, then retries before new jobs."""
+    """Lanes as they are named, then by priority, then in the order in which jobs came."""
     wanted = [
-        *(("train", 2, False), ("train", 0, False), ("eval", 5, True), ("eval", 3, False)),
-        *(("eval", 5, False), ("train", 5, True), ("train", 4, False), ("eval", 9, True)),
+        *(("next", 0), ("next", 3), ("next", 9)),
+        *(("train", 2), ("train", 4), ("train", 5), ("train", 5)),
     ]
     jobs = [
         make_job("run", f"{place}", item=ROW, lane=lane, priority=priority)
-        for place, (lane, priority, _) in enumerate(wanted)
+        for place, (lane, priority) in enumerate(wanted)
     ]
-    ledger.enqueue("run", jobs, config={})
-    for number in (7, 6, 3, 4, 5, 2, 0, 1):  # of one class and queue the first come first
-        job, retry = jobs[number], wanted[number][2]
-        publish_messages(
-            ledger, [DueJob(job.trajectory_id, 1, job.lane, job.priority)], retry=retry
-        )
+    sent = [jobs[number] for number in (5, 2, 6, 4, 1, 3, 0)]
+    ledger.enqueue("run", sent, config={})
+    publish_messages(ledger, [DueJob(j.trajectory_id, 1, j.lane, j.priority) for j in sent])
     ledger.published(job.trajectory_id for job in jobs)
-    start_worker(concurrency=1, arguments=("-Q", "eval,v1.train"), HERMES_QUEUE_WORKER_LANES="gone")
+    start_worker(concurrency=1, arguments=("-Q", "next,v1.train"), HERMES_QUEUE_WORKER_LANES="gone")
     records = sorted(factory.wait_done(), key=lambda record: record.provenance.begun_at)
-    assert [int(record.instance_id) for record in records] == list(range(8))
-    assert worker_facts()["lanes"] == ["eval", "train"]
+    assert [int(record.instance_id) for record in records] == list(range(7))
+    assert worker_facts()["lanes"] == ["next", "train"]
     order = [each["name"] for each in broadcast("active_queues")]
-    assert order == ["v1.eval.retry", "v1.eval", "v1.train.retry", "v1.train"]
+    assert order == ["v1.next.retry", "v1.next", "v1.train.retry", "v1.train"]
 
 
 def test_celery_revokes_a_trajectory_and_limits_the_rate(

@@ -7,6 +7,7 @@ import shutil
 import time
 from pathlib import Path
 
+import pytest
 from records import make_job
 from worker_process import wait_until
 
@@ -94,4 +95,33 @@ def test_a_result_waits_while_redis_refuses_writes(factory, ledger, start_worker
     ledger.client.config_set("min-replicas-to-write", 0)
     [record] = factory.wait_done()
     assert record.epoch == 1
+    assert worker.alive
+
+
+def swallowing(start_worker, **job):
+    """A worker that gives up soon, and a job that swallows cancellations while it is graded."""
+    path = os.pathsep.join(filter(None, [SUPPORT, os.environ.get("PYTHONPATH")]))
+    worker = start_worker(
+        concurrency=2,
+        PYTHONPATH=path,
+        HERMES_QUEUE_WORKER_STUCK_S="0.5",
+        HERMES_QUEUE_RETRY_ATTEMPTS_DEADLINE="1",
+    )
+    return worker, make_job(item=ROW, limits={"verify_timeout_s": 0.2}, **job)
+
+
+def test_code_that_swallows_its_deadline_ends_without_a_score(factory, ledger, start_worker):
+    _, job = swallowing(start_worker, env="strange_env:SWALLOWS_ONE")
+    enqueue([job], ledger=ledger)
+    [record] = factory.wait_done()
+    assert (record.score, record.failure.cause) == (None, "deadline")
+    assert record.failure.message == "verify went on after its deadline"
+
+
+@pytest.mark.slow("until the lease of a job that cannot be ended has expired")
+def test_a_job_that_nothing_ends_loses_its_lease_and_its_place(factory, ledger, start_worker):
+    worker, job = swallowing(start_worker, env="strange_env:SWALLOWS_ALL")
+    enqueue([job], ledger=ledger)
+    wait_until("its lease expires", lambda: ledger.client.hget("hq:totals", "lease_expiries"))
+    assert ledger.client.hget(f"hq:traj:{job.trajectory_id}", "state") != b"final"
     assert worker.alive

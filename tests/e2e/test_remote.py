@@ -15,7 +15,7 @@ from worker_process import WorkerProcess
 from zygote import run_forked
 
 import hermes_queue
-from hermes_queue.ledger import Ledger
+from hermes_queue.ledger import Ledger, Runs
 
 
 @pytest.fixture
@@ -100,6 +100,8 @@ def test_nothing_but_listed_keys_stays_without_expiry(worker, server, produce):
         "hq:body:",
         "hq:consumer-group:",
         "hq:_kombu.",
+        "hq:goodput",
+        "hq:sched",
         "hq:unacked",
     )
     with server.client() as client:
@@ -175,3 +177,26 @@ def test_a_full_backlog_makes_a_following_producer_wait_for_results_not_for_ever
     assert done.returncode == 0, done.stderr
     assert "jobs wait for workers; enqueueing continues" in done.stderr
     assert "12 scored" in done.stdout
+
+
+def test_a_run_is_made_again_from_its_lock(server, produce, tmp_path):
+    path = tmp_path / "r1.lock.json"
+    made = produce("--items", "3", "--group-size", "2", "--agent", "nop", "--run-id", "r1")
+    assert made.returncode == 0, made.stderr
+    environment = {**os.environ, "HERMES_QUEUE_REDIS_URL": server.url}
+    words = ("run", "lock", "r1", "--out", str(path))
+    kept = run_forked("hermes_queue.cli", *words, environment=environment)
+    assert kept.returncode == 0, kept.stderr
+    again = produce("--from-lock", str(path), "--run-id", "r2")
+    assert again.returncode == 0, again.stderr
+    ledger = Ledger.connect(url=server.url)
+    assert ledger.run_status("r2").total == 6
+    assert Runs(ledger).get("r2").config == Runs(ledger).get("r1").config
+    ledger.close()
+    path.write_text(path.read_text().replace('"count": 3', '"count": 4'))
+    other = produce("--from-lock", str(path))
+    assert other.returncode == 2
+    assert "this run would be another one: rows: 3 of gsm8k.jsonl" in other.stderr
+    unknown = run_forked("hermes_queue.cli", "run", "lock", "r9", environment=environment)
+    assert (unknown.returncode, unknown.stdout) == (2, "")
+    assert "run 'r9' has no lock" in unknown.stderr

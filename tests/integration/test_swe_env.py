@@ -150,6 +150,19 @@ async def test_doing_nothing_scores_zero_by_the_tests(row: dict[str, Any]) -> No
     assert "assert" in verdict.report["first_failure"]
 
 
+async def test_a_patch_is_graded_in_a_slot_that_its_agent_never_saw(row: dict[str, Any]) -> None:
+    async with attempt(row) as agent:
+        await agent.solve()
+        await agent.run("echo x = 1 >conftest.py")
+        work = await ENV.take_work(agent.item, agent.context, [])
+    assert b"highest_allowed_value" in work
+    assert b"too $HIGH" not in work, "it names no test that grades"
+    async with attempt(row) as grader:
+        verdict = await ENV.measure_work(grader.item, grader.context, work)
+    assert (verdict.score, verdict.report["reason"]) == (1.0, "resolved")
+    assert verdict.report["dropped"] == ["conftest.py"]
+
+
 async def test_a_patch_row_gives_the_same_task_as_the_recipe(row: dict[str, Any]) -> None:
     async with attempt(row | {"mutation": None, "patch": sample.bug_patch()}) as agent:
         await agent.solve()

@@ -55,7 +55,7 @@ class Life:
             accepted = self.ledger.enqueue("run", some, config={})
             if self.dice.random() < 0.7:
                 ids = [job.trajectory_id for job in accepted]
-                self.ledger.published(ids, claim=accepted.claim, first=True)
+                self.ledger.published(ids, claim=accepted.claim)
 
     def known(self):
         """Jobs and their refills, by what the ledger holds."""

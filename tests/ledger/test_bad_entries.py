@@ -57,7 +57,7 @@ def test_an_entry_that_is_no_job_is_taken_out_and_others_move_on(ledger, caplog,
     assert client.zcard("hq:leases") == 0
 
     client.zadd("hq:waiting", {name: 1, job.trajectory_id: 2})
-    assert job.trajectory_id in ledger.reconcile("train", queues=QUEUES, age_s=0.0, retry_age_s=0.0)
+    assert job.trajectory_id in ledger.reconcile("train", age_s=0.0)
 
 
 def test_jobs_that_were_claimed_before_a_key_that_is_no_hash_are_due(ledger):

@@ -14,14 +14,12 @@ from ledger_steps import LEASE, SWEEP, age_lease, begin, enqueue, publish, swept
 from records import make_job, make_record
 
 from hermes_queue.bodies import codec
-from hermes_queue.broker.messages import publish_messages
 from hermes_queue.errors import ConfigurationError, EnvBug, RedisFull
-from hermes_queue.ledger import Claim, DueJob, Ledger
+from hermes_queue.ledger import Claim, Ledger
 from hermes_queue.ledger.attempts import unpacked
 from hermes_queue.ledger.group_facts import stand_in_job
 from hermes_queue.ledger.items import get_item, put_items
 from hermes_queue.models import AttemptRecord, Failure, Message
-from hermes_queue.queues import queue_keys
 from hermes_queue.results.stored import StoredGroup, stored_group
 
 
@@ -306,6 +304,7 @@ def test_finished_state_expires_and_nothing_unlisted_stays(ledger):
         "hq:delayed",
         "hq:waiting",
         "hq:totals",
+        "hq:sched:running",
     }
 
 
@@ -357,91 +356,23 @@ def test_a_begin_whose_answer_was_lost_may_be_repeated(ledger):
     assert ledger.run_status("run").running == 1
 
 
-QUEUES = queue_keys("train")
+def reconcile(ledger, lane="train", *, age_s=0.0):
+    return ledger.reconcile(lane, age_s=age_s)
 
 
-def reconcile(ledger, lane="train", *, age_s=0.0, retry_age_s=0.0):
-    return ledger.reconcile(lane, queues=QUEUES, age_s=age_s, retry_age_s=retry_age_s)
-
-
-def move_back(ledger, job):
-    """As after a hand-back: the job's message is in the retry queue."""
-    ledger.requeue(Claim(job.trajectory_id, begin(ledger, job).epoch), owner="w1")
-    claim, due = ledger.due()
-    ledger.published([d.trajectory_id for d in due], claim=claim)
-
-
-def test_a_job_whose_message_was_lost_is_published_again(ledger):
+def test_a_job_that_nobody_could_take_is_queued_again(ledger):
+    """An older version has enqueued it, or somebody has deleted a key."""
     job = make_job()
     enqueue(ledger, job)
+    assert reconcile(ledger) == []
+    ledger.client.delete("hq:sched:jobs:train||run|gsm8k")
+    assert reconcile(ledger, age_s=60) == []
     assert reconcile(ledger) == [job.trajectory_id]
     assert [due.trajectory_id for due in ledger.due()[1]] == [job.trajectory_id]
+    assert ledger.client.zcard("hq:sched:jobs:train||run|gsm8k") == 1
 
 
-def in_flight(ledger, job):
-    """A worker is just taking its message."""
-    ledger.client.hset("hq:unacked", "tag", json.dumps([{"id": f"{job.trajectory_id}.1"}]))
-
-
-def test_while_its_message_may_be_in_the_broker_no_job_is_taken_for_lost(ledger):
-    job = make_job()
-    enqueue(ledger, job)
-    ledger.client.lpush("hq:v1.train\x06\x163", "message")
-    assert reconcile(ledger) == []
-    ledger.client.delete("hq:v1.train\x06\x163")
-    in_flight(ledger, job)
-    assert reconcile(ledger) == []
-    in_flight(ledger, make_job(instance="other"))
-    assert reconcile(ledger) == [job.trajectory_id]
-
-
-@pytest.mark.parametrize("ledger", ["redis-7"], indirect=True)
-def test_a_lost_message_is_found_when_what_was_sent_after_it_is_about_to_be_taken(ledger):
-    """However many wait behind it."""
-    before, lost, *after = jobs = [make_job(instance=f"i{n}") for n in range(5)]
-    for job in jobs:
-        enqueue(ledger, job)
-        if job is not lost:
-            publish_messages(ledger, [DueJob(job.trajectory_id, 1, job.lane, job.priority)])
-    assert reconcile(ledger) == []
-    assert ledger.client.llen("hq:v1.train\x06\x163") == len(jobs) - 1
-    ledger.client.rpop("hq:v1.train\x06\x163")  # as a worker does
-    begin(ledger, before)
-    assert reconcile(ledger) == [lost.trajectory_id]
-    assert ledger.client.zcard("hq:waiting") == len(after)
-
-
-def test_a_lost_message_of_a_retry_does_not_wait_until_the_lane_is_empty(ledger):
-    moved, fresh = make_job(instance="a"), make_job(instance="b")
-    enqueue(ledger, moved, fresh)
-    move_back(ledger, moved)
-    ledger.client.lpush("hq:v1.train\x06\x163", "message of the other one")
-    assert reconcile(ledger, age_s=60, retry_age_s=60) == []
-    assert reconcile(ledger) == [moved.trajectory_id]
-    assert reconcile(ledger) == []
-
-
-def test_a_retry_whose_message_may_be_there_is_not_taken_for_lost(ledger):
-    job = make_job()
-    enqueue(ledger, job)
-    move_back(ledger, job)
-    in_flight(ledger, job)
-    assert reconcile(ledger) == []
-    ledger.client.delete("hq:unacked")
-    ledger.client.lpush("hq:v1.train.retry\x06\x163", "message")
-    assert reconcile(ledger) == []
-
-
-def test_a_retry_that_was_begun_is_not_taken_for_lost_and_leaves_no_trace(ledger):
-    job = make_job()
-    enqueue(ledger, job)
-    move_back(ledger, job)
-    begin(ledger, job)
-    assert reconcile(ledger) == []
-    assert not ledger.client.exists("hq:waiting:retry", "hq:waiting")
-
-
-def test_young_jobs_other_lanes_and_running_jobs_are_not_taken_for_lost(ledger):
+def test_young_jobs_other_lanes_and_running_jobs_are_not_queued_again(ledger):
     running, other = make_job(instance="a"), make_job(instance="b", lane="eval")
     enqueue(ledger, running, other)
     assert reconcile(ledger, age_s=60) == []

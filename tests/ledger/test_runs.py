@@ -104,7 +104,7 @@ def test_a_cancelled_group_leaves_no_key_without_expiry_but_listed_ones(ledger):
     publish(ledger, make_record(first))
     Runs(ledger).cancel("run")
     lasting = [key for key in ledger.client.scan_iter("*") if ledger.client.ttl(key) == -1]
-    assert sorted(lasting) == [b"hq:results:bytes", b"hq:totals"]
+    assert sorted(lasting) == [b"hq:results:bytes", b"hq:sched:running", b"hq:totals"]
 
 
 def test_a_job_that_an_unfinished_cancel_has_not_reached_is_cancelled_by_begin(ledger):
@@ -155,7 +155,7 @@ def test_purge_forgets_groups_whose_producer_never_sent_the_rest(ledger):
     publish(ledger, make_record(first))
     Runs(ledger).purge("run")
     lasting = [key for key in ledger.client.scan_iter("*") if ledger.client.ttl(key) == -1]
-    assert sorted(lasting) == [b"hq:results:bytes", b"hq:totals"]
+    assert sorted(lasting) == [b"hq:results:bytes", b"hq:sched:running", b"hq:totals"]
     assert ledger.client.get("hq:results:bytes") == b"0"
     with pytest.raises(ConfigurationError, match="unknown"):
         Runs(ledger).get("run")

@@ -21,6 +21,7 @@ from scrape import fetch, worker_endpoint
 from worker_process import wait_until
 
 from hermes_queue.broker.enqueue import enqueue
+from hermes_queue.ledger.accounts.shared import SharedBudgets
 from hermes_queue.results.consume import consume
 from hermes_queue.settings import MetricsSettings
 from hermes_queue.sinks.metering import metered
@@ -137,6 +138,7 @@ async def test_every_panel_answers_with_data_during_a_run(
         HERMES_QUEUE_MODEL_PRICES=str(prices),
         HERMES_QUEUE_RETRY_BACKOFF_S="0.1",
     )
+    SharedBudgets(ledger).set("env:gsm8k", {"tokens": 1e12})
     async with ChatEndpoint(handler()) as endpoint, running_sink(redis_server.url) as sink_port:
         addresses = {
             "exporter:9808": exporter.removeprefix("http://"),

@@ -13,7 +13,7 @@ from source_trees import ROOT, modules, nodes
 from hermes_queue.keyspace import scripts
 from hermes_queue.keyspace.keys import KEYS
 
-_IN_LUA = re.compile(r"\bprefix \.\. '([a-z][a-z_-]*:?)'")
+_IN_LUA = re.compile(r"\bprefix \.\. '([a-z][a-z_-]*(?::[a-z_-]+)*:?)'")
 _NOT_OURS = {"limit:", "flights:"}
 """Begins of scans, not keys."""
 

@@ -10,10 +10,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import cache
 from pathlib import Path
+from typing import Any, TypeVar
 
 from hermes_queue.sandbox.base import SlotSpec
 from hermes_queue.sandbox.context import SlotContext
 from hermes_queue.sandbox.local.backend import LocalBackend
+
+B = TypeVar("B", bound=LocalBackend)
 
 
 @cache
@@ -38,9 +41,9 @@ async def leased_slot(
 
 
 @asynccontextmanager
-async def local_backend() -> AsyncIterator[LocalBackend]:
+async def local_backend(kind: type[B] = LocalBackend, **options: Any) -> AsyncIterator[B]:
     """With one slot."""
-    backend = LocalBackend(slots=1, cache=_directory())
+    backend = kind(slots=1, cache=_directory(), **options)
     try:
         await backend.start()
         yield backend

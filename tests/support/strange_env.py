@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
@@ -73,6 +74,19 @@ class _Closes(_Strange):
         raise GeneratorExit
 
 
+class _Swallows(_Strange):
+    """Goes on when its time is over, as often as `times`."""
+
+    def __init__(self, times):
+        self.times = times
+
+    async def verify(self, item, context, transcript):
+        for _ in range(self.times):
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+        await asyncio.Event().wait()
+
+
 class _BlocksOnce(_Strange):
     """Stops the event loop for good, unless the file `STRANGE_BLOCKED` says that it has done so."""
 
@@ -130,3 +144,4 @@ class _SlowVerify(_Strange):
 
 
 SLOW_SETUP, SLOW_VERIFY = _SlowSetup(), _SlowVerify()
+SWALLOWS_ONE, SWALLOWS_ALL = _Swallows(1), _Swallows(1_000_000)

@@ -26,6 +26,7 @@ def start_worker(
         "HERMES_QUEUE_OTEL_ENDPOINT": collector.url,
         "HERMES_QUEUE_OTEL_SAMPLE": "1",
         "HERMES_QUEUE_OTEL_INTERVAL_S": "0.1",
+        "HERMES_QUEUE_OTEL_SHUTDOWN_S": "30",
         "HERMES_QUEUE_RETRY_BACKOFF_S": "0.1",
         "PYTHONPATH": str(Path(__file__).parents[1] / "support"),
         "HERMES_QUEUE_LEASE_DURATION_S": "60",

@@ -22,7 +22,7 @@ NOW = time.time_ns()
 
 
 def settings(url, **more):
-    return OtelSettings(endpoint=url, interval_s=0.02, shutdown_s=0.5, **more)
+    return OtelSettings(**{"endpoint": url, "interval_s": 0.02, "shutdown_s": 0.5, **more})
 
 
 def exporter(url, **more):
@@ -51,7 +51,7 @@ def nobody():
 
 
 def test_what_is_exported_last_is_sent_at_the_end(collector):
-    made = exporter(collector.url)
+    made = exporter(collector.url, shutdown_s=30)
     export(made, "last")
     made.close()
     assert [each.name for each in collector.spans()] == ["last"]
@@ -92,7 +92,7 @@ def test_of_an_answer_of_megabytes_nothing_is_read(collector):
             read.append(sent)
 
     collector.misbehave = endless
-    made = exporter(collector.url)
+    made = exporter(collector.url, shutdown_s=30)
     export(made)
     wait_until("the connection is closed", lambda: read)
     made.close()
@@ -111,7 +111,7 @@ def hang_up(request):
 @pytest.mark.parametrize("misbehave", [garbage, hang_up])
 def test_what_is_no_answer_is_tried_again_until_there_is_one(collector, misbehave):
     collector.misbehave = misbehave
-    made = exporter(collector.url)
+    made = exporter(collector.url, shutdown_s=30)
     export(made)
     collector.until(lambda: collector.requests)
     collector.misbehave = None
@@ -122,7 +122,7 @@ def test_what_is_no_answer_is_tried_again_until_there_is_one(collector, misbehav
 
 def test_what_the_collector_refuses_for_good_is_dropped_and_the_rest_goes_on(collector, caplog):
     collector.status = 400
-    made = exporter(collector.url)
+    made = exporter(collector.url, shutdown_s=30)
     export(made)
     collector.until(lambda: collector.requests)
     collector.status = 200
@@ -177,7 +177,7 @@ def test_settings_that_cannot_work_are_refused(values):
 
 
 def test_what_cannot_be_encoded_ends_nothing(collector):
-    made = exporter(collector.url)
+    made = exporter(collector.url, shutdown_s=30)
     made.spans(lambda: 1 / 0)
     export(made, "\ud800 half a pair", attributes={"large": 10**30, "text": "\udfff"})
     made.close()
@@ -187,7 +187,7 @@ def test_what_cannot_be_encoded_ends_nothing(collector):
 
 
 def test_more_than_can_be_encoded_is_dropped_and_counted(collector):
-    made = exporter(collector.url)
+    made = exporter(collector.url, shutdown_s=30)
 
     def wait():
         time.sleep(0.3)
@@ -202,7 +202,7 @@ def test_more_than_can_be_encoded_is_dropped_and_counted(collector):
 
 
 def test_a_forked_process_sends_nothing_of_its_parent(collector):
-    made = exporter(collector.url)
+    made = exporter(collector.url, shutdown_s=30)
     export(made, "parent's")
     child = os.fork()
     if not child:
@@ -215,7 +215,7 @@ def test_a_forked_process_sends_nothing_of_its_parent(collector):
 
 
 def test_a_second_close_does_nothing(collector):
-    made = exporter(collector.url)
+    made = exporter(collector.url, shutdown_s=30)
     made.close()
     assert closed(made) < 0.1
     export(made)

@@ -83,6 +83,7 @@ def test_every_folder_of_tests_has_a_budget() -> None:
         "engines",
         "failover",
         "harbor",
+        "kubernetes",
         "live",
         "support",
         "trainers",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import copy
 import importlib
 import importlib.util
 import io
@@ -23,10 +24,14 @@ from celery.worker.control import Panel
 from pages import PAGES, ROOT, Block, all_blocks, commands, page_id, prose
 
 import hermes_queue.broker.pool
+from hermes_queue.broker.app import app
 from hermes_queue.cli import cli
 
 pytestmark = pytest.mark.xdist_group("commands")
 """All parsers are made once, in one process."""
+WORKER = copy.copy(celery_command.commands["worker"])
+WORKER.params = [*WORKER.params, *app.user_options["worker"]]
+"""Celery's worker with our options, which it gets from the loaded app."""
 GENERATE = runpy.run_path(str(ROOT / "docs" / "generate_cli.py"))
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 SHELL = all_blocks("sh")
@@ -38,7 +43,20 @@ FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]*").findall
 
 FOREIGN = {
     *("[", "apt", "apt-get", "cat", "cd", "chmod", "cp", "curl", "docker", "echo", "export", "git"),
-    *("grep", "head", "jq", "kill", "ls", "mkdir", "modal", "nproc", "openssl", "pip", "redis-cli"),
+    *(
+        "grep",
+        "head",
+        "jq",
+        "kill",
+        "kubectl",
+        "ls",
+        "mkdir",
+        "modal",
+        "nproc",
+        "openssl",
+        "pip",
+        "redis-cli",
+    ),
     *("redis-server", "run-api", "source", "sudo", "sysctl", "systemctl", "tail", "test", "uv"),
 }
 """Programs that are not ours: named in the documentation, not checked."""
@@ -58,6 +76,8 @@ FOREIGN_FLAGS = {
     "--hash": "pip",
     "--generate-hashes": "uv",
     "--pool": "celery worker",
+    **dict.fromkeys(("--destination", "--timeout"), "celery control"),
+    **dict.fromkeys(("--from-literal", "--from-file"), "kubectl"),
     "--max": "Flower's --max_tasks, up to the underscore",
     "--chat-template": "vLLM and SGLang",
     "--jinja": "llama.cpp",
@@ -98,7 +118,7 @@ def parse_celery(words: Sequence[str]) -> None:
     if name == "flower":
         return parse_flower(arguments)
     assert name in celery_command.commands, name
-    command = celery_command.commands[name]
+    command = WORKER if name == "worker" else celery_command.commands[name]
     values, _, _ = command.make_parser(click.Context(command)).parse_args(arguments)
     if name in ("inspect", "control"):
         # They may add some of ours.
@@ -223,7 +243,7 @@ def known_flags() -> frozenset[str]:
     """Every flag of every command of ours, and of Celery's worker."""
     page = GENERATE["render"]()
     parsers = [producer_parser(name) for name in GENERATE["producer_modules"]()]
-    worker = [name for p in celery_command.commands["worker"].params for name in p.opts]
+    worker = [name for p in WORKER.params for name in p.opts]
     rooms = ("", ".faults", ".operators", ".simulate", ".soak", ".view")
     ours = ("workers.chaos", "hermes_queue.trainers.prime_rl")
     modules = (*ours, *(f"benchmarks{room}" for room in rooms))

@@ -70,10 +70,10 @@ def test_keys_follow_from_what_is_given_and_a_list_before_another_is_counted() -
             "trajectories": [("t", "1")],
         },
     )
-    assert keys == ["hq:delayed", "hq:waiting", "hq:waiting:retry"]
+    assert keys == ["hq:delayed", "hq:waiting"]
     assert args == ["hq:", "", "1", 2, "g", "h", "t", "1"]
 
 
 def test_an_answer_that_was_cut_short_has_none_for_the_rest() -> None:
-    answer = scripts.script("begin").answer([b"busy", b""])
+    answer = scripts.script("begin").answer([b"busy", b"", b"id"])
     assert (answer.verdict, answer.warning, answer.epoch) == (b"busy", b"", None)

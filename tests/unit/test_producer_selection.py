@@ -206,7 +206,7 @@ def test_a_large_row_is_packed_once_however_often_it_is_repeated(
     monkeypatch.setattr(codec, "decompress_item", lambda body: read.append(body) or unpack(body))
     jobs = list(plan.jobs(selection, lambda _: True))
     large, small = (job for job in jobs[:5:4])
-    [(name, packed)] = plan.items(selection).items()
+    [(name, packed)] = plan.items(selection.items).items()
     assert (large.item, large.item_sha256) == (None, name)
     assert codec.item_sha256(unpack(packed)) == name
     assert small.item is not None

@@ -23,6 +23,7 @@ from hermes_queue.agent.chat import Reply
 from hermes_queue.agent.loop import AgentResult
 from hermes_queue.errors import ContextLengthExceeded, ModelConfigError, ModelError
 from hermes_queue.models import FunctionCall, Limits, Message, ToolCall, Turn, Usage
+from hermes_queue.telemetry.otel.timeline import Timeline
 
 TASK = "Write hello into answer.txt."
 Step = str | Message | Exception | Callable[[], Awaitable[str]]
@@ -117,6 +118,17 @@ async def settled() -> None:
     """Let tasks run until they wait for something."""
     for _ in range(10):
         await asyncio.sleep(0)
+
+
+async def test_calls_of_an_attempt_that_is_traced_are_noted_with_their_answers() -> None:
+    attempt = Attempt(Model("one", ModelError("away")))
+    attempt.result.timeline = timeline = Timeline(keeps_content=True)
+    await attempt.ask(call())
+    await refused(attempt, longer(1))
+    answered, failed = timeline.model_calls
+    assert answered.answer.turn.usage.completion_tokens == 10
+    assert (failed.answer, type(failed.error)) == (None, ModelError)
+    assert answered.began <= answered.ended <= failed.began <= failed.ended
 
 
 # --- limits -----------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from hermes_queue.cli.watch.keys import named
 from hermes_queue.cli.watch.screen import frame
 from hermes_queue.cli.watch.scrolling import Scrolling
 from hermes_queue.ledger import Breakers, Ledger, Runs
+from hermes_queue.ledger.accounts.goodput import add_report
 from hermes_queue.ledger.fleet.lanes import note_lanes, pause_lane
 from hermes_queue.ledger.fleet.pacing import set_pace
 from hermes_queue.ledger.fleet.tally import Tally
@@ -357,3 +358,14 @@ def test_without_redis_both_end_with_the_exit_code_of_redis(monkeypatch):
     for words in (["status"], ["top", "--once"]):
         result = CliRunner().invoke(cli, words)
         assert (result.exit_code, "cannot be reached" in result.output) == (4, True)
+
+
+def test_top_says_what_slots_have_brought_and_where_most_of_their_time_was_lost(ledger):
+    assert "GOODPUT last hour: no lease has ended" in status()
+    sums = {"s|model": 30, "s|death": 6, "s|retry:model": 3, "s|surplus": 1, "c|scored": 2}
+    sums |= {"s|cancelled": 0.1, "usd|measured": 0.5}
+    counts = [("run", name, by) for name, by in sums.items()]
+    add_report(ledger, "w1", 1, counts=counts, moments=(), slow=())
+    text = " ".join(status().split())
+    assert "GOODPUT 180 per slot-hour, 4 per US$, 75 % of slot-time useful; lost:" in text
+    assert "death 15" in text

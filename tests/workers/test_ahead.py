@@ -136,7 +136,7 @@ async def test_a_job_is_looked_at_once(bench):
     commands: Any = bench.ledger.client.info("stats")["total_commands_processed"]
     await bench.steps(1)
     after: Any = bench.ledger.client.info("stats")["total_commands_processed"]
-    assert after - commands == 1 + 8  # this call, and a look at each list of the lane
+    assert after - commands == 1 + 4  # this call, and a look at each level of the tree
 
 
 async def test_an_item_is_prepared_for_once_in_the_fleet(bench, ledger, tmp_path):

@@ -13,6 +13,7 @@ from sums_env import SumsEnv
 from hermes_queue.errors import DeadlineExceeded
 from hermes_queue.sandbox.base import AssetSpec, SlotSpec
 from hermes_queue.settings import ModelSettings
+from workers.bounds.limits import StageLimits
 from workers.draft import Draft
 from workers.rollout import rollout
 
@@ -46,7 +47,7 @@ async def test_an_environment_that_takes_too_long_ends_its_stage_by_deadline():
                 backend=backend,
                 model=ModelSettings(),
                 on_measured=never,
-                prepare_limit_s=0.1,
+                bounds=StageLimits(prepare_s=0.1),
             )
         assert backend.free_slots == 1
     assert caught.value.stage == "prepare"

@@ -358,12 +358,12 @@ class SlotsThatProgramsEnd(LocalBackend):
 
 @pytest.mark.parametrize("again", [False, True])
 async def test_a_program_that_kills_its_slot_again_is_measured_on_an_untouched_one(
-    again: bool, monkeypatch: pytest.MonkeyPatch
+    again: bool,
 ) -> None:
-    monkeypatch.setattr("slot_bench.LocalBackend", SlotsThatProgramsEnd)
     gone = Failure(cause="sandbox", stage="agent", type="SlotKilled", message="gone")
     earlier = (AttemptRecord(attempt=1, epoch=1, failure=gone),) if again else ()
-    async with local_backend() as backend, scripted_model(BOXED) as model:
+    slots = local_backend(SlotsThatProgramsEnd)
+    async with slots as backend, scripted_model(BOXED) as model:
         draft, failure = await attempted(backend, model, program("work()"), earlier=earlier)
     assert type(failure) is (type(None) if again else SlotKilled)
     assert draft.agent.stop_reason == ("slot_killed" if again else None)

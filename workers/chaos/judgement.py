@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,9 @@ from typing import Any
 from hermes_queue.bodies import codec
 from hermes_queue.bodies.store import resolve
 from hermes_queue.keyspace.keys import may_stay
-from hermes_queue.ledger import DeadLetters, Ledger
+from hermes_queue.ledger import DeadLetters, Ledger, Runs
+from hermes_queue.ledger.accounts.goodput import UNACCOUNTED, goodput_of_run
+from hermes_queue.ledger.budgets import accounts
 from workers.chaos.env import expected_score
 from workers.chaos.fleet import CONSUMERS, DoomedFleet
 from workers.chaos.producer import group, poisoned
@@ -39,6 +42,7 @@ class Judgement:
             self._consumer(ledger, name)
         self._leftovers(ledger)
         self._letters(ledger)
+        self._slots(ledger)
 
     def _must(self, holds: bool, problem: str) -> None:
         if not holds:
@@ -111,6 +115,20 @@ class Judgement:
             self.problems.append(f"{group_id}: never reached the consumer group {name}")
         pending = ledger.client.xpending(ledger.key("results"), name)["pending"]
         self._must(pending == 0, f"{name}: {pending} groups delivered and not acknowledged")
+
+    def _slots(self, ledger: Ledger) -> None:
+        """Check that each second of a slot has one account, and that deaths have theirs."""
+        found: Counter[str] = Counter()
+        for run_id in Runs(ledger).ids():
+            good = goodput_of_run(ledger, run_id)
+            leased_s = accounts(ledger, run_id, now=time.time())["slot_s"].spent
+            # A worker that was slow to learn that its lease had ended goes on for a beat.
+            twice_s = good.leased_s - leased_s
+            self._must(twice_s <= 0.05 * leased_s + 1, f"{run_id}: {twice_s:.1f} s counted twice")
+            found.update({name: round(1000 * s) for name, s in good.seconds.items()})
+        for name in ("death", UNACCOUNTED):
+            self.figures[f"slot-seconds: {name}"] = round(found[name] / 1000, 1)
+        self.figures["slot-seconds"] = round(found.total() / 1000, 1)
 
     def _leftovers(self, ledger: Ledger) -> None:
         """Check that no process, directory, spool file or unlisted key is left."""

@@ -72,7 +72,13 @@ class SlotReports:
             with self._lock:
                 self._ended(draft, f"retry:{failed.failure.cause}" if failed else "handed_over")
 
-    def _ended(self, draft: Draft, outcome: str) -> tuple[_OfRun, float]:
+    def handed(self, draft: Draft) -> None:
+        """Account for a lease that ended with a hand-over to a grader, which counts the attempt."""
+        if not draft.is_accounted:
+            with self._lock:
+                self._ended(draft, MEASURED, attempts=0)
+
+    def _ended(self, draft: Draft, outcome: str, *, attempts: int = 1) -> tuple[_OfRun, float]:
         draft.is_accounted = True
         lease_s = time.monotonic() - draft.leased_at
         run = self._runs.setdefault(draft.job.run_id, _OfRun())
@@ -81,7 +87,7 @@ class SlotReports:
             run.counts[f"s|{account}"] += some_s
         spent, slot_usd = draft.spent, draft.rent.usd
         known_usd = 0.0 if spent.cost_usd is None else max(0.0, spent.cost_usd - slot_usd)
-        amounts = {"n": 1, "tok": spent.tokens, "usd": known_usd, "box": slot_usd}
+        amounts = {"n": attempts, "tok": spent.tokens, "usd": known_usd, "box": slot_usd}
         for kind, amount in amounts.items():
             if amount:
                 run.counts[f"{kind}|{outcome}"] += amount

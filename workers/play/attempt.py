@@ -10,6 +10,7 @@ from hermes_queue.agent.loop import BeforeTurn
 from hermes_queue.errors import Cancelled, EnvBug, TrajectoryFailure, foreign_error
 from hermes_queue.sandbox.base import SandboxBackend
 from hermes_queue.settings import ModelSettings, WorkerSettings
+from workers.bounds.limits import StageLimits
 from workers.draft import Draft
 from workers.rollout import rollout
 
@@ -36,7 +37,7 @@ async def run_attempt(
             model=ModelSettings(),
             on_measured=on_measured,
             before_turn=before_turn,
-            prepare_limit_s=WorkerSettings().prepare_timeout_s,
+            bounds=StageLimits.of(WorkerSettings()),
         )
     except TrajectoryFailure as failure:
         return failure

@@ -12,7 +12,7 @@ from hermes_queue.cancellation import end_tasks
 from hermes_queue.errors import HermesQueueError
 from hermes_queue.extensions import offers
 from hermes_queue.ledger import Ledger
-from hermes_queue.ledger.fleet.journal import needed_snapshots
+from hermes_queue.ledger.fleet.handovers import snapshot_needs
 from hermes_queue.sandbox.base import SandboxBackend
 from hermes_queue.sandbox.snapshots import KeepsSnapshots
 from hermes_queue.settings import ResumeSettings
@@ -60,7 +60,9 @@ class UnneededSnapshots:
 async def delete_unneeded(
     backend: KeepsSnapshots, ledger: Ledger, *, ttl_s: float, grace_s: float = GRACE_S
 ) -> int:
-    """Delete snapshots that no journal names, or that are older than `ttl_s`; returns how many.
+    """Delete snapshots that no trajectory names, or that are older than `ttl_s`; returns how many.
+
+    One that goes with work that waits to be graded is kept for as long as that.
 
     Raises:
         RedisUnavailable: repeat the call.
@@ -69,10 +71,12 @@ async def delete_unneeded(
     if not old:
         return 0
     ids = {each.trajectory_id for each in old}
-    needed = await asyncio.to_thread(needed_snapshots, ledger, ids)
+    needed = await asyncio.to_thread(snapshot_needs, ledger, ids)
     count = 0
     for each in old:
-        if needed[each.trajectory_id] != each.snapshot_id or each.age_s > ttl_s:
+        needed_id, is_handed = needed[each.trajectory_id]
+        too_old = each.age_s > ttl_s and not is_handed
+        if needed_id != each.snapshot_id or too_old:
             await backend.drop_snapshot(each.snapshot_id)
             count += 1
     if count:

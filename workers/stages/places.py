@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import math
+import sys
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from types import TracebackType
 
-from hermes_queue.errors import Stage
+from hermes_queue.cancellation import end_tasks
+from hermes_queue.errors import SandboxUnavailable, Stage
 from hermes_queue.errors import stage as failing_in
 from hermes_queue.models import Usage
 from hermes_queue.settings import LeaseSettings, LimiterSettings, StageSettings
@@ -22,29 +26,88 @@ from workers.clock import Clock
 
 PLACED: tuple[Stage, ...] = ("setup", "agent", "verify")
 """Stages that can have places."""
+_LOOK_S = 0.5
+"""How often one that waits looks whether its worker is leaving."""
+_LEAVING = "the worker takes no more work, and the job still waits for a place"
 ENDPOINT = "stage://fleet"
 """Under this name and the stage's the fleet's places are listed among the limits."""
+
+
+class OwnPlaces:
+    """Places in this process, first come, first served; their number may change."""
+
+    def __init__(self, most: Callable[[], int]) -> None:
+        self._most = most
+        self._held = 0
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    async def __aenter__(self) -> None:
+        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(place)
+        self.look()
+        try:
+            await place
+        except asyncio.CancelledError:
+            if place.done() and not place.cancelled():  # it was given in the same moment
+                await self.__aexit__()
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        self._held -= 1
+        self.look()
+
+    def look(self) -> None:
+        """Give away what is free, also after there are more places."""
+        while self._waiting and self._held < max(1, self._most()):
+            place = self._waiting.popleft()
+            if not place.done():  # else who waited was cancelled
+                self._held += 1
+                place.set_result(None)
 
 
 class StagePlaces:
     """The places of one worker process, and its share of those of the fleet."""
 
-    def __init__(self, own: Mapping[Stage, int], fleet: Mapping[Stage, FleetLimiter]) -> None:
-        self._own = {name: asyncio.Semaphore(most) for name, most in own.items()}
+    def __init__(
+        self,
+        own: Mapping[Stage, Callable[[], int]],
+        fleet: Mapping[Stage, FleetLimiter],
+        is_leaving: Callable[[], bool],
+    ) -> None:
+        self._own = {name: OwnPlaces(most) for name, most in own.items()}
         self._fleet = dict(fleet)
+        self.is_leaving = is_leaving
+        """Whether the worker takes no more work, so that what has not begun is left to others."""
 
     @classmethod
-    def from_settings(cls, url: str, settings: StageSettings | None = None) -> StagePlaces | None:
-        """As the settings say; None if no stage is limited, so that nothing is counted."""
+    def from_settings(
+        cls,
+        url: str,
+        settings: StageSettings | None = None,
+        *,
+        agents: Callable[[], int] | None = None,
+        is_leaving: Callable[[], bool] = lambda: False,
+    ) -> StagePlaces | None:
+        """As the settings say; None if no stage is limited, so that nothing is counted.
+
+        `agents`: how many agents may run here at most, whatever the settings say.
+        """
         found = settings or StageSettings()
-        own: dict[Stage, int] = {}
+        own: dict[Stage, Callable[[], int]] = {}
         fleet: dict[Stage, FleetLimiter] = {}
         for name in PLACED:
-            if most := getattr(found, name):
-                own[name] = most
+            most = getattr(found, name)
+            bound = agents if name == "agent" else None
+            if most or bound:
+                own[name] = partial(_least, most, bound)
             if most := getattr(found, f"fleet_{name}"):
                 fleet[name] = _fleet_places(url, most)
-        return cls(own, fleet) if own or fleet else None
+        return cls(own, fleet, is_leaving) if own or fleet else None
+
+    def look(self) -> None:
+        """Give away what is free in this process."""
+        for places in self._own.values():
+            places.look()
 
     def limits(self, name: Stage) -> bool:
         """Whether a stage has a limited number of places."""
@@ -79,6 +142,10 @@ class StagePlaces:
         """Give back what is held, and disconnect."""
         for limiter in self._fleet.values():
             await limiter.close()
+
+
+def _least(most: int | None, bound: Callable[[], int] | None) -> int:
+    return min(most or sys.maxsize, bound() if bound else sys.maxsize)
 
 
 def _fleet_places(url: str, most: int) -> FleetLimiter:
@@ -127,7 +194,25 @@ class PlacedStage:
         await self._timed.__aenter__()
 
     async def _take(self) -> None:
-        await self._held.enter_async_context(self._places.place(self._name))
+        """Wait for the place.
+
+        Raises:
+            SandboxUnavailable: the worker is leaving, and the agent has done nothing yet. The job
+                is handed back.
+        """
+        place = self._places.place(self._name)
+        taking = asyncio.ensure_future(self._held.enter_async_context(place))
+        has_begun = "agent" in self._clock.stage_seconds
+        try:
+            while not (await asyncio.wait({taking}, timeout=_LOOK_S))[0]:
+                self._places.look()
+                if not has_begun and self._places.is_leaving():
+                    raise SandboxUnavailable(_LEAVING, retry_after_s=0.0)
+            taking.result()
+        except BaseException:
+            await end_tasks(taking)
+            await self._held.aclose()
+            raise
 
     async def __aexit__(
         self,

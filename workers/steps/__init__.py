@@ -1,5 +1,7 @@
-"""What fills the agent's place in an attempt that is not one conversation from an empty start.
+"""How an attempt begins, and what fills the agent's place if it is not one conversation.
 
 progress.py  the steps of one attempt, with their verdicts
 put_back.py  the recorded work of an older trajectory, for a regrade
+rows.py      rows and definitions that are stored beside the jobs
+taking.py    from a message to a leased trajectory
 """

@@ -12,7 +12,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
-from envs.base import Environment, HasSteps, Verdict
+from envs.base import Environment, HasSteps, TakesWork, Verdict
 from hermes_queue.agent.chat import ChatClient, LearnsOfSteps
 from hermes_queue.agent.programs.program import Program
 from hermes_queue.agent.resumption import Continuation
@@ -154,6 +154,8 @@ class StepProgress:
         if draft.agent.stop_reason == "slot_killed" and not self.is_first:
             # On a fresh slot, without what earlier steps have left, its tests would say nothing.
             verdict = Verdict(0.0, report={"reason": "slot_killed"})
+        elif draft.work is not None and offers(env, TakesWork):
+            verdict = await env.measure_work(self.item, context, draft.work)
         else:
             verdict = await env.verify(self.item, context, draft.agent.shown)
         self.verdicts.append(await check(verdict, env))

@@ -7,7 +7,7 @@ model or an environment wrote is in them only if contents are exported.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -63,7 +63,7 @@ class _Made:
         draft, self._timeline, self._place = attempt.draft, attempt.timeline, attempt.place
         self._draft, self._attempt = draft, attempt
         self._id = int.from_bytes(context.of_attempt(draft.job.trajectory_id, draft.epoch), "big")
-        self._tools = {schema["function"]["name"] for schema in draft.tools}
+        self._tools = set(map(_name_of, draft.tools))
         model = draft.job.agent.kind in ("openai", "command")
         self._provider = "openai" if model else f"hermes_queue.{draft.job.agent.kind}"
         self.spans: list[TraceSpan] = []
@@ -251,6 +251,12 @@ class _Made:
         span.attributes[names.ERROR_TYPE] = type(error).__name__
         if self._attempt.characters:
             span.message = shortened(str(error), self._attempt.characters)
+
+
+def _name_of(schema: Mapping[str, Any]) -> str:
+    """The name of a tool; a program's own schemas may have any form."""
+    function = schema.get("function")
+    return str(function.get("name", "")) if isinstance(function, Mapping) else ""
 
 
 def _of_turn(turn: Turn) -> dict[str, AttributeValue]:

@@ -38,8 +38,10 @@ class Tracer:
         )
 
     def ended(self, draft: Draft, failure: TrajectoryFailure | None, outcome: str = "") -> None:
-        """Export an attempt that has ended: measured, with a failure, or with another `outcome`."""
-        self._exporter.running.pop(draft.job.trajectory_id, None)
+        """Export an attempt that has ended: measured, with a failure, or with another `outcome`.
+
+        The first call for an attempt counts.
+        """
         timeline = draft.clock.timeline
         if timeline is None:
             return
@@ -53,9 +55,14 @@ class Tracer:
         )
         self._exporter.spans(partial(spans_of, attempt))
 
+    def left(self, draft: Draft) -> None:
+        """Forget an attempt. It goes on elsewhere, unless it has ended."""
+        self.ended(draft, None, "handed back")
+        self._exporter.running.pop(draft.job.trajectory_id, None)
+
     def published(self, record: ScoredTrajectory, verdict: PublishVerdict) -> None:
         """Export the root span of a trajectory that is over. Thread-safe."""
-        if verdict not in ACCEPTED:
+        if verdict not in (*ACCEPTED, "surplus"):  # another record counts, or none
             return
         place = context.of_record(record, self._ratio)
         troubled = record.failure is not None or record.attempts

@@ -1,6 +1,6 @@
 """Prepares environments of waiting jobs while all slots of the worker are busy.
 
-The jobs stay in their queues: the next messages are looked at, not taken, and any worker may run
+The jobs stay where they wait: those that are next are looked at, not taken, and any worker may run
 them. Builds, downloads and clones go through the same caches and locks as those of jobs, so
 nothing is made twice, and a job that needs what is being made waits for it. A preparation that
 fails is no failure of the job, which tries itself and reports its own.
@@ -9,7 +9,6 @@ fails is no failure of the job, which tries itself and reports its own.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import sys
 import time
@@ -20,14 +19,13 @@ from typing import Any
 
 from envs.base import PreparesAhead, load_env, load_item
 from hermes_queue import extensions
-from hermes_queue.broker.pool.screening import read_message
 from hermes_queue.cancellation import end_tasks
 from hermes_queue.errors import HermesQueueError, foreign_error
 from hermes_queue.extensions import offers
 from hermes_queue.ledger.items import get_item
-from hermes_queue.ledger.waiting import claim_preparation, next_messages, waiting_jobs
+from hermes_queue.ledger.waiting import claim_preparation, next_waiting, waiting_jobs
 from hermes_queue.models import TrajectoryJob
-from hermes_queue.queues import PRIORITY_STEPS, QUARANTINE, queue_keys
+from hermes_queue.queues import QUARANTINE
 from hermes_queue.sandbox.base import AssetSpec, SandboxBackend, SlotSpec
 from workers.imports import may_import
 from workers.runtime import Runtime
@@ -36,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 LOOK_S = 1.0
 MOST_LOOKED_AT = 32
-"""Waiting messages that are looked at."""
+"""Waiting jobs that are looked at."""
 _REMEMBERED = 4096
 
 
@@ -132,15 +130,8 @@ class AheadPreparation:
 
     def _waiting(self) -> list[str]:
         """Ids of the jobs that this worker would take next, the next one first."""
-        lanes = [queue_keys(lane) for lane in self._lanes() if QUARANTINE not in lane]
-        lists = [
-            each[step]
-            for step in range(len(PRIORITY_STEPS))
-            for keys in lanes
-            for each in (keys.retry, keys.first)
-        ]
-        found = next_messages(self._runtime.ledger, lists, most=MOST_LOOKED_AT) if lists else []
-        return [name for name in map(_id_in, found) if name]
+        lanes = [lane for lane in self._lanes() if QUARANTINE not in lane]
+        return next_waiting(self._runtime.ledger, lanes, most=MOST_LOOKED_AT) if lanes else []
 
     def _is_known(self, job: TrajectoryJob) -> bool:
         """Whether a job of this worker has loaded the env already.
@@ -171,12 +162,3 @@ async def prepare(backend: SandboxBackend, job: TrajectoryJob, row: dict[str, An
 async def _read(backend: SandboxBackend, profile: str, asset: AssetSpec, path: str) -> bytes:
     await backend.prepare(SlotSpec(profile=profile, assets=(asset,), python=asset.python))
     return await backend.read_asset(asset, path)
-
-
-def _id_in(raw: bytes) -> str | None:
-    """The trajectory of a message; None if it is not one of ours."""
-    try:
-        [[trajectory_id, _], _, _] = json.loads(read_message(raw).payload["body"])
-    except (ValueError, TypeError):
-        return None
-    return trajectory_id if isinstance(trajectory_id, str) else None

@@ -1,17 +1,20 @@
-"""The facts that a worker reports with each beat: slots, and progress of trajectories."""
+"""The facts that a worker reports: with each beat slots and progress, to probes its health."""
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from hermes_queue.broker.pool import TaskPool
-from hermes_queue.broker.pool.intake import INTAKE
+from hermes_queue.broker.pool.intake import INTAKE, shutdown_is_ordered
 from hermes_queue.ledger import Claim
+from hermes_queue.telemetry.pages import NotNow
 from workers.runtime import Runtime
 from workers.upkeep.inventory import Inventory
 
@@ -55,6 +58,67 @@ class Beat:
             "stages": dict(Counter(each.stage for each in running.values())),
             "running_by_lane": dict(Counter(each.lane for each in running.values() if each.lane)),
             "oldest": oldest(running),
+        }
+
+
+class Renewals(Protocol):
+    """The keeper, as far as health needs it."""
+
+    @property
+    def silent_s(self) -> float:
+        """See `Keeper`."""
+
+    @property
+    def unheard_s(self) -> float:
+        """See `Keeper`."""
+
+
+@dataclass(slots=True)
+class Health:
+    """Whether this worker is stuck, and whether it takes work; for probes, from any thread.
+
+    Stuck is one whose event loop or whose renewals stand still. One that waits, for jobs or for
+    Redis, is not: to start it anew would help nobody, and cost what it runs.
+    """
+
+    runtime: Runtime
+    keeper: Renewals | None = None
+    """None until it begins: the worker is starting, and alive."""
+
+    def live(self) -> tuple[bytes, str]:
+        """The page of a liveness probe.
+
+        Raises:
+            NotNow: the worker is stuck.
+        """
+        facts = self._facts()
+        limit_s = self.runtime.worker.blocked_exit_s or self.runtime.lease.duration_s
+        # From half of it on, leases are not renewed for a loop that does not answer.
+        if facts["loop_silent_s"] > limit_s / 2 or facts["renewals_silent_s"] > limit_s:
+            raise NotNow(f"stuck: {json.dumps(facts)}")
+        return json.dumps(facts).encode(), "application/json"
+
+    def ready(self) -> tuple[bytes, str]:
+        """The page of a readiness probe.
+
+        Raises:
+            NotNow: it takes no jobs, or Redis has not heard of it for the length of a lease.
+        """
+        facts = self._facts()
+        heard = facts["redis_unheard_s"]
+        if heard is None or heard > self.runtime.lease.duration_s or facts["intake"] != "open":
+            raise NotNow(f"takes no jobs: {json.dumps(facts)}")
+        return json.dumps(facts).encode(), "application/json"
+
+    def _facts(self) -> dict[str, Any]:
+        keeper = self.keeper
+        unheard_s = keeper.unheard_s if keeper else math.inf
+        return {
+            "loop_silent_s": round(TaskPool.instance().loop_silent_s, 1),
+            "renewals_silent_s": round(keeper.silent_s if keeper else 0.0, 1),
+            "redis_unheard_s": None if math.isinf(unheard_s) else round(unheard_s, 1),
+            "intake": "ending" if shutdown_is_ordered() else INTAKE.state,
+            "running": len(self.runtime.progress()),
         }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -36,6 +37,17 @@ class Duties:
         self._duties = duties
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._loop, name=name, daemon=True)
+        self._turned_at = time.monotonic()
+        self._done_at: dict[str, float] = {}
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds since the thread last began a call, or looked whether one is due."""
+        return time.monotonic() - self._turned_at
+
+    def since_s(self, name: str) -> float:
+        """Seconds since the call of this name last succeeded; infinite if it never has."""
+        return time.monotonic() - self._done_at.get(name, -math.inf)
 
     def start(self) -> None:
         """Start with one call of every duty."""
@@ -62,14 +74,16 @@ class Duties:
         except Exception:  # the thread must survive any error of a single duty
             logger.exception("%s failed", name, extra={"action": f"{thread}_{name}"})
         else:
+            self._done_at[name] = time.monotonic()
             return True
         return False
 
     def _loop(self) -> None:
         due = {duty.name: 0.0 for duty in self._duties}
         while not self._stop.wait(_TICK_S):
+            self._turned_at = time.monotonic()
             for duty in self._duties:
-                now = time.monotonic()
+                self._turned_at = now = time.monotonic()
                 if now < due[duty.name]:
                     continue
                 due[duty.name] = now + duty.every_s

@@ -20,10 +20,14 @@ from hermes_queue.broker.pool import RunningTask, TaskPool
 from hermes_queue.broker.pool.intake import INTAKE, shutdown_is_ordered
 from hermes_queue.errors import HermesQueueError
 from hermes_queue.ledger import Breakers, Claim, DeadLetters, Ledger
+from hermes_queue.ledger.fleet.handovers import note_graders
 from hermes_queue.ledger.fleet.tally import Tally
+from hermes_queue.ledger.scheduling import Scheduler
 from hermes_queue.ledger.tasks import TaskMemory
-from hermes_queue.queues import lanes_with_quarantine, queue_keys
+from hermes_queue.queues import lanes_with_quarantine
 from hermes_queue.wire.ids import run_of
+from hermes_queue.wire.names import VERIFY
+from workers.bounds.overdue import Overdue
 from workers.runtime import Runtime
 from workers.upkeep.blocked_loop import BlockedLoop
 from workers.upkeep.duties import Duties, Duty
@@ -35,8 +39,9 @@ logger = logging.getLogger(__name__)
 
 _DRAINED_S = 2.0
 """How long a draining worker must be seen without a job: one may be on its way to the pool."""
-_RETRY_AGE_S = 10.0
-"""How long a message may be missing from an empty retry queue before it is taken for lost."""
+_RECONCILE_S = 10.0
+_SLOTS_S = 2.0
+"""Between reports of where slot-time went: a killed worker takes what is unreported along."""
 _KEPT = ("paused", "cancel")
 """Notices under which a lease continues."""
 
@@ -55,8 +60,9 @@ class Keeper:
     ) -> None:
         """Prepare; `start` begins.
 
-        `on_lost` is called with the running task and the reason for every lost lease, and with
-        `cancel` for jobs that an operator has cancelled; `facts` makes what a beat reports.
+        `on_lost` is called with the running task and the reason for every lost lease, with `cancel`
+        for jobs that an operator has cancelled, with `stuck` for those that outlast a deadline;
+        `facts` makes what a beat reports.
         """
         self._runtime = runtime
         self._on_lost = on_lost
@@ -74,6 +80,7 @@ class Keeper:
         """Whether the ledger knows that this worker was ordered to end."""
         self._breakers, letters = Breakers(ledger), DeadLetters(ledger)
         self._tasks = TaskMemory(ledger)
+        self._overdue = Overdue(runtime.worker.stuck_s)
         self._janitor = Janitor(runtime)
         lease, results = runtime.lease, runtime.results
         self._duties = Duties(
@@ -84,6 +91,7 @@ class Keeper:
                 Duty("renew", lease.renew_s, self._renew, again_s=0.5),
                 Duty("beat", lease.renew_s, self._beat),
                 Duty("limits", lease.renew_s, self._keep_limits),
+                Duty("graders", lease.renew_s, self._note_graders),
                 Duty("leaving", min(1.0, lease.renew_s), self._report_leaving, again_s=0.5),
                 Duty("sandboxes", lease.renew_s, lambda: inventory.renew(ledger)),
                 Duty("sweep", lease.sweep_s, self._sweep),
@@ -95,14 +103,15 @@ class Keeper:
             "mover",
             [
                 Duty("move", lease.mover_s, lambda: publish_due(ledger)),
+                Duty("schedule", lease.mover_s, self._schedule),
                 Duty("quarantine", lease.mover_s, self._quarantine.look),
-                Duty("reconcile", min(_RETRY_AGE_S, lease.duration_s), self._reconcile),
+                Duty("reconcile", min(_RECONCILE_S, lease.duration_s), self._reconcile),
                 Duty("log", lease.mover_s, lambda: runtime.report_log(ledger)),
                 Duty("letters", 3600.0, lambda: letters.expire(results.dead_retention_s)),
                 Duty("breakers", lease.mover_s, self._report_outcomes),
                 Duty("tally", lease.sweep_s, self._report_tally),
                 Duty("tasks", lease.sweep_s, self._report_tasks),
-                Duty("slots", lease.sweep_s, self._report_slots),
+                Duty("slots", min(_SLOTS_S, lease.sweep_s), self._report_slots),
             ],
         )
 
@@ -112,6 +121,16 @@ class Keeper:
         self._duties.start()
         self._errands.start()
         self._janitor.start()
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds for which the thread that renews leases has not moved on."""
+        return self._duties.silent_s
+
+    @property
+    def unheard_s(self) -> float:
+        """Seconds since Redis last took a beat of this worker."""
+        return self._duties.since_s("beat")
 
     def stop(self) -> None:
         """End the threads and take the worker off the list of live ones. Idempotent."""
@@ -128,7 +147,12 @@ class Keeper:
             self._ledger.close()
 
     def _renew(self) -> None:
-        running = self._runtime.running()
+        running, progress = self._runtime.running(), self._runtime.progress()
+        stuck, fresh = self._overdue.find(progress)
+        for claim in fresh:
+            if claim in running:
+                self._on_lost(running[claim], "stuck")
+        running = {claim: task for claim, task in running.items() if claim not in stuck}
         if not running or not self._blocked.may_renew:
             return
         # While Redis answers, jobs end and settle: the snapshot may contain leases that are no
@@ -137,7 +161,7 @@ class Keeper:
             list(running),
             owner=self._runtime.owner,
             lease_s=self._runtime.lease.duration_s,
-            stages={claim: each.stage for claim, each in self._runtime.progress().items()},
+            stages={claim: each.stage for claim, each in progress.items()},
         )
         self._note_pauses({claim for claim, notice in notices.items() if notice == "paused"})
         for claim in (claim for claim, notice in notices.items() if notice == "cancel"):
@@ -181,6 +205,12 @@ class Keeper:
         if self._runtime.places:
             self._runtime.places.renew()
 
+    def _note_graders(self) -> None:
+        lanes = [each.removesuffix(VERIFY) for each in INTAKE.open_lanes if each.endswith(VERIFY)]
+        if lanes:
+            ttl_s = self._runtime.lease.duration_s
+            note_graders(self._ledger, lanes, host=self._runtime.host, ttl_s=ttl_s)
+
     def _sweep(self) -> None:
         lease = self._runtime.lease
         taken = self._ledger.sweep(
@@ -196,16 +226,16 @@ class Keeper:
     def _reconcile(self) -> None:
         # A quarantine worker is started only while a message of its lane can be seen.
         for lane in (each for own in INTAKE.lanes for each in lanes_with_quarantine(own)):
-            lost = self._ledger.reconcile(
-                lane,
-                queues=queue_keys(lane),
-                age_s=1.5 * self._runtime.lease.duration_s,
-                retry_age_s=_RETRY_AGE_S,
-            )
+            lost = self._ledger.reconcile(lane, age_s=1.5 * self._runtime.lease.duration_s)
             if lost:
-                message = "the messages of %d jobs of lane %s were lost and are sent again: %s"
+                message = "%d jobs of lane %s could not be taken and are queued again: %s"
                 extra = {"action": "reconciled"}
                 logger.warning(message, len(lost), lane, ", ".join(lost[:5]), extra=extra)
+
+    def _schedule(self) -> None:
+        # Of all of their lanes: a quarantine worker is started only while a message can be seen.
+        lanes = [each for own in INTAKE.open_lanes for each in lanes_with_quarantine(own)]
+        Scheduler(self._ledger).tick(lanes)
 
     def _end_when_idle(self) -> None:
         # A message may be on its way from Celery to the pool, which a single look would miss: a

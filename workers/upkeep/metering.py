@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING
@@ -21,6 +21,7 @@ from hermes_queue.models import ScoredTrajectory, Usage
 from hermes_queue.settings import MetricsSettings
 from hermes_queue.telemetry import metrics
 from hermes_queue.telemetry.meter import Meter, PrometheusMeter, Values
+from hermes_queue.telemetry.pages import Page
 from workers.draft import Draft
 
 if TYPE_CHECKING:
@@ -28,11 +29,15 @@ if TYPE_CHECKING:
 
 
 def serve(
-    slots: Callable[[], int], stages: Callable[[], Iterable[str]], settings: MetricsSettings
+    slots: Callable[[], int],
+    stages: Callable[[], Iterable[str]],
+    settings: MetricsSettings,
+    pages: Mapping[str, Page],
 ) -> tuple[Meter, MetricsEndpoint] | None:
     """Open this worker's endpoint, if the settings give it a port.
 
-    `slots` returns the most trajectories at once, `stages` the stages of those that run now.
+    `slots` returns the most trajectories at once, `stages` the stages of those that run now;
+    `pages` are served besides the metrics.
 
     Raises:
         ConfigurationError: the port is taken, or `prometheus_client` is missing.
@@ -44,7 +49,7 @@ def serve(
     values = partial(slot_values, slots, stages)
     meter = PrometheusMeter("worker", max_label_values=settings.max_label_values, values=values)
     endpoint = MetricsEndpoint(
-        {"/metrics": meter.exposition},
+        {"/metrics": meter.exposition, **pages},
         address=settings.address,
         port=settings.worker_port,
         ports=settings.worker_ports,
@@ -70,7 +75,9 @@ def attempt_ended(meter: Meter, draft: Draft, failure: TrajectoryFailure | None)
     env = draft.job.env
     ended = failure.cause if failure else "measured"
     meter.add(metrics.ATTEMPTS, {"env": env, "outcome": ended})
-    for stage, seconds in draft.clock.stage_seconds.items():
+    is_whole = not (draft.is_handed and failure)  # else the agent's part counts with another one
+    of_stages = draft.stage_seconds if is_whole else draft.clock.stage_seconds
+    for stage, seconds in of_stages.items():
         meter.observe(metrics.STAGE_SECONDS, {"env": env, "stage": stage}, seconds)
     calls = draft.agent.tool_calls
     by_outcome = {
@@ -80,7 +87,7 @@ def attempt_ended(meter: Meter, draft: Draft, failure: TrajectoryFailure | None)
         "invalid": calls.attempted - calls.schema_valid,
     }
     for outcome, count in by_outcome.items():
-        if count > 0:
+        if count > 0 and is_whole:
             meter.add(metrics.TOOL_CALLS, {"env": env, "outcome": outcome}, count)
 
 
@@ -91,6 +98,11 @@ def resumed(meter: Meter, env: str, kept: Usage | None) -> None:
         tokens = {"prompt": kept.prompt_tokens, "completion": kept.completion_tokens}
         for kind, count in tokens.items():
             meter.add(metrics.RESUMED_TOKENS, {"env": env, "kind": kind}, count)
+
+
+def handed(meter: Meter, env: str, outcome: str) -> None:
+    """Count work that was handed over to be graded, was not, or is lost."""
+    meter.add(metrics.HANDOVERS, {"env": env, "outcome": outcome})
 
 
 def snapshot(meter: Meter, size_bytes: int | None, took_s: float) -> None:

@@ -176,6 +176,7 @@ class QuarantineWorkers:
             f"{PREFIX}WORKER_LANES": ",".join(lanes),
             f"{PREFIX}WORKER_EXIT_WHEN_IDLE_S": str(_IDLE_S),
             f"{PREFIX}WORKER_SOFT_SHUTDOWN_S": "0",
+            f"{PREFIX}STAGES_PREFETCH": "0",
             _PARENT: self._owner,
         }
         if os.environ.get(f"{PREFIX}METRICS_WORKER_PORT"):  # ours is taken, by us

@@ -11,8 +11,19 @@ from typing import Any, Literal
 from celery import signals
 from celery.worker import state as worker_state
 
-from hermes_queue.queues import queue_name, queues_of, retry_queue_name, served_lanes
-from hermes_queue.settings import LocalSandboxSettings, SandboxSettings
+from hermes_queue.queues import (
+    queue_name,
+    queues_of,
+    retry_queue_name,
+    served_lanes,
+    stage_lanes,
+)
+from hermes_queue.settings import (
+    LocalSandboxSettings,
+    SandboxSettings,
+    StageSettings,
+    WorkerSettings,
+)
 
 State = Literal["open", "paused", "draining"]
 
@@ -34,7 +45,10 @@ class Intake:
         `celery worker -Q` accepts names of queues, or bare names of lanes.
         """
         self._queues = queues
-        queues.select(queues_of(list(queues.consume_from)))
+        named, stages = queues_of(list(queues.consume_from)), WorkerSettings().stages
+        if stages == "verify":
+            named = queues_of(stage_lanes(served_lanes(named), stages))
+        queues.select(named)
 
     @property
     def lanes(self) -> tuple[str, ...]:
@@ -126,6 +140,13 @@ def within_slots(limit: int) -> int:
     """
     slots = LocalSandboxSettings().slots if SandboxSettings().backend == "local" else 0
     return min(limit, slots) if slots else limit
+
+
+def with_prefetch(agents: int) -> int:
+    """Number of jobs that a worker takes: those of its agents, and what it sets up ahead."""
+    if WorkerSettings().stages == "verify":
+        return agents
+    return within_slots(agents + StageSettings().prefetch)
 
 
 def shutdown_is_ordered() -> bool:

@@ -15,7 +15,7 @@ from celery.exceptions import SoftTimeLimitExceeded
 
 logger = logging.getLogger(__name__)
 
-CancelReason = Literal["soft", "hard", "terminate", "shutdown", "lease_lost", "cancelled"]
+CancelReason = Literal["soft", "hard", "terminate", "shutdown", "lease_lost", "cancelled", "stuck"]
 """soft, hard: time limits. terminate: `revoke(terminate=True)`. shutdown: the worker ends.
 lease_lost: another worker may run the job already. cancelled: any other caller."""
 

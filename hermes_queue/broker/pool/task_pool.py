@@ -21,7 +21,7 @@ from celery.worker import state as worker_state
 from hermes_queue.broker.pool.callback_thread import CallbackThread
 from hermes_queue.broker.pool.consumer import SteadyChannel
 from hermes_queue.broker.pool.events import EventBatches
-from hermes_queue.broker.pool.intake import shutdown_is_cold, within_slots
+from hermes_queue.broker.pool.intake import shutdown_is_cold, with_prefetch, within_slots
 from hermes_queue.broker.pool.loop_thread import LoopThread
 from hermes_queue.broker.pool.run import LIMIT_S, Callbacks, Run
 from hermes_queue.broker.pool.running import CancelReason, RunningTask, run_body, suspended_stack
@@ -54,11 +54,15 @@ class TaskPool(BasePool):  # type: ignore[misc]
     body_can_be_buffer = True
     cancel_grace_s: ClassVar[float] = 10.0
     limit: int
+    ahead: int
+    """As many of these have no agent yet, see `StageSettings.prefetch`."""
     _instance: ClassVar[TaskPool | None] = None
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.limit, self.screen = within_slots(self.limit), Screen()
+        agents = within_slots(self.limit)
+        self.limit, self.screen = with_prefetch(agents), Screen()
+        self.ahead = self.limit - agents
         if self.app is not None:  # Celery builds its consumer after its pool
             self.app.steps["consumer"].add(SteadyChannel)
             use_batches(self.app)

@@ -74,7 +74,16 @@ def bars(title: str, rows: Sequence[tuple[str, float, str, str]]) -> str:
         y, width = n * _ROW + 2, room * max(0.0, value) / most
         middle = y + _ROW / 2 + 2
         parts.append(_text(_LABEL - 6, middle, label[:40], "end"))
-        parts.append(_box(style, _LABEL, y, max(1.0, width), _ROW - 5, f"{label}: {text}"))
+        parts.append(
+            _box(
+                style,
+                _LABEL,
+                y,
+                max(1.0 if value > 0 else 0.0, width),
+                _ROW - 5,
+                f"{label}: {text}",
+            )
+        )
         parts.append(_text(_LABEL + width + 6, middle, text, "start"))
     return _svg(title, parts, _ROW * len(rows) + 4)
 

@@ -266,7 +266,7 @@ def _paced(seen: Overview) -> list[Text]:
 
 
 def _goodput(seen: Overview) -> Text:
-    """What slots and money brought lately, and the largest losses of slot-time."""
+    """Scored trajectories of the last hour, and the largest losses of slot-time."""
     good = goodput_of(seen.lately.accounts)
     if good.per_slot_hour is None:
         return _line(("GOODPUT ", "bold cyan"), "last hour: no lease has ended")
@@ -274,8 +274,8 @@ def _goodput(seen: Overview) -> Text:
     lost = [f"{name} {100 * s / good.leased_s:.0f} %" for name, s in good.lost[:_MOST_LOSSES]]
     return _line(
         ("GOODPUT ", "bold cyan"),
-        f"last hour: {good.per_slot_hour:.3g} scored per slot-hour{usd}; ",
-        f"{100 * good.work_s / good.leased_s:.0f} % of slot-time in them",
+        f"{good.per_slot_hour:.3g} per slot-hour{usd}, "
+        f"{100 * good.work_s / good.leased_s:.0f} % of slot-time useful",
         (f"; lost: {', '.join(lost)}" if lost else "", "yellow"),
     )
 

@@ -1,18 +1,24 @@
 -- @include time, hash, numbers, ids, entries, journal, begin/state, begin/run, begin/pace, begin/hold
--- @include begin/lease
--- Take the lease of one trajectory, or explain why not.
+-- @include begin/choose, begin/charge, begin/lease, begin/named
+-- Take the lease of one trajectory, or explain why not. With lanes, it is that of the job which is next in
+-- these, whatever job the message names: messages say only that jobs wait.
 --
 -- @key traj = traj:{id}, leases, delayed, waiting, run = run:{run_id}, parked = run:{run_id}:parked
 -- @key ahead = run:{run_id}:ahead, held = run:{run_id}:held, paced_runs = paced
 -- @key results, unread_bytes = results:bytes, group = group:{group_id}, poison
+-- @key sched, running = sched:running
+-- @key took = sched:took:{owner}  jobs by `slot`, for calls whose answer was lost
 -- @arg id
 -- @arg attempt  in the message
 -- @arg owner, lease_s
 -- @arg nonce  of this delivery: a call repeated because its answer was lost gets the same answer
 -- @arg prefix
 -- @arg soft_max_groups, soft_max_bytes  of the stream: at this size no new group begins
--- @answer verdict  run | held | paused | paced | over_budget | final | cancelled | surplus | stale_attempt | busy | unknown
+-- @arg slot  a number that no two calls of this owner have that may be repeated
+-- @arg lanes[]  in which the owner takes jobs; none = the named job alone
+-- @answer verdict  run | none | held | paused | paced | over_budget | final | cancelled | surplus | stale_attempt | busy | unknown
 -- @answer warning  about the run's budget or ''
+-- @answer id  of the job
 -- The rest of the answer exists for `run` only:
 -- @answer epoch, attempt, deaths, job
 -- @answer used_s, attempts  seconds of the total deadline used so far; records of failed attempts
@@ -22,39 +28,53 @@
 -- @answer any_poison  '1' if any item is known to be poison
 -- @answer journal  '1' if turns of an earlier attempt are kept
 -- @answer booked  epoch up to which the tokens of those turns are booked, or ''
+-- @answer handed  token of the hand-over if its agent is done and it waits to be graded, or ''
 -- held: the circuit breaker of its lane is open; or its group has not begun and too many results wait
 -- for readers; or the rest of the run's budget is reserved for others. The job is delayed and uses no
 -- attempt.
+-- none: jobs wait, but none of these lanes may begin now: `sched_tick` sends a message when one may.
 -- paced: its group has to wait for the run's trainer; the job is set aside in run:{id}:held.
 -- over_budget: a budget of its env, team or model has no room; it is set aside in budget-held:{name}.
--- paused: its run is paused; the job is parked in run:{id}:parked until the run is resumed.
+-- paused: its run is paused; the job is parked in run:{id}:parked until the run is resumed. A job that only has to be
+-- graded begins all the same, as one process grades what it runs, and needs nothing of a budget.
 -- cancelled: the job was cancelled before, or is now because its run was.
 -- A job that has to end as cancelled begins although other reasons would hold it back.
 local refused = refused_number({{'attempt', attempt, 0, EXACT, true}, {'lease, s', lease_s, 0, 1e9},
   {'most groups', soft_max_groups, 0, EXACT}, {'most bytes', soft_max_bytes, 0, EXACT}})
 if refused then return refused end
-local job = fields_of(traj, 'state', 'attempt', 'job', 'nonce', 'lane', 'epoch', 'cancel', 'quarantine_deaths',
-  'unseen_deaths', 'used', 'attempts', 'queued', 'begun', 'journal', 'booked')
+local chosen = #lanes > 0 and chosen_job()
+if chosen then turn_to(chosen.id) end
+local job = chosen and chosen.job or fields_of(traj, unpack(FIELDS))
+if chosen then attempt = job.attempt or attempt end
+if not chosen and #lanes > 0 and waits(job) then return {'none', '', id} end
 local verdict = unfit(job)
-if verdict then return {verdict, ''} end
-local g = hash(group, 'cancel', 'begun', 'created')
-local r = accounts(run)
+if verdict then return {verdict, '', id} end
+local g = hash(group, 'cancel', 'begun', 'created', 'planned', 'env')
+local r = chosen and chosen.r or accounts(run)
 local is_repeated = job.state == 'running'
 local cancel = job.cancel or g.cancel or ''
 g.only_ends = cancel ~= ''
 local warning = ''
 if not is_repeated then
-  verdict = turned_away(r, cancel)
+  verdict = turned_away(r, cancel, job.handed)
   if not verdict and cancel == '' then verdict, warning = held_back(job, g, r) end
-  if verdict == 'cancelled' then drop_journal(prefix, traj, id, job) end
-  if verdict then return {verdict, warning} end
+  if verdict == 'cancelled' then
+    drop_journal(prefix, traj, id, job)
+    drop_handover(prefix, traj, id, job)
+  end
+  if verdict then
+    withdraw(chosen, job)
+    return {verdict, warning, id}
+  end
 end
-local epoch, begun = lease(is_repeated, job, g, r)
+local leaf = chosen and chosen.leaf or job.leaf or name_of_leaf(job.lane, r and r.team, run_of(id), g.env)
+local epoch, begun = lease(is_repeated, job, g, r, marker_of(leaf, chosen))
+if not is_repeated then account(chosen, job, leaf) end
 -- A death that a living parent saw is the job's own fault; a death together with the parent may have
 -- other causes, so it counts for a third.
 local deaths = tonumber(job.quarantine_deaths or '0') + math.floor(tonumber(job.unseen_deaths or '0') / 3)
 -- A job that was never handed back has waited since its group was enqueued.
 local queued = job.queued or g.created or ''
-return {'run', warning, epoch, tonumber(job.attempt), deaths, job.job, job.used or '0', job.attempts or '',
+return {'run', warning, id, epoch, tonumber(job.attempt), deaths, job.job, job.used or '0', job.attempts or '',
   r and r.policy_version or '', queued, begun, cancel, redis.call('EXISTS', poison) == 1 and '1' or '',
-  job.journal and '1' or '', job.booked or ''}
+  job.journal and '1' or '', job.booked or '', job.handed or ''}

@@ -1,8 +1,8 @@
--- @include time, hash, ids
+-- @include time, hash, ids, sched/tree
 -- Cancel single trajectories and whole groups. Each ends as a failure of the cause `cancelled`, which
 -- counts in its group like any other failure that is not refilled, so that the group can close.
 --
--- @key delayed, waiting, retries = waiting:retry
+-- @key delayed, waiting
 -- @arg prefix, reason
 -- @arg waiting_only  '1' = leave running ones alone
 -- @arg groups[]  ids
@@ -15,13 +15,13 @@
 local found = {}
 local function cancel(id, attempt)
   local traj = prefix .. 'traj:' .. id
-  local job = hash(traj, 'state', 'attempt')
+  local job = hash(traj, 'state', 'attempt', 'leaf')
   local state = job.state or 'unknown'
   local meant = attempt == '' or attempt == job.attempt
   if state == 'queued' and meant then
     state = 'waiting'
     redis.call('ZREM', waiting, id)  -- first, so that a full Redis accepts the script, see trim.lua
-    redis.call('ZREM', retries, id)
+    take_out(job.leaf, id)
     redis.call('SREM', prefix .. 'run:' .. run_of(id) .. ':parked', id)
     redis.call('ZREM', prefix .. 'run:' .. run_of(id) .. ':held', id)
     redis.call('ZADD', delayed, stamp(now), id)

@@ -1,4 +1,4 @@
--- @include time, hash, numbers, lives, bulk, enqueue/claimed, enqueue/misfits
+-- @include time, hash, numbers, lives, bulk, sched/tree, enqueue/claimed, enqueue/misfits, enqueue/wait
 -- Claim jobs of one run: each trajectory id is accepted only once.
 --
 -- @key run = run:{run_id}  counters
@@ -12,6 +12,7 @@
 -- @arg run_ttl_s
 -- @arg config  of the run (JSON, compared as text), stored by the first call; '' = do not compare
 -- @arg finished_ttl_s
+-- @arg team, weight, max_running  of the run, '' = as it is: the team is that of the first call
 -- @arg bodies[]  jobs (JSON) without what tells samples apart: those of a group share one
 -- @arg groups[id, size, planned, policy, env, instance_id]  planned: samples; policy: JSON
 -- @arg jobs[id, place, body, lane, priority]  place of its group in `groups`, of its body in `bodies`
@@ -25,16 +26,18 @@
 -- its value follow); CONFIG, followed by the stored configuration, if that differs; CANCELLED if the
 -- run is cancelled.
 local refused = refused_number({{'claim, s', claim_s, 0, 1e9}, {'TTL of the run, s', run_ttl_s, 1, 1e9, true},
-  {'TTL of finished state, s', finished_ttl_s, 1, 1e9, true}})
+  {'TTL of finished state, s', finished_ttl_s, 1, 1e9, true}, {'weight', weight == '' and '1' or weight, 1e-3, 1e6},
+  {'most running', max_running == '' and '1' or max_running, 1, EXACT, true}})
 if refused then return refused end
 refused = first_misfit()
 if refused then return refused end
-local known = hash(run, 'state', 'config')
+local known = hash(run, 'state', 'config', 'team')
 if known.state == 'cancelled' then return redis.error_reply('CANCELLED') end
 if config ~= '' and known.config and known.config ~= config then return redis.error_reply('CONFIG ' .. known.config) end
 redis.call('HSETNX', run, 'created', stamp(now))
 if config ~= '' then redis.call('HSETNX', run, 'config', config) end
 redis.call('HSETNX', run, 'state', 'active')
+share(known)
 local floor = floor_of_life(purged)
 local due = stamp(now + tonumber(claim_s))
 local accepted, ids, surplus = {}, {}, 0
@@ -50,7 +53,7 @@ local function claim_all()
       else
         if not group.is_open then begin_group(job.group) end
         redis.call('HSET', traj, 'state', 'queued', 'attempt', 1, 'epoch', from,
-          'lane', job.lane, 'priority', job.priority, 'job', bodies[tonumber(job.body)])
+          'lane', job.lane, 'priority', job.priority, 'job', bodies[tonumber(job.body)], 'leaf', leaf_for(job, position))
         if from > 0 then redis.call('HSET', traj, 'floor', from) end
         accepted[#accepted + 1], ids[#ids + 1] = position, job.id
       end
@@ -60,6 +63,7 @@ end
 -- A key that is of another type ends it half-way. What is claimed by then must run all the same.
 local whole, fault = pcall(claim_all)
 add_all(delayed, due, ids)
+pcall(wait_all)
 redis.call('HINCRBY', run, 'total', #accepted + surplus)
 if surplus > 0 then redis.call('HINCRBY', run, 'surplus', surplus) end
 redis.call('ZREMRANGEBYSCORE', runs, '-inf', stamp(now - tonumber(run_ttl_s)))

@@ -1,4 +1,4 @@
--- @include time, budget, hash
+-- @include time, budget, hash, sched/freed
 -- The owner of a job hands it back to run alone if workers died under another job of the same item.
 --
 -- @key traj = traj:{id}, leases, delayed, run = run:{run_id}
@@ -11,12 +11,13 @@
 local raw = redis.call('HGET', poison, item)
 local known = raw and cjson.decode(raw)
 if not known or known['until'] < now then return '' end
-local job = hash(traj, 'state', 'owner', 'epoch', 'lane')
+local job = hash(traj, 'state', 'owner', 'epoch', 'lane', 'slot')
 if job.state ~= 'running' or job.owner ~= owner or job.epoch ~= epoch then return '' end
 local lane = string.gsub(job.lane, '%.quarantine%-?%d*$', '') .. '.quarantine'
 redis.call('HSET', traj, 'earlier', known['letter'])
 if lane == job.lane then return '' end
-redis.call('HSET', traj, 'lane', lane, 'state', 'queued', 'owner', '', 'queued', stamp(now))
+redis.call('HSET', traj, 'lane', lane, 'state', 'queued', 'owner', '', 'queued', stamp(now), 'slot', '')
+freed(job.slot)
 redis.call('ZREM', leases, id)
 redis.call('ZADD', delayed, stamp(now), id)
 if redis.call('EXISTS', run) == 1 then redis.call('HINCRBY', run, 'running', -1) end

@@ -2,9 +2,7 @@
 -- Confirm that the messages of these jobs are in the broker: they need no mover any more.
 --
 -- @key delayed, waiting  jobs whose message is in the broker, by time
--- @key retries = waiting:retry  jobs whose message is in a retry queue, for `reconcile`
 -- @arg claim  score they were claimed under, or '' = any score
--- @arg is_retry  '1' when the messages are in retry queues
 -- @arg ids[]
 -- A job that was delayed again meanwhile (its message was answered `held`, or its first attempt has
 -- failed) has another score and stays: removing it here would leave it without a message. A job that a
@@ -20,8 +18,4 @@ in_pieces(ids, function(some)
 end)
 in_pieces(confirmed, function(some) redis.call('ZREM', delayed, unpack(some)) end)
 add_all(waiting, stamp(now), confirmed)
-if is_retry == '1' then
-  add_all(retries, stamp(now), confirmed)
-  redis.call('EXPIRE', retries, 86400)
-end
 return #confirmed

@@ -1,4 +1,4 @@
--- @include time, budget, totals, numbers, hash, journal
+-- @include time, budget, totals, numbers, hash, journal, sched/freed
 -- The current owner hands a job back: for a retry (attempt + 1), or unchanged (attempt stays).
 --
 -- @key traj = traj:{id}, leases, delayed, run = run:{run_id}, totals
@@ -10,22 +10,28 @@
 -- @arg cost_usd, tokens  spent by this attempt; cost '' = unknown
 -- @arg transcript  of the failed attempt (packed, without tab and newline) or ''
 -- @arg continued  '1' = `tokens` include what is not booked of the turns in the journal
+-- @arg lost  '1' = the work that was handed over is lost: its agent begins anew, in the lane of agents
 -- @arg evidence_bytes  size limit of the transcripts of all failed attempts; the newest are kept
 -- @answer verdict, warning  ok | stale, and a warning about the run's budget or ''
 local refused = refused_number({{'attempts added', attempts_added, 0, 1, true}, {'delay, s', delay_s, 0, 1e9},
   {'seconds used', used_s, 0, 1e9}, {'cost, USD', cost_usd == '' and '0' or cost_usd, 0, 1e9},
   {'tokens', tokens, 0, 1e15, true}, {'bytes of transcripts', evidence_bytes, 0, EXACT}})
 if refused then return refused end
-local job = hash(traj, 'state', 'owner', 'epoch', 'journal')
+local job = hash(traj, 'state', 'owner', 'epoch', 'journal', 'handed', 'lane', 'slot')
 if job.state ~= 'running' or job.owner ~= owner or job.epoch ~= epoch then return {'stale', ''} end
 local decoded = facts ~= '' and cjson.decode(facts) or {}
 redis.call('ZREM', leases, id)
 redis.call('ZADD', delayed, stamp(now + tonumber(delay_s)), id)
-redis.call('HSET', traj, 'state', 'queued', 'owner', '', 'queued', stamp(now))
+redis.call('HSET', traj, 'state', 'queued', 'owner', '', 'queued', stamp(now), 'slot', '')
+freed(job.slot)
 redis.call('HINCRBY', traj, 'attempt', attempts_added)
 -- An attempt that has failed is not continued: what it did to its slot may be why.
 if attempts_added ~= '0' then drop_journal(prefix, traj, id, job)
 elseif job.journal and (continued == '1' or job.journal == epoch) then redis.call('HSET', traj, 'booked', epoch) end
+if lost == '1' then
+  drop_handover(prefix, traj, id, job)
+  redis.call('HSET', traj, 'lane', (string.gsub(job.lane, '%.verify(%.quarantine.*)$', '%1'):gsub('%.verify$', '')))
+end
 if redis.call('EXISTS', run) == 1 then redis.call('HINCRBY', run, 'running', -1) end
 redis.call('HINCRBYFLOAT', traj, 'used', used_s)
 if facts ~= '' then

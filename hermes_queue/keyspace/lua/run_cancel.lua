@@ -1,4 +1,4 @@
--- @include time, budget, hash, journal
+-- @include time, budget, hash, journal, sched/freed
 -- Cancel waiting and running trajectories in these groups of a cancelled run. May be repeated.
 --
 -- @key run = run:{run_id}, parked = run:{run_id}:parked, ahead = run:{run_id}:ahead, held = run:{run_id}:held, leases, delayed, waiting
@@ -16,11 +16,12 @@ redis.call('DEL', ahead, held)  -- first, so that a full Redis accepts the scrip
 -- Returns whether this call has cancelled it.
 local function cancel(id)
   local traj = prefix .. 'traj:' .. id
-  local job = hash(traj, 'state', 'journal')
+  local job = hash(traj, 'state', 'journal', 'handed', 'slot', 'leaf')
   local state = job.state
   if state ~= 'queued' and state ~= 'running' then return false end
-  redis.call('HDEL', traj, 'job', 'attempts')
+  redis.call('HDEL', traj, 'job', 'attempts', 'slot', 'leaf')
   drop_journal(prefix, traj, id, job)
+  drop_handover(prefix, traj, id, job)
   redis.call('HSET', traj, 'state', 'cancelled')
   redis.call('EXPIRE', traj, finished_ttl_s)
   redis.call('SREM', parked, id)
@@ -29,7 +30,10 @@ local function cancel(id)
   redis.call('ZREM', waiting, id)
   if state == 'running' then
     redis.call('HINCRBY', run, 'running', -1)
+    freed(job.slot)
     budget_settle(run, traj, nil, now)
+  else
+    take_out(job.leaf, id)
   end
   return true
 end

@@ -1,8 +1,8 @@
--- @include time, hash, ids, entries, budget, totals, goodput, deaths, sweep/clock_set_back, sweep/take_back
+-- @include time, hash, ids, entries, budget, totals, goodput, deaths, sched/freed, sweep/clock_set_back, sweep/take_back
 -- Take back the jobs whose lease has expired and queue them again, in one step.
 --
 -- @key leases, delayed, swept = sweep:last, totals, lanes
--- @key waiting, retries = waiting:retry, sandboxes  for a clock that was set back
+-- @key waiting, sandboxes  for a clock that was set back
 -- @arg prefix
 -- @arg interval_s  between two sweeps of the fleet, at least
 -- @arg gap_s  without a sweep for this long, Redis or the whole fleet was away and living owners could
@@ -33,11 +33,12 @@ local bad, taken = {}, {}
 for _, id in ipairs(expired) do
   local traj = prefix .. 'traj:' .. id
   redis.call('ZREM', leases, id)
-  local job = fields_of(traj, 'state', 'lane', 'attempt', 'epoch', 'owner')
+  local job = fields_of(traj, 'state', 'lane', 'attempt', 'epoch', 'owner', 'slot')
   if job.state == 'running' then
     if is_job(id, job.lane, job.attempt, job.epoch) and job.owner then
       -- Queue it first: if `take_back` fails on a malformed counter, the job must not be lost.
-      redis.call('HSET', traj, 'state', 'queued', 'queued', stamp(now))
+      redis.call('HSET', traj, 'state', 'queued', 'queued', stamp(now), 'slot', '')
+      freed(job.slot)
       redis.call('ZADD', delayed, stamp(now), id)
       local whole = pcall(take_back, id, traj)
       redis.call('HSET', traj, 'owner', '')

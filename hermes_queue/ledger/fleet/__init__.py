@@ -2,6 +2,7 @@
 
 creations.py  the rate of sandbox creation
 flights.py    trajectories in flight at a model engine, by the tokens of their contexts
+handovers.py  work that waits to be graded by another worker
 journal.py    turns of running trajectories, from which another worker may continue
 lanes.py      known lanes, their breakers and manual pause
 limiter.py    permits of model endpoints

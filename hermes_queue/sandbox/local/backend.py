@@ -316,7 +316,7 @@ class LocalBackend(LeasedSlots):
 
     # --- snapshots: `hermes_queue.sandbox.snapshots.KeepsSnapshots` -----------------------
 
-    async def snapshot(self, slot: Slot) -> Snapshot:
+    async def snapshot(self, slot: Slot, *, keep_s: float | None = None) -> Snapshot:
         """See `KeepsSnapshots`."""
         running = self._leased_slot(slot)
         if isinstance(running, RootfsSlot):

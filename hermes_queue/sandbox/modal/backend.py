@@ -174,11 +174,11 @@ class ModalBackend(SharedSlots):
 
     # --- `KeepsSnapshots`, of slots without images ----------------------------------------
 
-    async def snapshot(self, slot: Slot) -> Snapshot:
+    async def snapshot(self, slot: Slot, *, keep_s: float | None = None) -> Snapshot:
         """See `KeepsSnapshots`."""
         if slot in self._rooted:
             raise NoSnapshot("slots with an image have none")
-        return await super().snapshot(slot)
+        return await super().snapshot(slot, keep_s=keep_s)
 
     # --- `hermes_queue.sandbox.image_slots.ImageSlots` -------------------------------------
 

@@ -335,10 +335,11 @@ class SharedSlots(SlotBackend):
 
     # --- `hermes_queue.sandbox.snapshots.KeepsSnapshots` ------------------------------------
 
-    async def snapshot(self, slot: Slot) -> Snapshot:
+    async def snapshot(self, slot: Slot, *, keep_s: float | None = None) -> Snapshot:
         """See `KeepsSnapshots`."""
         with self._losing(slot) as held:
-            return await self._snapshots.take(held.box, held.lease, slot.trajectory_id)
+            name = slot.trajectory_id
+            return await self._snapshots.take(held.box, held.lease, name, keep_s=keep_s)
 
     async def restore(self, slot: Slot, snapshot_id: str) -> None:
         """See `KeepsSnapshots`."""

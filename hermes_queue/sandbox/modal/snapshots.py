@@ -35,7 +35,7 @@ _ID = re.compile(r"im-[A-Za-z0-9]{1,100}")
 class ModalSnapshots:
     """Snapshots of one deployment's slots, in the account's images.
 
-    Modal deletes one after `ResumeSettings.ttl_s` if no worker has done so before.
+    Modal deletes one when its time is over, if no worker has done so before.
     """
 
     def __init__(self, account: ModalAccount, deployment: str) -> None:
@@ -43,7 +43,9 @@ class ModalSnapshots:
         self._deployment = deployment
         self._ttl_s = ResumeSettings().ttl_s
 
-    async def take(self, box: ModalSandbox, lease: Lease, trajectory_id: str) -> Snapshot:
+    async def take(
+        self, box: ModalSandbox, lease: Lease, trajectory_id: str, *, keep_s: float | None = None
+    ) -> Snapshot:
         """See `KeepsSnapshots.snapshot`."""
         mark, most = self._mark(box, lease, trajectory_id), box.profile.snapshot_max_mb << 20
         async with box.packing, _archive(box) as name:
@@ -54,7 +56,7 @@ class ModalSnapshots:
             size = await _ask(box, "pack", *slot, name, mark, *limits, timeout_s=timeout_s)
             with explained("keeping a slot's files", gone=True):
                 image = await box.sandbox.snapshot_directory.aio(
-                    f"{ROOT}/kept/{name}", timeout=KEEP_TIMEOUT_S, ttl=self._ttl_s
+                    f"{ROOT}/kept/{name}", timeout=KEEP_TIMEOUT_S, ttl=int(keep_s or self._ttl_s)
                 )
         return Snapshot(str(image.object_id), trajectory_id, int(size))
 

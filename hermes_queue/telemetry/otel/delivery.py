@@ -66,6 +66,8 @@ class PartDelivery:
         self._bytes = 0
         self._lock = threading.Lock()
         self._closing = threading.Event()
+        self._ended = False
+        """Whether nothing is taken any more."""
         self._end = 0.0
         self._warned = float("-inf")
         self._thread = threading.Thread(target=self._run, name="otel-send", daemon=True)
@@ -79,7 +81,7 @@ class PartDelivery:
     def add(self, part: Part) -> bool:
         """Queue a part; False if it was dropped instead."""
         with self._lock:
-            fits = self._bytes + len(part.body) <= self._most_bytes
+            fits = not self._ended and self._bytes + len(part.body) <= self._most_bytes
             if fits:
                 self._parts.append(part)
                 self._bytes += len(part.body)
@@ -95,7 +97,7 @@ class PartDelivery:
         self._transport.close()
         self._thread.join(_LAST_JOIN_S)
         with self._lock:
-            left, self._bytes = [*self._parts], 0
+            left, self._bytes, self._ended = [*self._parts], 0, True
             self._parts.clear()
         for part in left:
             self.note_drop(part.signal, part.count)

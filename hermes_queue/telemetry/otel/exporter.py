@@ -36,7 +36,6 @@ _TOGETHER = 32
 """Attempts that are encoded together."""
 _SPANS, _SPANS_WITH_CONTENTS = 512, 16
 """Spans of one part of a request, which is sent, or dropped, as a whole."""
-_LAST_ENCODING_S = 1.0
 
 MakeSpans = Callable[[], Sequence[TraceSpan]]
 
@@ -154,8 +153,11 @@ class OtelExporter:
             logging.getLogger().removeHandler(self._handler)
         until = time.monotonic() + self.settings.shutdown_s
         self._closing.set()
-        self._thread.join(min(_LAST_ENCODING_S, self.settings.shutdown_s))
+        self._thread.join(self.settings.shutdown_s / 2)
         self._delivery.close(max(0.0, until - time.monotonic()))
+        for signal, unencoded in (("traces", self._spans), ("logs", self._lines)):
+            if unencoded:
+                self._delivery.note_drop(signal, len(unencoded))
         if any(self.dropped.values()):
             counts = ", ".join(f"{count} of {name}" for name, count in self.dropped.items())
             extra = {"action": "otel_dropped"}

@@ -2,6 +2,16 @@
 -- Reasons to hold a job back for a while, in this order; it uses no attempt. It waits in `delayed`, or for its
 -- run's trainer, or parked.
 
+local breakers = {}
+local function breaker_of(name)
+  if not breakers[name] then
+    local key = prefix .. 'lane:' .. name
+    breakers[name] = hash(key, 'state', 'until', 'open_s', 'probe')
+    breakers[name].key = key
+  end
+  return breakers[name]
+end
+
 -- Time at which the lane's circuit breaker lets the job begin. A half-open breaker allows one probe at a time.
 local function breaker_free_at(lane)
   if lane.state == 'open' then
@@ -30,19 +40,18 @@ end
 -- `held`, `paused`, `paced`, `over_budget` or nil, and a warning about the run's budget or ''.
 local function held_back(job, g, r)
   if paced(g, r) then return 'paced', '' end
-  local key = prefix .. 'lane:' .. job.lane
-  local lane = hash(key, 'state', 'until', 'open_s', 'probe')
-  lane.key = key
+  local lane = breaker_of(job.lane)
   local free_at = breaker_free_at(lane)
   if free_at > now then return hold(free_at), '' end
   local later = now + 5 + 5 * (now % 1)
   if is_back_pressure(g) then return hold(later), '' end
-  local over, told, wanted = shared_hold(job, r)
+  local over, told, wanted, kept, warning = nil, '', nil, nil, ''
+  if not job.handed then over, told, wanted = shared_hold(job, r) end
   if over then return over, told end
-  local kept, warning = budget_reserve(job.job, r)
+  if not job.handed then kept, warning = budget_reserve(job.job, r) end
   if kept == 'paused' then return turn_away(kept), warning end
   if kept then return hold(later), warning end
   shared_reserve(wanted)
-  if lane.state then redis.call('HSET', key, 'probe', stamp(now)) end
+  if lane.state then redis.call('HSET', lane.key, 'probe', stamp(now)) end
   return nil, warning
 end

@@ -1,12 +1,24 @@
+-- The other members of a group that begins are next in their leaf, so that few groups are open at a time.
+local function put_first(leaf, g)
+  local flat, own = {}, group_of(id)
+  for index = 0, math.min(tonumber(g.planned), 1000) - 1 do
+    flat[2 * index + 1], flat[2 * index + 2] = place_of(0, STARTED, index), own .. '.' .. index
+  end
+  redis.pcall('ZADD', jobs_of(leaf), 'XX', unpack(flat))
+end
+
 -- Take the lease of a job of the group `g` and the run `r` (nil = unknown); returns the epoch and the start
 -- of the lease. A repeated call renews the lease under the same epoch.
-local function lease(is_repeated, job, g, r)
+local function lease(is_repeated, job, g, r, marker)
   local epoch, begun = tonumber(job.epoch), job.begun or ''
   if not is_repeated then
     epoch, begun = epoch + 1, stamp(now)
     redis.call('HSET', traj, 'state', 'running', 'epoch', string.format('%.0f', epoch), 'owner', owner,
-      'nonce', nonce, 'stage', 'load', 'begun', begun)
-    if g.created and not g.begun and not g.only_ends then redis.call('HSET', group, 'begun', '1') end
+      'nonce', nonce, 'stage', 'load', 'begun', begun, 'slot', marker)
+    if g.created and not g.begun and not g.only_ends then
+      redis.call('HSET', group, 'begun', '1')
+      if job.leaf and (tonumber(g.planned or '') or 1) > 1 then put_first(job.leaf, g) end
+    end
     admit(g)
     if r then redis.call('HINCRBY', run, 'running', 1) end
   end

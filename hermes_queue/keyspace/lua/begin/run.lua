@@ -8,7 +8,7 @@ local function turn_away(run_state)
     redis.call('SADD', parked, id)
     redis.call('EXPIRE', parked, ttl)
   else
-    redis.call('HDEL', traj, 'job', 'attempts')
+    redis.call('HDEL', traj, 'job', 'attempts', 'leaf')
     redis.call('HSET', traj, 'state', 'cancelled')
     redis.call('EXPIRE', traj, ttl)
     redis.call('HINCRBY', run, 'cancelled', 1)
@@ -17,7 +17,7 @@ local function turn_away(run_state)
 end
 
 -- `paused`, `cancelled` or nil. A job that only has to end as cancelled begins although its run is paused.
-local function turned_away(r, cancel)
+local function turned_away(r, cancel, is_handed)
   local state = r and r.state
-  if state == 'cancelled' or state == 'paused' and cancel == '' then return turn_away(state) end
+  if state == 'cancelled' or state == 'paused' and cancel == '' and not is_handed then return turn_away(state) end
 end

@@ -8,8 +8,8 @@ local AMOUNTS = {'cost_usd', 'tokens', 'slot_s'}
 local BUDGET_WARN = 0.8
 local ROUNDING = 1e-9  -- tolerance for sums of decimal fractions
 
-local ACCOUNTS = {'state', 'created', 'team', 'policy_version', 'max_ahead', 'unpriced', 'settled', 'running',
-  'budget:wall_s', 'budget:cost_usd', 'spent:cost_usd', 'reserved:cost_usd', 'budget:tokens', 'spent:tokens', 'reserved:tokens',
+local ACCOUNTS = {'state', 'created', 'team', 'policy_version', 'max_ahead', 'weight', 'max_running', 'unpriced',
+  'settled', 'running', 'budget:wall_s', 'budget:cost_usd', 'spent:cost_usd', 'reserved:cost_usd', 'budget:tokens', 'spent:tokens', 'reserved:tokens',
   'budget:slot_s', 'spent:slot_s', 'reserved:slot_s'}
 
 -- These fields of a run; nil if the run is unknown. The functions below keep what they change in it.

@@ -7,7 +7,7 @@ local function another(job, facts, as, counter)
   local from = floor_of_leftover(key, tonumber(job.floor or '') or 0)
   if from > 0 then redis.call('HSET', key, 'floor', from) end
   redis.call('HSET', key, 'state', 'queued', 'attempt', 1, 'epoch', from,
-    'lane', (string.gsub(job.lane, '%.quarantine%-?%d*$', '')), 'priority', job.priority, 'job', job.job,
+    'lane', (string.gsub(string.gsub(job.lane, '%.quarantine%-?%d*$', ''), '%.verify$', '')), 'priority', job.priority, 'job', job.job,
     'queued', stamp(now))
   redis.call('ZADD', delayed, stamp(now), fresh)
   facts[as] = redis.call('HINCRBY', group, as, 1)

@@ -1,4 +1,4 @@
--- @include budget, totals, journal, goodput
+-- @include budget, totals, journal, goodput, sched/freed
 -- Settles ended trajectories, and counts them.
 
 -- An unscored record counts as measured everywhere but where scores are compared.
@@ -9,20 +9,24 @@ local function count(name, by)
   if its_run then redis.call('HINCRBY', run, name, by or 1) end
 end
 
--- Remove a trajectory from everything that would run it, for good. `job`: its state, reservation, journal and `begun`;
+-- Remove a trajectory from everything that would run it, for good. `job`: its state, reservation, journal, hand-over
+-- and `begun`;
 -- `spent` as in the budget. Returns a warning about the budget or ''.
 local function settle(key, its_id, job, becomes, spent)
   drop_journal(prefix, key, its_id, job)
-  redis.call('HDEL', key, 'job', 'attempts', 'reserved', 'shared')
+  drop_handover(prefix, key, its_id, job)
+  redis.call('HDEL', key, 'job', 'attempts', 'reserved', 'shared', 'slot', 'leaf')
   redis.call('HSET', key, 'state', becomes)
   redis.call('EXPIRE', key, finished_ttl_s)
   redis.call('ZREM', leases, its_id)
   if job.state == 'running' then
     count('running', -1)
+    freed(job.slot)
   else  -- a running job waits nowhere: each of these holds queued jobs alone
     redis.call('ZREM', delayed, its_id)
     redis.call('ZREM', waiting, its_id)
     redis.call('SREM', parked, its_id)
+    take_out(job.leaf, its_id)
     if its_run and its_run.max_ahead then redis.call('ZREM', held, its_id) end
     if not spent then return '' end
   end

@@ -1,0 +1,140 @@
+"""`hermes-queue mix FILE`: one producer of many sources; `mix set|show|check|forget`."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hermes_queue.cli.mixing.page import mix_lines, summary_rows
+from hermes_queue.cli.watch.table import print_table
+from hermes_queue.errors import ConfigurationError
+from hermes_queue.ledger import Ledger
+from hermes_queue.ledger.mixing.checkpoint import forget as forget_mix
+from hermes_queue.ledger.mixing.shown import find_mix, mix_names
+from hermes_queue.ledger.mixing.tuning import tune, unknown_mix
+
+_HELP = """Enqueue rows of many sources by weights, and keep the backlog between two marks.
+
+FILE is a TOML file of sources: each a producer with its flags, a weight, a quota, epochs and a
+sampler (docs/mix.md; examples/mix.toml). The command runs until every source is done or it is
+ended. Killed at any moment and started again, it goes on with the same jobs: none comes twice, and
+none is left out.
+
+\b
+hermes-queue mix mix.toml
+hermes-queue mix check mix.toml
+hermes-queue mix set my-mix maths.weight=2 code.pause=true high=2000
+hermes-queue mix show my-mix
+
+\b
+exit codes: 0 every source is done, or SIGTERM | 2 wrong file, row or setting, or another process
+  serves this mix | 4 Redis (at the start; later it is waited for) | 130 Ctrl-C
+"""
+
+
+class _Mix(click.Group):
+    """`mix FILE` is short for `mix run FILE`."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and self.get_command(ctx, args[0]) is None:
+            args = ["run", *args]
+        return super().resolve_command(ctx, args)
+
+
+mix = _Mix("mix", help=_HELP)
+_FILE = click.Path(path_type=Path, dir_okay=False)
+
+
+@mix.command()
+@click.argument("file", type=_FILE)
+@click.option("--quiet", is_flag=True, help="Say nothing but errors.")
+def run(file: Path, quiet: bool) -> None:
+    """Serve the mix of FILE until every source is done, or SIGTERM."""
+    _command("serve_mix", file, quiet=quiet)
+
+
+@mix.command()
+@click.argument("file", type=_FILE)
+@click.option("--json", "as_json", is_flag=True, help="Print the sources as JSON.")
+def check(file: Path, as_json: bool) -> None:
+    """Read FILE and the rows of all its sources; enqueue nothing. Needs no Redis."""
+    _command("check_mix", file, as_json=as_json)
+
+
+def _command(name: str, file: Path, **options: Any) -> None:
+    sys.path.insert(0, os.getcwd())  # for an env of one's own, as `python -m producers` has it
+    # By name, because it stands above this package: who imports us does not need it.
+    run_command = import_module("producers.command").run_command
+
+    def command() -> int:
+        work: Callable[..., int] = getattr(import_module("producers.mixing.command"), name)
+        return work(file, **options)
+
+    sys.exit(run_command(command, interrupted="interrupted; the same command goes on"))
+
+
+@mix.command("set")
+@click.argument("name")
+@click.argument("settings", nargs=-1, required=True, metavar="SETTING=VALUE...")
+def set_(name: str, settings: tuple[str, ...]) -> None:
+    """Change settings of the mix NAME, while it is served and for its later starts.
+
+    SOURCE.weight, SOURCE.items, SOURCE.trajectories (quotas), SOURCE.pause, and of the mix: low,
+    high, pause. SETTING= without a value goes back to what the file says. Nothing changes if one of
+    them is wrong.
+    """
+    changes = {}
+    for each in settings:
+        setting, equals, value = each.partition("=")
+        if not equals:
+            raise ConfigurationError(f"{each}: write SETTING=VALUE, e.g. maths.weight=2")
+        changes[setting] = value
+    with closing(Ledger.connect()) as ledger:
+        found = find_mix(ledger, name)
+        tune(ledger, name, changes, found.sources)
+    for setting, value in changes.items():
+        click.echo(f"{name}: {setting} = {value or 'as the file says'}")
+    if not found.served_by:
+        click.echo(f"{name} is not served now; its next start heeds this")
+
+
+@mix.command()
+@click.argument("name", required=False)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per mix.")
+def show(name: str | None, as_json: bool) -> None:
+    """Show the mix NAME source by source, or all mixes of this Redis."""
+    with closing(Ledger.connect()) as ledger:
+        found = [find_mix(ledger, each) for each in ([name] if name else mix_names(ledger))]
+    if as_json:
+        for each in found:
+            click.echo(json.dumps(each.as_dict()))
+    elif name:
+        for line in mix_lines(found[0]):
+            click.echo(line)
+    else:
+        print_table(summary_rows(found))
+
+
+@mix.command()
+@click.argument("name")
+def forget(name: str) -> None:
+    """Forget how far the mix NAME has come, and its live settings; its run and jobs stay.
+
+    The next start draws the same groups from the beginning. Those that the run has are not enqueued
+    again; to make them anew, purge the run, too.
+    """
+    with closing(Ledger.connect()) as ledger:
+        known = forget_mix(ledger, name)
+    if not known:
+        raise unknown_mix(name)
+    click.echo(f"{name}: forgotten")

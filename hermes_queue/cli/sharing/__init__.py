@@ -1,0 +1,4 @@
+"""Who gets how many of the slots.
+
+shares.py  `shares`: weights, reserved shares, caps, quotas
+"""

@@ -1,0 +1,51 @@
+-- Account for a job that begins. The hash sched:running has for each leaf the number of its running jobs (r|) and a
+-- sum (c|) from which the slot-time follows that was not charged yet, without a look at each of them:
+-- r * (at + RUNNING_S) - c. It is charged here where others compete, else by `sched_tick`.
+
+-- What is written into the job while it runs, for `sched/freed.lua`.
+local function marker_of(leaf, way)
+  return string.format('%.3f %.3f %s %s', now, at, way and way.r and way.r.max_running and '1' or '0', leaf)
+end
+
+-- Counts of running jobs, of which those of the lane, team and env matter to limits alone.
+local function add_running(leaf, r, c)
+  local fields = {'r|' .. leaf, r, 'c|' .. leaf, string.format('%.3f', c)}
+  if has_limits then
+    local lane, team, _, env = parts_of_leaf(leaf)
+    for i, name in ipairs({'lane|' .. lane, 'team|' .. team, 'env|' .. env}) do
+      fields[3 + 2 * i], fields[4 + 2 * i] = name, (tonumber(redis.call('HGET', running, name) or '') or 0) + 1
+    end
+  end
+  redis.call('HSET', running, unpack(fields))
+end
+
+local function counts_of(leaf)
+  local known = redis.call('HMGET', running, 'r|' .. leaf, 'c|' .. leaf)
+  return (tonumber(known[1] or '') or 0) + 1, tonumber(known[2] or '') or 0
+end
+
+-- A job that was named, and not chosen.
+local function charge_named(leaf)
+  has_limits = redis.call('HGET', sched, 'limits')
+  local r, c = counts_of(leaf)
+  add_running(leaf, r, c + at)
+end
+
+local function charge(way)
+  local r, c = counts_of(way.leaf)
+  if not (way.competes or #lanes > 1) then
+    add_running(way.leaf, r, c + at)
+  else
+    local due = r * (at + RUNNING_S)
+    local seconds, rows, of_run = due - c - at, way.rows, tonumber(way.r and way.r.weight or '') or 1
+    local weights = {weight_of(rows.env), setting(rows.run, 'weight') or of_run, weight_of(rows.team)}
+    for i, step in ipairs(way.steps) do
+      step[3] = later(step[3], seconds / math.max(1e-3, weights[i]), at, half)
+      redis.call('ZADD', open_set(step[1]), stamp(step[3]), step[2])
+    end
+    add_running(way.leaf, r, due)
+    local lane = facts[way.lane]
+    redis.call('HSET', sched, 'u|' .. way.lane, stamp(later(lane.point, seconds, at, half)))
+  end
+  if redis.call('HSET', took, slot, nonce .. ' ' .. way.id) == 1 then redis.call('EXPIRE', took, TOOK_TTL_S) end
+end

@@ -1,0 +1,80 @@
+-- @include sched/tree, sched/usage, sched/rows, begin/lanes, begin/blocked
+-- Which of the waiting jobs a message stands for: it says only that there are some.
+local TRIES = 12  -- jobs that are gone, and leaves in which none may begin, that one call looks at
+local TOOK_TTL_S = 86400
+local FIELDS = {'state', 'attempt', 'job', 'nonce', 'lane', 'epoch', 'cancel', 'quarantine_deaths', 'unseen_deaths',
+  'used', 'attempts', 'queued', 'begun', 'journal', 'booked', 'handed', 'leaf'}
+
+-- The next child, its score, and whether there are others.
+local function first_of(key)
+  local found = redis.call('ZRANGE', key, 0, 1, 'WITHSCORES')
+  return found[1], found[2], found[3] and true
+end
+
+-- The next way to jobs: the names and scores of the children on it, from team to env; nil if there is none.
+local function way_to(lane)
+  for _ = 1, TRIES do
+    local team, of_team, others = first_of(open_set(lane))
+    if not team then return nil end
+    local in_team = lane .. '|' .. team
+    local run_id, of_run, more = first_of(open_set(in_team))
+    if not run_id then shut_child(lane, team, of_team) else
+      local in_run = in_team .. '|' .. run_id
+      local env, of_env, most = first_of(open_set(in_run))
+      if not env then shut_child(in_team, run_id, of_run) else
+        return {lane = lane, leaf = in_run .. '|' .. env, run_id = run_id, competes = others or more or most,
+          names = {team = team, run = run_id, env = env},
+          steps = {{in_run, env, of_env}, {in_team, run_id, of_run}, {lane, team, of_team}}}
+      end
+    end
+  end
+end
+
+-- Close the way behind the last job of its leaf.
+local function close_way(way)
+  for i, step in ipairs(way.steps) do
+    if i > 1 and redis.call('EXISTS', open_set(way.steps[i - 1][1])) == 1 then return end
+    shut_child(step[1], step[2], step[3])
+  end
+end
+
+local function leave(way)
+  take_out(way.leaf, way.id)
+  if way.is_last then close_way(way) end
+end
+
+-- A way with the next job of a lane that may begin, or nil.
+local function next_of(lane)
+  for _ = 1, TRIES do
+    local way = way_to(lane)
+    if not way then return nil end
+    local ids = redis.call('ZRANGE', jobs_of(way.leaf), 0, 1)
+    way.id, way.is_last = ids[1], #ids < 2
+    if not way.id then close_way(way) else
+      way.r = accounts(prefix .. 'run:' .. way.run_id)
+      if not block(way) then
+        way.job = fields_of(prefix .. 'traj:' .. way.id, unpack(FIELDS))
+        if way.job.state == 'queued' and way.job.leaf == way.leaf then return way end
+        leave(way)  -- it has ended, or runs, since
+      end
+    end
+  end
+end
+
+-- What this call has taken before, if its answer was lost: {id, job}.
+local function taken_before()
+  local id = string.match(redis.call('HGET', took, slot) or '', '^' .. nonce .. ' (.+)$')
+  local job = id and fields_of(prefix .. 'traj:' .. id, unpack(FIELDS))
+  if job and job.state == 'running' and job.nonce == nonce then return {id = id, job = job} end
+end
+
+local function choice()
+  local before = taken_before()
+  if before then return before end
+  read_lanes()
+  if is_full() then return nil end
+  for _, lane in ipairs(in_order()) do
+    local way = may_serve(lane) and next_of(lane)
+    if way then return way end
+  end
+end

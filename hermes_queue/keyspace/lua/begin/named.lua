@@ -1,0 +1,33 @@
+-- The job that a call is about, named or chosen. Errors of the scheduler's own keys (of another type, which a
+-- producer could write) keep no job from beginning: then messages stand for the jobs that they name.
+
+local function chosen_job()
+  local whole, way = pcall(choice)
+  return whole and way or nil
+end
+
+-- Have all names in this script be those of another job.
+local function turn_to(chosen)
+  if chosen == id then return end
+  id = chosen
+  traj, group, run = prefix .. 'traj:' .. id, prefix .. 'group:' .. group_of(id), prefix .. 'run:' .. run_of(id)
+  parked, ahead, held = run .. ':parked', run .. ':ahead', run .. ':held'
+end
+
+-- Whether a named job waits in a leaf, from which it is not chosen now.
+local function waits(job)
+  return job.state == 'queued' and job.leaf and type(redis.pcall('ZSCORE', jobs_of(job.leaf), id)) == 'string'
+end
+
+local function withdraw(chosen, job)
+  if not (chosen and chosen.leaf and pcall(leave, chosen)) then take_out(job.leaf, id) end
+end
+
+local function account(chosen, job, leaf)
+  if chosen then
+    pcall(charge, chosen)
+  else
+    pcall(charge_named, leaf)
+  end
+  withdraw(chosen, job)
+end

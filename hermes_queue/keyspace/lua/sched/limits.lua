@@ -1,0 +1,47 @@
+-- What was shut at a limit and may be open again, and a job that waits in a lane.
+local LOOKED_AT = 50  -- limits that a call looks at
+
+local function still_exhausted(name)
+  local kind, of = string.match(name, '^(%a+)|(.*)$')
+  local row, count = redis.call('HGET', sched, name) or nil, nil
+  if kind == 'run' then
+    local r = hash(prefix .. 'run:' .. of, 'running', 'max_running')
+    count = tonumber(r.running or '') or 0
+    if r.max_running and count >= tonumber(r.max_running) then return true end
+  else
+    count = tonumber(redis.call('HGET', running, name) or '') or 0
+  end
+  return row and is_exhausted(name, row, count)
+end
+
+local function look_at_limits()
+  for _, name in ipairs(redis.call('ZRANGE', blocked, 0, LOOKED_AT - 1)) do
+    local whole, is_full = pcall(still_exhausted, name)
+    if not (whole and is_full) and not pcall(reopen, name, 100) then
+      redis.call('DEL', prefix .. 'sched:blocked:' .. name)
+    end
+    if redis.call('EXISTS', prefix .. 'sched:blocked:' .. name) == 1 then
+      redis.call('ZADD', blocked, stamp(now), name)
+    else
+      redis.call('ZREM', blocked, name)
+    end
+  end
+end
+
+-- The next job of a lane and the number of jobs in its leaf, or nil. Nodes that are open and have nothing below are
+-- shut on the way.
+local function any_job(lane)
+  local node = lane
+  for depth = 1, 4 do
+    local key = depth == 4 and jobs_of(node) or open_set(node)
+    local found = redis.call('ZRANGE', key, 0, 0)[1]
+    if depth == 4 or not found then
+      if not found and depth > 1 then
+        local above, child = string.match(node, '^(.*)|([^|]*)$')
+        shut_child(above, child, redis.call('ZSCORE', open_set(above), child) or nil)
+      end
+      return found, found and redis.call('ZCARD', key)
+    end
+    node = node .. '|' .. found
+  end
+end

@@ -1,0 +1,414 @@
+"""The agent in one worker, its grading in another: what is kept, counted once, and never lost."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from counting_model import CountingModel
+from ledger_steps import age_lease, begin, enqueue, swept
+from records import make_job
+from snapshot_shelf import Shelf
+
+from envs.base import load_env
+from hermes_queue.agent.endpoint.connection import close_clients
+from hermes_queue.agent.tokens.invariants import token_violations
+from hermes_queue.bodies import codec
+from hermes_queue.broker.pool import RunningTask, running
+from hermes_queue.ledger import Claim, Ledger, Runs, Spent
+from hermes_queue.ledger.cancelling import cancel
+from hermes_queue.ledger.fleet.handovers import hand_over, note_graders, snapshot_needs
+from hermes_queue.ledger.poison import item_hash
+from hermes_queue.models import ScoredTrajectory, TrajectoryJob
+from hermes_queue.settings import ModelSettings, StageSettings, WorkerSettings
+from workers import runtime as runtimes
+from workers.resume.unneeded import delete_unneeded
+from workers.runtime import Runtime
+from workers.spool import Spool
+from workers.trajectory import run_trajectory
+
+pytestmark = pytest.mark.xdist_group("openai")
+TURNS = 3
+GRADED = ("no_tool_call", 1.0)
+
+
+class Fleet:
+    """Workers of one host, one at a time: of agents, and of graders."""
+
+    def __init__(self, ledger: Ledger, directory: Path, callbacks: ThreadPoolExecutor) -> None:
+        self.ledger = ledger
+        self.shelf = Shelf()
+        self.directory = directory
+        self.callbacks = callbacks
+        self.stages = StageSettings()
+        self.workers = 0
+        self.model = ModelSettings()
+        self.take_back = swept(ledger)
+
+    def runtime(self, stages: str) -> Runtime:
+        self.workers += 1
+        owner = f"w{self.workers}"
+        made = Runtime(
+            owner=owner,
+            ledger=self.ledger,
+            backend=cast(Any, self.shelf),
+            spool=Spool(self.directory, "d", owner),
+            worker=WorkerSettings(stages=cast(Any, stages)),
+        )
+        made.stages, made.model = self.stages, self.model
+        return made
+
+    async def run(self, job: TrajectoryJob, stages: str, *, attempt: int = 1) -> str:
+        """Deliver it to a worker; returns the verdict for Flower."""
+        runtime = self.runtime(stages)
+        runtimes.install(runtime)
+        self.task = RunningTask("id", None, self.callbacks)
+        running._current.set(self.task)
+        try:
+            answer: str = await run_trajectory.run(job.trajectory_id, attempt)
+            return answer
+        finally:
+            runtimes.install(None)
+            runtime.executor.shutdown()
+
+    async def die(self, job: TrajectoryJob, stages: str, *, at: str) -> None:
+        """The same; the worker is silent from this command on, and its job is taken back."""
+        self.shelf.hangs_at = at
+        silent = asyncio.create_task(self.run(job, stages))
+        await self.shelf.hung.wait()
+        self.shelf.hangs_at = ""
+        self.shelf.hung.clear()
+        age_lease(self.ledger, job)
+        assert self.take_back() == [job.trajectory_id]
+        self.task.cancel_reason = "lease_lost"
+        silent.cancel()
+        assert await silent == "stopped: lease_lost"
+
+    def graders(self) -> None:
+        """Let there be a worker that grades."""
+        note_graders(self.ledger, ["train"], host=socket.gethostname(), ttl_s=60)
+
+    def fields(self, job: TrajectoryJob) -> dict[str, str]:
+        found: Any = self.ledger.client.hgetall(f"hq:traj:{job.trajectory_id}")
+        return {key.decode(): value.decode(errors="replace") for key, value in found.items()}
+
+    def record(self, job: TrajectoryJob) -> ScoredTrajectory:
+        body: Any = self.ledger.client.get(f"hq:body:{job.trajectory_id}")
+        return codec.decode_record(body)
+
+    def kept(self) -> tuple[int, int, int]:
+        """Work, its list, and copies of files that are there."""
+        client: Any = self.ledger.client
+        return (
+            len(list(client.scan_iter("hq:handover:*"))),
+            client.zcard("hq:handed"),
+            len(self.shelf.kept),
+        )
+
+
+@pytest.fixture
+def fleet(ledger: Ledger, tmp_path: Path) -> Iterator[Fleet]:
+    with ThreadPoolExecutor(1) as callbacks:
+        made = Fleet(ledger, tmp_path, callbacks)
+        made.graders()
+        yield made
+
+
+@pytest.fixture
+async def model(fleet: Fleet) -> Any:
+    async with CountingModel(TURNS) as model:
+        fleet.model = ModelSettings(trusted_urls=model.url)
+        yield model
+        await close_clients()
+
+
+def job_of(fleet: Fleet, model: CountingModel, **more: Any) -> TrajectoryJob:
+    job = make_job(env="steps_env:ENV", item={"turns": TURNS}, agent=model.agent, **more)
+    enqueue(fleet.ledger, job)
+    return job
+
+
+def outcome(record: ScoredTrajectory) -> tuple[str, float | None]:
+    return record.stop_reason, record.score
+
+
+# --- as one worker does it ----------------------------------------------------------------
+
+
+async def test_a_grader_publishes_what_one_worker_would(fleet: Fleet, model: CountingModel) -> None:
+    alone, shared = job_of(fleet, model), job_of(fleet, model, instance="other")
+    await fleet.run(alone, "all")
+    assert await fleet.run(shared, "agent") == "handed over"
+    assert fleet.fields(shared)["lane"] == "train.verify"
+    assert await fleet.run(shared, "verify") == "no_tool_call 1.0 (group)"
+    one, two = fleet.record(alone), fleet.record(shared)
+    assert outcome(two) == outcome(one) == GRADED
+    same = ("messages", "tools", "tool_calls", "usage", "report", "rewards", "status", "attempt")
+    assert {n for n in same if getattr(one, n) != getattr(two, n)} == set()
+    assert [turn.completion_ids for turn in two.turns] == [t.completion_ids for t in one.turns]
+    assert two.sequences == one.sequences
+    assert token_violations(two) == []
+    assert two.attempts == ()
+    assert set(one.stage_seconds) | {"verify_queue"} == set(two.stage_seconds)
+    assert two.provenance.worker == "w3"
+    assert [e["event"] for e in two.events if e not in one.events] == ["handed_over"]
+    assert model.sampled == [0, 1, 2, 3] * 2
+    assert fleet.kept() == (0, 0, 0)
+
+
+async def test_the_tokens_of_the_agent_count_once(fleet: Fleet, model: CountingModel) -> None:
+    job = job_of(fleet, model)
+    await fleet.run(job, "agent")
+    handed = fleet.ledger.client.hget("hq:totals", "tokens")
+    await fleet.run(job, "verify")
+    assert fleet.ledger.client.hget("hq:totals", "tokens") == handed
+    run: Any = fleet.ledger.client.hgetall("hq:run:run")
+    usage = fleet.record(job).usage
+    assert usage.completion_tokens > 0
+    assert int(run.get(b"unpriced", 0)) <= 1
+    assert int(run[b"running"]) == 0
+
+
+async def test_what_a_verification_has_failed_of_is_no_second_bill(
+    fleet: Fleet, model: CountingModel
+) -> None:
+    job = job_of(fleet, model)
+    await fleet.run(job, "agent")
+    fleet.shelf.breaks_at = "cat log"
+    assert (await fleet.run(job, "verify")).startswith("retry: sandbox")
+    fleet.shelf.breaks_at = ""
+    assert fleet.fields(job)["lane"] == "train.verify"
+    assert fleet.kept() == (1, 1, 1)
+    await fleet.run(job, "verify", attempt=2)
+    record = fleet.record(job)
+    assert outcome(record) == GRADED
+    [failed] = record.attempts
+    assert (failed.usage.completion_tokens, failed.message_count) == (0, 0)
+    assert "agent" not in failed.stage_seconds
+    assert model.sampled == [0, 1, 2, 3], "the agent did not begin again"
+
+
+# --- the worker of the agent grades for itself ----------------------------------------------
+
+
+async def test_without_graders_an_agents_worker_grades(fleet: Fleet, model: CountingModel) -> None:
+    fleet.ledger.client.delete("hq:graders:train")
+    job = job_of(fleet, model)
+    assert await fleet.run(job, "agent") == "no_tool_call 1.0 (group)"
+    assert fleet.kept() == (0, 0, 0)
+
+
+async def test_files_of_a_host_are_not_handed_to_graders_of_another(
+    fleet: Fleet, model: CountingModel
+) -> None:
+    note_graders(fleet.ledger, ["train"], host="another", ttl_s=60)
+    job = job_of(fleet, model)
+    assert await fleet.run(job, "agent") == "no_tool_call 1.0 (group)"
+    assert fleet.kept() == (0, 0, 0)
+
+
+async def test_with_too_much_to_grade_an_agents_worker_grades(
+    fleet: Fleet, model: CountingModel
+) -> None:
+    fleet.stages = StageSettings(handover_most=1)
+    first, second = job_of(fleet, model), job_of(fleet, model, instance="second")
+    assert await fleet.run(first, "agent") == "handed over"
+    assert await fleet.run(second, "agent") == "no_tool_call 1.0 (group)"
+    assert fleet.kept() == (1, 1, 1)
+
+
+@pytest.mark.parametrize("why", ["no copy", "too large"])
+async def test_work_that_cannot_be_handed_over_is_graded_where_it_is(
+    fleet: Fleet, model: CountingModel, why: str
+) -> None:
+    if why == "no copy":
+        fleet.shelf.refuses = "processes run in the background"
+    job = job_of(fleet, model)
+    if why == "too large":
+        fleet.stages = fleet.stages.model_copy(update={"handover_max_bytes": 10})
+    assert await fleet.run(job, "agent") == "no_tool_call 1.0 (group)"
+    assert fleet.kept() == (0, 0, 0)
+
+
+# --- deaths, and answers that were lost -------------------------------------------------------
+
+
+async def test_work_outlives_its_graders(fleet: Fleet, model: CountingModel) -> None:
+    job = job_of(fleet, model)
+    await fleet.run(job, "agent")
+    await fleet.die(job, "verify", at="cat log")
+    assert fleet.fields(job)["lane"] == "train.verify"
+    await fleet.run(job, "verify")
+    assert outcome(fleet.record(job)) == GRADED
+    assert model.sampled == [0, 1, 2, 3]
+    assert fleet.kept() == (0, 0, 0)
+
+
+async def test_an_agents_worker_that_dies_costs_no_grader(
+    fleet: Fleet, model: CountingModel
+) -> None:
+    job = job_of(fleet, model)
+    await fleet.die(job, "agent", at="echo 1")
+    assert fleet.fields(job)["lane"] == "train"
+    assert await fleet.run(job, "agent") == "handed over"
+    await fleet.run(job, "verify")
+    assert outcome(fleet.record(job)) == GRADED
+
+
+async def test_a_job_that_kills_its_graders_is_quarantined_among_them(
+    fleet: Fleet, model: CountingModel
+) -> None:
+    job = job_of(fleet, model)
+    await fleet.run(job, "agent")
+    await fleet.die(job, "verify", at="cat log")
+    await fleet.die(job, "verify", at="cat log")
+    assert fleet.fields(job)["lane"] == "train.verify.quarantine"
+    await fleet.run(job, "verify")
+    assert outcome(fleet.record(job)) == GRADED
+
+
+def hand_over_again(
+    ledger: Ledger, job: TrajectoryJob, epoch: int, token: str, owner: str = "w1"
+) -> str:
+    call = hand_over(
+        Claim(job.trajectory_id, epoch),
+        b"work",
+        owner=owner,
+        lane="train",
+        handover=token,
+        snapshot_id="copy",
+        only_host="",
+        most=10,
+        ttl_s=600,
+        used_s=1.0,
+        spent=Spent(5),
+    )
+    return ledger.make(call)
+
+
+def test_a_hand_over_whose_answer_was_lost_is_repeated_until_the_end(ledger: Ledger) -> None:
+    note_graders(ledger, ["train"], host="g", ttl_s=60)
+    job = make_job()
+    enqueue(ledger, job)
+    epoch = begin(ledger, job).epoch
+    assert hand_over_again(ledger, job, epoch, "one") == "ok"
+    assert hand_over_again(ledger, job, epoch, "one") == "ok"
+    taken = begin(ledger, job, owner="w2")
+    assert (taken.verdict, taken.handed) == ("run", "one")
+    assert hand_over_again(ledger, job, epoch, "one") == "ok"
+    assert hand_over_again(ledger, job, epoch, "two") == "stale"
+    assert hand_over_again(ledger, job, taken.epoch, "two", "w2") == "stale", "it is graded now"
+    assert ledger.client.get(f"hq:handover:{job.trajectory_id}") == b"work"
+    assert ledger.client.hget("hq:totals", "tokens") == b"5"
+
+
+def test_who_has_lost_the_lease_hands_nothing_over(ledger: Ledger) -> None:
+    note_graders(ledger, ["train"], host="g", ttl_s=60)
+    job = make_job()
+    enqueue(ledger, job)
+    epoch = begin(ledger, job).epoch
+    ledger.requeue(Claim(job.trajectory_id, epoch), owner="w1")
+    begin(ledger, job, owner="w2")
+    assert hand_over_again(ledger, job, epoch, "one") == "stale"
+    assert not ledger.client.exists(f"hq:handover:{job.trajectory_id}", "hq:handed")
+
+
+@pytest.mark.parametrize("what", ["work", "files", "token"])
+async def test_an_agent_begins_anew_if_its_work_is_lost(
+    fleet: Fleet, model: CountingModel, what: str
+) -> None:
+    job = job_of(fleet, model)
+    await fleet.run(job, "agent")
+    if what == "work":
+        fleet.ledger.client.delete(f"hq:handover:{job.trajectory_id}")
+    elif what == "files":
+        fleet.shelf.kept.clear()
+    else:
+        fleet.ledger.client.hset(f"hq:traj:{job.trajectory_id}", "handed", "another")
+    assert (await fleet.run(job, "verify")).startswith("retry: sandbox")
+    fields = fleet.fields(job)
+    assert (fields["lane"], fields["attempt"], fields.get("handed")) == ("train", "2", None)
+    await fleet.run(job, "agent", attempt=2)
+    await fleet.run(job, "verify", attempt=2)
+    record = fleet.record(job)
+    assert (outcome(record), record.attempt) == (GRADED, 2)
+    [lost] = record.attempts
+    assert lost.failure.type == "WorkLost"
+    assert bool(lost.usage.completion_tokens) == (what == "files"), "else nobody knows them"
+    assert fleet.kept()[:2] == (0, 0)
+
+
+async def test_an_item_that_killed_workers_needs_no_agent_while_it_waits(
+    fleet: Fleet, model: CountingModel
+) -> None:
+    job = job_of(fleet, model)
+    await fleet.run(job, "agent")
+    known = {"letter": "1-1", "trajectory_id": "another", "until": time.time() + 600}
+    fleet.ledger.client.hset("hq:poison", item_hash(job), json.dumps(known))
+    assert "to run alone" in await fleet.run(job, "verify")
+    assert fleet.fields(job)["lane"] == "train.verify.quarantine"
+    await fleet.run(job, "verify")
+    assert outcome(fleet.record(job)) == GRADED
+    assert model.sampled == [0, 1, 2, 3]
+
+
+async def test_a_grader_with_another_version_of_the_env_leaves_it_to_a_new_attempt(
+    fleet: Fleet, model: CountingModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = job_of(fleet, model)
+    await fleet.run(job, "agent")
+    monkeypatch.setattr(type(load_env("steps_env:ENV")), "version", "2")
+    assert (await fleet.run(job, "verify")).startswith("retry: sandbox")
+    assert fleet.fields(job)["lane"] == "train"
+
+
+# --- what people do meanwhile -----------------------------------------------------------------
+
+
+async def test_what_is_cancelled_while_it_waits_keeps_its_transcript(
+    fleet: Fleet, model: CountingModel
+) -> None:
+    job = job_of(fleet, model)
+    await fleet.run(job, "agent")
+    cancel(fleet.ledger, trajectories=[job.trajectory_id])
+    await fleet.run(job, "verify")
+    record = fleet.record(job)
+    assert outcome(record) == ("cancelled", None)
+    assert len(record.turns) == TURNS + 1
+    assert fleet.kept() == (0, 0, 0)
+
+
+async def test_a_run_that_is_cancelled_keeps_no_work(fleet: Fleet, model: CountingModel) -> None:
+    job = job_of(fleet, model)
+    await fleet.run(job, "agent")
+    Runs(fleet.ledger).cancel("run")
+    assert fleet.kept()[:2] == (0, 0)
+    assert await fleet.run(job, "verify") == "cancelled"
+
+
+async def test_what_only_has_to_be_graded_is_graded_while_its_run_is_paused(
+    fleet: Fleet, model: CountingModel
+) -> None:
+    job = job_of(fleet, model)
+    await fleet.run(job, "agent")
+    Runs(fleet.ledger).pause("run", "to look at it")
+    assert await fleet.run(job, "verify") == "no_tool_call 1.0 (group)"
+
+
+async def test_a_copy_that_waits_to_be_graded_is_not_too_old(
+    fleet: Fleet, model: CountingModel
+) -> None:
+    job = job_of(fleet, model)
+    await fleet.run(job, "agent")
+    name = job.trajectory_id
+    assert snapshot_needs(fleet.ledger, [name])[name].is_handed
+    assert await delete_unneeded(fleet.shelf, fleet.ledger, ttl_s=1.0) == 0
+    await fleet.run(job, "verify")
+    assert not snapshot_needs(fleet.ledger, [name])[name].snapshot_id
