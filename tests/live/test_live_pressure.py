@@ -14,7 +14,7 @@ from hermes_queue.models import AgentSpec, Message
 from hermes_queue.settings import ModelSettings
 from workers.calls.pressure import read_metrics
 
-LENGTH = 1000
+LENGTH = 3000
 ABORTS = {
     "vllm": [("/pause?mode=abort", {}), ("/resume", {})],
     "sglang": [("/abort_request", {"rid": "", "abort_all": True})],
@@ -33,7 +33,6 @@ async def test_the_metrics_of_a_real_engine_are_read(server):
     assert status == 200
     assert found.kv_tokens >= 16_384
     assert (found.running, found.waiting, found.usage) == (0, 0, 0.0)
-    assert None not in (found.queries if server.kind == "vllm" else 0, found.kv_tokens)
 
 
 def abort(server):
@@ -63,7 +62,7 @@ async def test_a_reply_that_a_real_engine_aborts_is_continued_with_exact_logprob
     await running(server)
     for _ in range(10):
         call = asyncio.create_task(chat.complete([user], [], sampling, time.monotonic() + 600))
-        await asyncio.sleep(1.0)
+        await asyncio.sleep(0.7)
         await asyncio.to_thread(abort, server)
         reply = await call
         if any(event["event"] == "reply_continued" for event in reply.events):
