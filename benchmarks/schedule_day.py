@@ -31,9 +31,10 @@ from hermes_queue.keyspace.calls import ScriptCall
 from hermes_queue.ledger import Ledger, transitions
 from hermes_queue.ledger.answers import RunPart
 from hermes_queue.ledger.scheduling import Scheduler, Shares
-from hermes_queue.settings import ResultSettings
+from hermes_queue.settings import ProducerSettings, ResultSettings
 from hermes_queue.wire.ids import group_of, run_of
 
+UNBOUNDED = ProducerSettings(backlog_max=10**9)
 STEP_S = 5.0
 AT_ONCE = 256
 CLOCK = """
@@ -188,7 +189,7 @@ def fair(day: Day) -> Outcome:
         for team in range(day.teams):
             Shares(ledger).change("team", f"t{team}", {"weight": day.weight(team)})
             jobs = jobs_of(f"team{team}", day.count(team))
-            enqueue(jobs, ledger=ledger, part=RunPart(team=f"t{team}"))
+            enqueue(jobs, ledger=ledger, part=RunPart(team=f"t{team}"), settings=UNBOUNDED)
         return fleet.run()
 
 
