@@ -20,6 +20,7 @@ from typing import Any
 import click
 
 from hermes_queue.cli.overview import Lane, lane_now
+from hermes_queue.cli.sharing.measured import read_shares
 from hermes_queue.errors import CAUSES, WIDE_CAUSES, RedisFull, RedisUnavailable
 from hermes_queue.keyspace.connection import explained
 from hermes_queue.ledger import Ledger
@@ -200,6 +201,7 @@ class Exporter:
         yield metrics.LANE_AGE_SECONDS, {(i.name,): max(0.0, i.oldest_s or 0.0) for i in lanes}
         yield metrics.LANE_BREAKER, {(i.name,): float(i.breaker.state != "closed") for i in lanes}
         yield metrics.LANE_WANTED, {(i.name,): _wants(i)["wanted_slots"] for i in lanes}
+        yield from read_shares(self.ledger)
         yield metrics.DELAYED, {(): self._client.zcard(self.ledger.key("delayed"))}
         yield metrics.REMEMBERED_TASKS, {(): self._client.zcard(self.ledger.key("tasks"))}
 
