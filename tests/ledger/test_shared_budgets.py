@@ -250,7 +250,7 @@ def test_a_limit_that_is_no_number_stops_no_lane(ledger, limit):
     bad, good = jobs_of(2)
     enqueue(ledger, bad, good)
     key = f"hq:traj:{bad.trajectory_id}"
-    ledger.client.hset(key, "job", '{"env": "gsm8k", "limits": {"max_tokens": %s}}' % limit)
+    ledger.client.hset(key, "job", f'{{"env": "gsm8k", "limits": {{"max_tokens": {limit}}}}}')
     assert begin(ledger, bad).verdict == "run"
     publish(ledger, make_record(bad))
     assert begin(ledger, good).verdict == "run"
