@@ -187,3 +187,26 @@ def test_a_round_visits_all_leaves_a_part_at_a_time(ledger, monkeypatch):
     assert [tick(ledger)[0] for _ in range(3)] == [2, 2, 0]
     found = {use.name: use.waiting for use in Scheduler(ledger).usage()}
     assert found == {"a": 1, "b": 1, "c": 1, "train": 1}
+
+
+JUNK_IN_BUDGETS = {
+    "no JSON": ({"budget:tokens": "100"}, "{"),
+    "limits that are no object": ({"budget:tokens": "100"}, '{"limits": 5}'),
+    "a limit without end": ({"budget:tokens": "inf"}, '{"limits": {"max_tokens": 1e999}}'),
+    "a limit that is no number": ({"budget:tokens": "9"}, '{"limits": {"max_tokens": "nan"}}'),
+    "a budget that is none": ({"budget:tokens": "x"}, "{}"),
+    "a sum that is none": ({"budget:tokens": "5", "spent:tokens": "x"}, "{}"),
+    "no time": ({"budget:wall_s": "5", "created": "x"}, "{}"),
+}
+
+
+@pytest.mark.parametrize(("run", "job"), JUNK_IN_BUDGETS.values(), ids=JUNK_IN_BUDGETS)
+def test_a_job_whose_budget_cannot_be_read_holds_up_no_other(ledger, caplog, run, job):
+    bad, good = make_job("a"), make_job("b")
+    for each in (bad, good):
+        accepted = ledger.enqueue(each.run_id, [each], config=None)
+        ledger.published([each.trajectory_id], claim=accepted.claim)
+    ledger.client.hset("hq:run:a", mapping=run)
+    ledger.client.hset(f"hq:traj:{bad.trajectory_id}", "job", job)
+    took = [take(ledger) for _ in range(3)]
+    assert good.trajectory_id in [each.trajectory_id for each in took if each.verdict == "run"]
