@@ -198,7 +198,7 @@ LANE_BREAKER = _exporter(
 LANE_WANTED = _exporter(
     "lane_wanted_slots{lane}",
     "Slots that a lane wants: its running jobs and, unless its circuit breaker has paused it, the "
-    "waiting ones. For whoever scales workers.",
+    "waiting ones; at least 1 where only a worker can put jobs back. For whoever scales workers.",
 )
 DELAYED = _exporter("delayed", "Jobs whose message is sent later (backoff, hand-back).")
 RUNS = _exporter(
