@@ -55,7 +55,7 @@ _SAMPLE = re.compile(
     rf"^({'|'.join(map(re.escape, (*_NAMES, _CONFIG)))})(?:\{{(.{{0,4000}})\}})? +(\S{{1,40}})",
     re.MULTILINE,
 )
-_LABEL = re.compile(r'([a-zA-Z_]\w{0,99})="([^"\\]{0,200})"')
+_LABEL = re.compile(r'(?<!\w)([a-zA-Z_]\w{0,99})="([^"\\]{0,200})"')
 
 
 @dataclass(frozen=True, slots=True)
