@@ -18,8 +18,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import click
+import redis
 
-from hermes_queue.cli.overview import Lane, lane_now
+from hermes_queue.cli.overview import lane_now
+from hermes_queue.cli.sharing.measured import read_shares
+from hermes_queue.cli.watch.scaling import wanted_slots
 from hermes_queue.errors import CAUSES, WIDE_CAUSES, RedisFull, RedisUnavailable
 from hermes_queue.keyspace.connection import explained
 from hermes_queue.ledger import Ledger
@@ -115,11 +118,10 @@ class Exporter:
             with explained(self.ledger.url):
                 seconds, micros = self._client.time()
                 self._scan()
-                workers = self.ledger.workers()
-                lanes = [
-                    lane_now(self.ledger, name, workers, seconds + micros / 1e6)
-                    for name in sorted(self._lanes(workers))
-                ]
+                workers, now = self.ledger.workers(), seconds + micros / 1e6
+                names = sorted(self._lanes(workers))
+                lanes = [lane_now(self.ledger, name, workers, now) for name in names]
+                wanted = wanted_slots(self.ledger, lanes, now)
         except (RedisUnavailable, RedisFull) as error:
             raise NotNow(str(error)) from error
         found = {
@@ -128,9 +130,7 @@ class Exporter:
                 "running": lane.running,
                 "workers": lane.workers,
                 "paused": lane.breaker.state != "closed",
-                # More workers would find nothing to do in a lane that its breaker has paused.
-                "wanted_slots": lane.running
-                + (lane.depth if lane.breaker.state == "closed" else 0),
+                "wanted_slots": wanted[lane.name],
             }
             for lane in lanes
         }
@@ -199,7 +199,9 @@ class Exporter:
         yield metrics.LANE_DEPTH, depth
         yield metrics.LANE_AGE_SECONDS, {(i.name,): max(0.0, i.oldest_s or 0.0) for i in lanes}
         yield metrics.LANE_BREAKER, {(i.name,): float(i.breaker.state != "closed") for i in lanes}
-        yield metrics.LANE_WANTED, {(i.name,): _wants(i)["wanted_slots"] for i in lanes}
+        wanted = wanted_slots(self.ledger, lanes, now)
+        yield metrics.LANE_WANTED, {(name,): slots for name, slots in wanted.items()}
+        yield from read_shares(self.ledger)
         yield metrics.DELAYED, {(): self._client.zcard(self.ledger.key("delayed"))}
         yield metrics.REMEMBERED_TASKS, {(): self._client.zcard(self.ledger.key("tasks"))}
 
@@ -207,14 +209,13 @@ class Exporter:
         found = self._client.zrevrange(self.ledger.key("runs"), 0, _MOST_RUNS - 1)
         with self._client.pipeline(transaction=False) as pipe:
             for run_id in found:
-                pipe.hmget(self.ledger.key(f"run:{run_id.decode()}"), "state", "total", *ENDED)
-            raw = pipe.execute()
+                key = self.ledger.key(f"run:{run_id.decode(errors='replace')}")
+                pipe.hmget(key, "state", "total", *ENDED)
+            raw = pipe.execute(raise_on_error=False)
         states = Counter({"active": 0, "paused": 0, "cancelled": 0, "done": 0})
-        for state, total, *ended in raw:
-            if state is None:  # purged
-                continue
-            done = state != b"cancelled" and int(total or 0) <= sum(int(n or 0) for n in ended)
-            states["done" if done else state.decode()] += 1
+        for each in raw:
+            if state := _state_of(each):
+                states[state] += 1
         yield metrics.RUNS, {(state,): count for state, count in states.items()}
 
     def _read_sandboxes(self, now: float) -> Iterator[MetricValues]:
@@ -318,16 +319,20 @@ class Exporter:
         yield metrics.CONSUMER_AGE_SECONDS, ages
 
 
-def _wants(lane: Lane) -> dict[str, Any]:
-    is_open = lane.breaker.state == "closed"
-    return {
-        "waiting": lane.depth,
-        "running": lane.running,
-        "workers": lane.workers,
-        "paused": not is_open,
-        # More workers would find nothing to do in a lane that its breaker has paused.
-        "wanted_slots": lane.running + (lane.depth if is_open else 0),
-    }
+def _state_of(answer: Any) -> str:
+    """The state of a run by its fields; "" if it is purged, or not as we write it."""
+    if isinstance(answer, redis.ResponseError):
+        return ""
+    if isinstance(answer, Exception):
+        raise answer
+    state, *counts = answer
+    try:
+        total, *ended = (int(count or 0) for count in counts)
+    except ValueError:
+        return ""
+    if state in (b"active", b"paused") and total <= sum(ended):
+        return "done"
+    return state.decode() if state in (b"active", b"paused", b"cancelled") else ""
 
 
 def _counted(found: Totals) -> Iterator[MetricValues]:

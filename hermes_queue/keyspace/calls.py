@@ -26,6 +26,9 @@ PIPELINE_CALLS = 256
 STAGED_FROM_BYTES = 8 << 10
 """A value of this size or more is stored before its script runs: Lua hashes every byte of an
 argument, which for 41 kB takes Redis as long as the rest of a publication."""
+_MARK = "hermes-queue:confirmed"
+"""Channel of a message for nobody, which replicas get after all that was written before it."""
+
 STAGED_TTL_S = 300
 """After this time a value whose script never ran is gone."""
 
@@ -171,12 +174,15 @@ def _sent(client: redis.Redis, calls: Sequence[_Packed]) -> list[Any]:
             if each.staged:
                 pipe.set(*each.staged, ex=STAGED_TTL_S)
             pipe.evalsha(each.script.sha1, len(each.keys), *each.keys, *each.args)
-        if confirm:  # over the same connection: it waits for all that this one has written
+        if confirm:  # over the same connection: it waits for all up to this one's last write
+            # From Redis 7.2 on, only a connection's own writes count. A call that is made again has
+            # none, and would be confirmed at once, although no replica has what it wrote before.
+            pipe.publish(_MARK, "")
             pipe.wait(confirm.replicas, max(1, int(1000 * confirm.timeout_s)))
         raw = pipe.execute(raise_on_error=False)
     answers = iter(raw)
     found = [_after(next(answers) if each.staged else None, next(answers)) for each in calls]
-    lacking = _unconfirmed(confirm, next(answers)) if confirm else None
+    lacking = _unconfirmed(confirm, *raw[-2:]) if confirm else None
     if lacking is None:
         return found
     # Its replicas may follow another master, to which new connections are made.
@@ -187,10 +193,11 @@ def _sent(client: redis.Redis, calls: Sequence[_Packed]) -> list[Any]:
     ]
 
 
-def _unconfirmed(confirm: Confirmation, answer: Any) -> Exception | None:
-    """The error of calls that want to be confirmed, from what Redis answers to WAIT."""
-    if isinstance(answer, Exception):
-        return answer
+def _unconfirmed(confirm: Confirmation, marked: Any, answer: Any) -> Exception | None:
+    """The error of calls that want to be confirmed, from what Redis answers to PUBLISH and WAIT."""
+    for each in (marked, answer):
+        if isinstance(each, Exception):
+            return each
     if int(answer) >= confirm.replicas:
         return None
     return RedisUnavailable(

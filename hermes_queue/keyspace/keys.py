@@ -131,7 +131,7 @@ KEYS = (
         "in the order in which they came", _RUN, "rw r r -"),
     Key("paced", "zset", "ledger", "runs with such jobs, and budgets for which jobs wait, by the "
         "time of the first one",
-        "with the last of them"),
+        "with the last of them", "- - r -"),
     Key("failed:{id}", "hash", "ledger", "final failures of a run, with their jobs", _RUN),
     Key("purged:{id}", "string", "ledger", "number of purges of a run: its ids begin another "
         "life with the next enqueue, and remains of a former one no longer count", _RUN,

@@ -247,4 +247,5 @@ def _failure(record: ScoredTrajectory, remember_s: float) -> str:
 def warn_of_budget(run_id: str, warning: bytes) -> None:
     """Log a script's warning about a run's budget, if there is one."""
     if warning:
-        logger.warning("run:%s: %s", run_id, warning.decode(), extra={"action": "budget"})
+        text = warning.decode(errors="replace")
+        logger.warning("run:%s: %s", run_id, text, extra={"action": "budget"})

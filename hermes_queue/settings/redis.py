@@ -52,6 +52,9 @@ class SentinelAddress:
         if scheme not in ("sentinel", "sentinel+tls"):
             return None
         netloc, path, query = _split(rest)
+        # Else messages would show a part of the password, as if it were a host.
+        if "@" in path or ("@" in query and not query.startswith("ssl_")):
+            raise ValueError("has a / or ? in user or password: write %2F for / and %3F for ?")
         secret, _, hosts = netloc.rpartition("@")
         username, _, password = secret.partition(":")
         master, _, db = path.strip("/").partition("/")

@@ -21,7 +21,8 @@ __all__ = ["localmodal", "localmodal_server"]
 
 SUPPORT = str(Path(__file__).parents[1] / "support")
 TURNS = 3
-RUN = "graded-elsewhere"
+RUN = f"graded-elsewhere-{os.getpid()}"
+"""Others may run at the same time, whose copies are in the same directory."""
 Start = Callable[..., WorkerProcess]
 
 

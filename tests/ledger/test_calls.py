@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import secrets
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
 import redis
 from records import make_job, make_record
-from redis_server import RedisServer
+from redis_server import RedisServer, redis_binary_of
+from worker_process import wait_until
 
 from hermes_queue.bodies import codec
 from hermes_queue.errors import RedisFull, RedisUnavailable
-from hermes_queue.keyspace.calls import PIPELINE_BYTES, STAGED_FROM_BYTES, ScriptCall
+from hermes_queue.keyspace.calls import PIPELINE_BYTES, STAGED_FROM_BYTES, Confirmation, ScriptCall
 from hermes_queue.ledger import Claim, Ledger, transitions
 from hermes_queue.settings import ResultSettings, RetrySettings
 
 RESULTS = ResultSettings()
+AT_ONCE = ("--repl-diskless-sync-delay", "0")
 
 
 def begin(job, nonce="n"):
@@ -192,3 +195,28 @@ def test_a_large_record_for_which_redis_has_no_room_is_not_published(ledger: Led
     ledger.client.config_set("maxmemory", 0)
     assert isinstance(answer, RedisFull)
     assert ledger.make_all([call]) == ["group"]
+
+
+def test_a_call_made_again_waits_for_replicas_to_have_what_the_first_one_wrote(tmp_path):
+    master = RedisServer(redis_binary_of("redis-7"), tmp_path / "m", tcp=True, options=AT_ONCE)
+    master.start()
+    options = ("--replicaof", f"127.0.0.1 {master.port}")
+    replica = RedisServer(redis_binary_of("redis-7"), tmp_path / "r", tcp=True, options=options)
+    replica.start()
+    try:
+        with closing(Ledger.connect(url=master.url)) as ledger:
+            [job] = jobs_of(ledger, 1)
+            ledger.make(begin(job))
+            wait_until("the replica has all", lambda: ledger.client.wait(1, 100) == 1)
+            assert ledger.make(publish(job)) == "group"
+            again = publish(job).confirmed(Confirmation(1, 5.0))
+            assert ledger.make(again) == "final"
+            # Redis 7.2 waits for what the connection itself has written, and for nothing else.
+            with replica.client() as reader:
+                assert "cmdstat_publish" in reader.info("commandstats")
+            replica.kill9()
+            with pytest.raises(RedisUnavailable, match="0 of 1 replicas"):
+                ledger.make(publish(job).confirmed(Confirmation(1, 0.05)))
+    finally:
+        replica.close()
+        master.close()

@@ -34,6 +34,10 @@ def take(ledger, named="gone.x.0", lanes=("train",)):
     )
 
 
+def running(ledger):
+    return int(ledger.client.hget("hq:sched:running", LEAF).split()[0])
+
+
 def tick(ledger, *lanes):
     return Scheduler(ledger).tick(lanes or ("train",), every_s=0)
 
@@ -67,17 +71,17 @@ def test_a_job_of_an_older_version_is_taken_by_its_message(ledger):
     begun = take(ledger, job.trajectory_id)
     assert (begun.verdict, begun.trajectory_id) == ("run", job.trajectory_id)
     assert publish(ledger, make_record(job)) == "group"
-    assert ledger.client.hget("hq:sched:running", f"r|{LEAF}") == b"0"
+    assert running(ledger) == 0
 
 
 def test_a_job_that_an_older_version_began_ends_and_is_not_counted(ledger):
     [job] = send(ledger, 1)
     take(ledger)
-    ledger.client.hdel(f"hq:traj:{job.trajectory_id}", "slot")
+    ledger.client.hset(f"hq:traj:{job.trajectory_id}", "leaf", LEAF)
     assert publish(ledger, make_record(job)) == "group"
-    assert ledger.client.hget("hq:sched:running", f"r|{LEAF}") == b"1"
+    assert running(ledger) == 1
     tick(ledger)
-    assert ledger.client.hget("hq:sched:running", f"r|{LEAF}") == b"0"
+    assert running(ledger) == 0
 
 
 KEYS = (
@@ -162,7 +166,7 @@ def test_a_dead_workers_slots_are_given_back(ledger):
     ledger.sweep(interval_s=0.0, gap_s=60.0, grace_s=5.0)
     ledger.client.zadd("hq:leases", {begun.trajectory_id: 1})
     assert ledger.sweep(interval_s=0.0, gap_s=60.0, grace_s=5.0) == [begun.trajectory_id]
-    assert ledger.client.hget("hq:sched:running", f"r|{LEAF}") == b"0"
+    assert running(ledger) == 0
     ledger.due()
     assert take(ledger).trajectory_id == begun.trajectory_id
 
@@ -187,3 +191,26 @@ def test_a_round_visits_all_leaves_a_part_at_a_time(ledger, monkeypatch):
     assert [tick(ledger)[0] for _ in range(3)] == [2, 2, 0]
     found = {use.name: use.waiting for use in Scheduler(ledger).usage()}
     assert found == {"a": 1, "b": 1, "c": 1, "train": 1}
+
+
+JUNK_IN_BUDGETS = {
+    "no JSON": ({"budget:tokens": "100"}, "{"),
+    "limits that are no object": ({"budget:tokens": "100"}, '{"limits": 5}'),
+    "a limit without end": ({"budget:tokens": "inf"}, '{"limits": {"max_tokens": 1e999}}'),
+    "a limit that is no number": ({"budget:tokens": "9"}, '{"limits": {"max_tokens": "nan"}}'),
+    "a budget that is none": ({"budget:tokens": "x"}, "{}"),
+    "a sum that is none": ({"budget:tokens": "5", "spent:tokens": "x"}, "{}"),
+    "no time": ({"budget:wall_s": "5", "created": "x"}, "{}"),
+}
+
+
+@pytest.mark.parametrize(("run", "job"), JUNK_IN_BUDGETS.values(), ids=JUNK_IN_BUDGETS)
+def test_a_job_whose_budget_cannot_be_read_holds_up_no_other(ledger, caplog, run, job):
+    bad, good = make_job("a"), make_job("b")
+    for each in (bad, good):
+        accepted = ledger.enqueue(each.run_id, [each], config=None)
+        ledger.published([each.trajectory_id], claim=accepted.claim)
+    ledger.client.hset("hq:run:a", mapping=run)
+    ledger.client.hset(f"hq:traj:{bad.trajectory_id}", "job", job)
+    took = [take(ledger) for _ in range(3)]
+    assert good.trajectory_id in [each.trajectory_id for each in took if each.verdict == "run"]

@@ -201,3 +201,72 @@ def test_without_budgets_nothing_is_kept(ledger):
 def test_a_name_that_is_none_is_refused_with_the_right_form(ledger, name):
     with pytest.raises(ConfigurationError, match="it is KIND:NAME, with KIND one of env, team"):
         SharedBudgets(ledger).set(name, {"tokens": 1})
+
+
+def test_jobs_of_two_budgets_are_not_sent_from_one_queue_to_the_other_for_ever(ledger):
+    team, limits = "team:alpha", {"max_tokens": 60}
+    for name in (ENV, team):
+        SharedBudgets(ledger).set(name, {"tokens": 100})
+    of_env = make_job("beta", limits=limits)
+    of_team = make_job("alpha", env="swe_smith", limits=limits)
+    both = jobs_of(8, "run", limits=limits)
+    for run_id, jobs in (("beta", [of_env]), ("alpha", [of_team]), ("run", both)):
+        enqueue(ledger, *jobs)
+        ledger.client.hset(f"hq:run:{run_id}", "team", run_id.replace("run", "alpha"))
+    assert [begin(ledger, job).verdict for job in (of_env, of_team)] == ["run", "run"]
+    assert {begin(ledger, job).verdict for job in both} == {"over_budget"}
+    by_id = {job.trajectory_id: job for job in both}
+
+    def round_of_the_mover() -> int:
+        began = 0
+        for due in ledger.due()[1]:
+            job = by_id[due.trajectory_id]
+            if begin(ledger, job).verdict == "run":
+                publish(ledger, make_record(job))
+                began += 1
+        return began
+
+    publish(ledger, make_record(of_env))
+    while the_budget(ledger, team).waiting < 4:
+        assert not round_of_the_mover()
+    publish(ledger, make_record(of_team))
+    assert sum(round_of_the_mover() for _ in range(30)) == len(both)
+
+
+def test_an_enormous_limit_keeps_no_room_after_its_job(ledger):
+    SharedBudgets(ledger).set(ENV, {"cost_usd": 100})
+    huge, *others = jobs_of(3)
+    huge = make_job("run", "huge", limits={"max_cost_usd": 1e300})
+    enqueue(ledger, huge)
+    enqueue(ledger, *others)
+    spend(ledger, huge, 1, cost_usd=1.0)
+    assert the_budget(ledger).reserved["cost_usd"] == pytest.approx(0)
+    assert [begin(ledger, job).verdict for job in others] == ["run", "run"]
+
+
+@pytest.mark.parametrize("limit", ["1e999", '"nan"', '"inf"', "-1e999"])
+def test_a_limit_that_is_no_number_stops_no_lane(ledger, limit):
+    SharedBudgets(ledger).set(ENV, {"tokens": 1000})
+    bad, good = jobs_of(2)
+    enqueue(ledger, bad, good)
+    key = f"hq:traj:{bad.trajectory_id}"
+    ledger.client.hset(key, "job", f'{{"env": "gsm8k", "limits": {{"max_tokens": {limit}}}}}')
+    assert begin(ledger, bad).verdict == "run"
+    publish(ledger, make_record(bad))
+    assert begin(ledger, good).verdict == "run"
+    found = the_budget(ledger)
+    assert (found.running, found.reserved.get("tokens", 0)) == (1, 0)
+
+
+def test_jobs_of_a_budget_that_was_lifted_do_not_count_in_the_next_one(ledger):
+    budgets = SharedBudgets(ledger)
+    budgets.set(ENV, {"tokens": 100})
+    old, *new = jobs_of(3, limits={"max_tokens": 60})
+    enqueue(ledger, old, *new)
+    assert begin(ledger, old).verdict == "run"
+    budgets.lift(ENV)
+    budgets.set(ENV, {"tokens": 100})
+    assert begin(ledger, new[0]).verdict == "run"
+    publish(ledger, make_record(old))
+    assert (the_budget(ledger).running, the_budget(ledger).reserved["tokens"]) == (1, 60)
+    assert begin(ledger, new[1]).verdict == "over_budget"

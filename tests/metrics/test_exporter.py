@@ -18,6 +18,7 @@ from hermes_queue.ledger import Breakers, Claim, Ledger
 from hermes_queue.ledger.fleet.creations import FleetCreationGate
 from hermes_queue.ledger.fleet.limiter import EndpointLimits
 from hermes_queue.ledger.fleet.sandboxes import Sandboxes, SandboxRecord
+from hermes_queue.queues import quarantine_lane, queue_keys
 from hermes_queue.results.consume import consume
 from hermes_queue.sandbox.fleet import CreationRate
 from hermes_queue.telemetry import metrics
@@ -110,6 +111,55 @@ def test_a_lane_whose_breaker_is_open_is_paused(deployment):
     Breakers(deployment).record("train", {"sandbox": (50, "down")})
     deployment.beat("w1", {"slots": 1, "lanes": ["train"]}, ttl_s=60)
     assert read(deployment)[metrics.LANE_BREAKER] == {("idle",): 0, ("train",): 1}
+
+
+def test_a_breaker_that_may_be_tried_wants_one_slot(deployment):
+    enqueue([make_job("run", f"i{n}") for n in range(3)], ledger=deployment)
+    Breakers(deployment).record("train", {"sandbox": (50, "down")})
+    assert wants(deployment)["train"] == 0
+    deployment.client.hset("hq:lane:train", "until", 1)
+    assert wants(deployment)["train"] == 1
+
+
+def wants(ledger: Ledger) -> dict[str, int]:
+    lanes = json.loads(Exporter(ledger, lanes=["eval"], scan_s=0.001).scaling()[0])["lanes"]
+    found = {name: lane["wanted_slots"] for name, lane in lanes.items()}
+    metric = read(ledger)[metrics.LANE_WANTED]
+    assert {name: metric[name,] for name in found if (name,) in metric} == {
+        name: found[name] for name in found if (name,) in metric
+    }
+    return found
+
+
+def test_jobs_that_only_a_worker_can_put_back_keep_one_wanted(deployment):
+    job = make_job("run")
+    enqueue([job], ledger=deployment)
+    claim = Claim(job.trajectory_id, begin(deployment, job).epoch)
+    deployment.client.delete(*(f"hq:{key}" for key in queue_keys("train").all))
+    deployment.beat("w1", {"lanes": ["train"], "running_by_lane": {"train": 1}}, ttl_s=60)
+    assert wants(deployment) == {"train": 1, "eval": 0}
+    deployment.requeue(claim, owner="w1", delay_s=3600)
+    deployment.beat("w1", {"lanes": ["train"]}, ttl_s=60)
+    assert wants(deployment) == {"train": 1, "eval": 1}
+    deployment.client.zrem("hq:delayed", job.trajectory_id)
+    assert wants(deployment) == {"train": 0, "eval": 0}
+    deployment.client.zadd("hq:paced", {"run": 1})
+    assert wants(deployment) == {"train": 1, "eval": 1}
+
+
+def test_suspects_that_wait_want_a_worker_of_their_lane(deployment):
+    deployment.client.lpush(f"hq:{queue_keys(quarantine_lane('train', 64)).first[0]}", "x")
+    deployment.beat("w1", {"lanes": ["train"]}, ttl_s=60)
+    assert wants(deployment) == {"train": 1, "eval": 0}
+
+
+def test_runs_that_nobody_can_read_take_no_metric_away(deployment):
+    enqueue([make_job("good")], ledger=deployment)
+    deployment.client.zadd("hq:runs", {b"\xff": 1, "string": 2, "words": 3, "state": 4})
+    deployment.client.set("hq:run:string", "x")
+    deployment.client.hset("hq:run:words", mapping={"state": "active", "total": "many"})
+    deployment.client.hset("hq:run:state", mapping={"state": b"\xff", "total": "1"})
+    assert sum(read(deployment)[metrics.RUNS].values()) == 1
 
 
 async def test_a_consumer_group_is_behind_until_it_has_acknowledged(deployment):

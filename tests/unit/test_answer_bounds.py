@@ -207,7 +207,7 @@ def test_token_servers_are_held_to_the_same_numbers(number: Any) -> None:
     logprobs = {"logprobs": {"token_logprobs": [-1.0]}, "token_ids": [1], "finish_reason": "stop"}
     answer = {"choices": [logprobs], "usage": {"completion_tokens": number}}
     with pytest.raises(MalformedReply, match="completion_tokens is"):
-        vllm._completion(json.dumps(answer).encode(), 1)
+        vllm._completion(json.dumps(answer).encode(), (1,))
     meta = {"output_token_logprobs": [[-1.0, 1]], "cached_tokens": number}
     with pytest.raises(MalformedReply, match="cached_tokens is"):
         sglang._completion(json.dumps({"meta_info": meta}).encode(), 1)

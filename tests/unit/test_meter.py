@@ -126,8 +126,8 @@ def test_without_prometheus_client_only_a_configured_port_fails_and_says_what_to
         "from hermes_queue.errors import ConfigurationError\n"
         "from hermes_queue.settings import MetricsSettings\n"
         "from workers.upkeep import metering\n"
-        "assert metering.serve(int, list, MetricsSettings(worker_port=None)) is None\n"
-        "try: metering.serve(int, list, MetricsSettings(worker_port=0))\n"
+        "assert metering.serve(int, list, MetricsSettings(worker_port=None), {}) is None\n"
+        "try: metering.serve(int, list, MetricsSettings(worker_port=0), {})\n"
         "except ConfigurationError as error: print(error)\n"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

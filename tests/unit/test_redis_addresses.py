@@ -71,6 +71,14 @@ def test_no_password_is_left_in_what_is_logged(url):
     assert not any(secret in shown for secret in (QUOTED, "p@w", "secret"))
 
 
+@pytest.mark.parametrize("password", ["half/secret", "half?secret", "26379/secret"])
+def test_a_password_that_has_to_be_quoted_is_not_shown_as_a_host(password):
+    with pytest.raises(ConfigurationError, match="%2F for /") as refused:
+        redis_url(RedisSettings(), f"sentinel://worker:{password}@a:1,b:2/hq/0")
+    assert "half" not in str(refused.value)
+    assert "secret" not in str(refused.value)
+
+
 def test_a_sentinel_url_is_celerys_list_of_urls():
     url = f"sentinel://u:{QUOTED}@a:1,[::1]:2/main/3"
     assert broker_url(url) == f"sentinel://u:{QUOTED}@a:1/3;sentinel://[::1]:2"

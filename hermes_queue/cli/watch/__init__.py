@@ -2,6 +2,7 @@
 
 keys.py       keys of a terminal
 running.py    every trajectory that runs
+scaling.py    how many slots each lane wants
 screen.py     draws an overview
 scrolling.py  which table keys move
 status.py     `status` and `top`

@@ -1,4 +1,4 @@
--- @include numbers
+-- @include time, numbers
 -- Set a budget that jobs of several runs share, or lift it.
 --
 -- @key budgets, budget = budget:{name}
@@ -18,6 +18,7 @@ if lift == '1' then
   return redis.call('HDEL', budgets, name)
 end
 redis.call('HDEL', budget, 'warned')  -- first, so that a full Redis accepts the script, see trim.lua
+if redis.call('HEXISTS', budgets, name) == 0 then redis.call('HSET', budget, 'born', stamp(now)) end
 for _, limit in ipairs(limits) do
   if limit.amount == '' then redis.call('HDEL', budget, 'limit:' .. limit.name)
   else redis.call('HSET', budget, 'limit:' .. limit.name, limit.amount) end

@@ -7,15 +7,14 @@ local function budget_reserve(job, r)
   if not is_budgeted(r) then return nil, '' end
   local warning = budget_check(run, r, now)
   if r.state == 'paused' then return 'paused', warning end
-  local limits = cjson.decode(job)['limits'] or {}
-  local limit = {cost_usd = tonumber(limits['max_cost_usd']), tokens = tonumber(limits['max_tokens'])}
+  local limits = shared_facts(job)
   local settled = math.max(1, tonumber(r.settled or '0'))
   local wanted, any = {}, false
   for _, name in ipairs(AMOUNTS) do
     local budget = tonumber(r['budget:' .. name] or '')
     if budget then
       local spent, reserved = tonumber(r['spent:' .. name] or '0'), tonumber(r['reserved:' .. name] or '0')
-      local want = math.max(limit[name] or 0, spent / settled)
+      local want = math.max(shared_amount(limits[name]), spent / settled)
       if spent + reserved + want > budget + ROUNDING then
         if tonumber(r.running or '0') > 0 then return 'held', warning end
         local why = budget_pause(run, r, string.format(

@@ -38,7 +38,7 @@ local function hold(free_at)
 end
 
 -- `held`, `paused`, `paced`, `over_budget` or nil, and a warning about the run's budget or ''.
-local function held_back(job, g, r)
+local function reason_to_wait(job, g, r)
   if paced(g, r) then return 'paced', '' end
   local lane = breaker_of(job.lane)
   local free_at = breaker_free_at(lane)
@@ -54,4 +54,14 @@ local function held_back(job, g, r)
   shared_reserve(wanted)
   if lane.state then redis.call('HSET', lane.key, 'probe', stamp(now)) end
   return nil, warning
+end
+
+-- The same. A job whose reason cannot be found out waits, as a producer can write anything into its run: if it
+-- remained the next one, no job of the lane would begin any more.
+local function held_back(job, g, r)
+  local whole, verdict, warning = pcall(reason_to_wait, job, g, r)
+  if whole then return verdict, warning end
+  local is_told = redis.call('HSETNX', traj, 'unreadable', '1') == 0
+  local why = string.sub(type(verdict) == 'table' and verdict.err or tostring(verdict), 1, 200)
+  return hold(now + 30), is_told and '' or id .. ' waits, as a budget or its limits cannot be read: ' .. why
 end

@@ -21,18 +21,19 @@ local function shared_hold(job, r)
   local limits, names = shared_facts(job.job, r and r.team)
   if #names == 0 then return nil, '' end
   local known, wanted = redis.call('HMGET', prefix .. 'budgets', unpack(names)), {}
-  local released = redis.call('HGET', traj, 'room')
+  local room = ' ' .. (redis.call('HGET', traj, 'room') or '') .. ' '
   for i, name in ipairs(names) do
     if known[i] then
       local a = shared_account(name)
       local want = shared_want(a, limits)
       local why = shared_full(a, want, {})
       -- Those that wait go first.
-      if not why and released ~= name and redis.call('EXISTS', prefix .. 'budget-held:' .. name) == 1 then
+      if not why and redis.call('EXISTS', prefix .. 'budget-held:' .. name) == 1
+        and not string.find(room, ' ' .. name .. ' ', 1, true) then
         why = 'others wait'
       end
       if why then return 'over_budget', set_aside(name, a, why) end
-      wanted[name] = want
+      wanted[name], want.born = want, a.born
     end
   end
   return nil, '', next(wanted) and wanted
@@ -43,8 +44,8 @@ local function shared_reserve(wanted)
   for name, want in pairs(wanted) do
     local key = prefix .. 'budget:' .. name
     redis.call('HINCRBY', key, 'running', 1)
-    for amount, by in pairs(want) do
-      if by > 0 then redis.call('HINCRBYFLOAT', key, 'reserved:' .. amount, by) end
+    for _, amount in ipairs(SHARED) do
+      if want[amount] > 0 then redis.call('HINCRBYFLOAT', key, 'reserved:' .. amount, want[amount]) end
     end
   end
   redis.call('HDEL', traj, 'room')

@@ -2,15 +2,17 @@
 --
 -- `budgets` (hash) has their names, <kind>:<name>. budget:{name} (hash): limit:<amount>, spent:<amount> in the
 -- current window, reserved:<amount> for running jobs, all:<amount> and settled over its life, window_s ('' =
--- spending never expires), window = its number. traj:{id} has `shared` while it runs: what is reserved, JSON.
+-- spending never expires), window = its number, born = time at which it was set up. traj:{id} has `shared` while it
+-- runs: what is reserved and in which budgets, JSON; `room` while it waits: names of budgets whose turn it was.
 local SHARED = {'cost_usd', 'tokens', 'slot_s'}
 local BUDGET_MARK = '$budget:'  -- in `paced`, before the name of a budget for which jobs wait; no run is called so
 local HELD_S = 7776000
+local SHARED_MOST = 1e15  -- of one job; its JSON may say anything
 
 -- The account, with the spending of the current window. A clock that was set back begins a window, too.
 local function shared_account(name)
   local key = prefix .. 'budget:' .. name
-  local a = hash(key, 'window_s', 'window', 'settled', 'running', 'limit:cost_usd', 'spent:cost_usd', 'reserved:cost_usd',
+  local a = hash(key, 'born', 'window_s', 'window', 'settled', 'running', 'limit:cost_usd', 'spent:cost_usd', 'reserved:cost_usd',
     'all:cost_usd', 'limit:tokens', 'spent:tokens', 'reserved:tokens', 'all:tokens', 'limit:slot_s', 'spent:slot_s',
     'reserved:slot_s', 'all:slot_s')
   a.key = key
@@ -24,11 +26,17 @@ local function shared_account(name)
   return a
 end
 
+local function shared_amount(value)
+  value = tonumber(value)
+  if not value or value ~= value then return 0 end
+  return math.min(math.max(value, 0), SHARED_MOST)
+end
+
 -- What a job may need: what its limits allow, or the average if that is more.
 local function shared_want(a, limits)
   local settled, want = math.max(1, tonumber(a.settled or '0') or 1), {}
   for _, amount in ipairs(SHARED) do
-    want[amount] = math.max(tonumber(limits[amount] or 0) or 0, (tonumber(a['all:' .. amount] or '0') or 0) / settled)
+    want[amount] = math.max(shared_amount(limits[amount]), shared_amount(a['all:' .. amount]) / settled)
   end
   return want
 end

@@ -9,12 +9,14 @@ local function shared_settle(raw, spent, held_s, noted)
   if spent then amounts.cost_usd, amounts.tokens = tonumber(spent[1]) or 0, tonumber(spent[2]) or 0 end
   for name, aside in pairs(reserved) do
     local key = type(name) == 'string' and type(aside) == 'table' and prefix .. 'budget:' .. name
-    if key and redis.call('HEXISTS', prefix .. 'budgets', name) == 1 then
+    -- One that was lifted and set anew meanwhile has reserved nothing for it.
+    if key and redis.call('HEXISTS', prefix .. 'budgets', name) == 1
+      and (aside.born or false) == redis.call('HGET', key, 'born') then
       shared_account(name)  -- a new window begins before this is added
       redis.call('HINCRBY', key, 'settled', 1)
       redis.call('HINCRBY', key, 'running', -1)
       for _, amount in ipairs(SHARED) do
-        local back = math.min(math.max(tonumber(aside[amount]) or 0, 0), 1e15)
+        local back = shared_amount(aside[amount])
         local spent = amounts[amount] or math.max(0, back - (noted and tonumber(noted[amount]) or 0))
         if back > 0 then redis.call('HINCRBYFLOAT', key, 'reserved:' .. amount, -back) end
         if spent > 0 then
