@@ -109,10 +109,7 @@ class Pauses:
 
 
 class PerSecond:
-    """Lets something happen `per_s` times a second; what was saved up lasts for one second.
-
-    For one thread.
-    """
+    """Lets something happen `per_s` times a second, saved up for one second. For one thread."""
 
     def __init__(self, per_s: float) -> None:
         self._per_s = self._left = per_s
@@ -297,10 +294,7 @@ class Runtime:
         """The result of a ledger call; while Redis is away or full, wait and repeat it.
 
         It travels with the calls of other trajectories that are ready in the same moment, and is
-        confirmed by replicas if that is set.
-
-        Raises:
-            RedisFull: with `or_full`, and the call was surely not made.
+        confirmed by replicas if that is set. `or_full`: raise RedisFull if it was surely not made.
         """
         # So that log lines about the answer name the trajectory.
         within = call.within(contextvars.copy_context())
