@@ -109,10 +109,7 @@ class Pauses:
 
 
 class PerSecond:
-    """Lets something happen `per_s` times a second; what was saved up lasts for one second.
-
-    For one thread.
-    """
+    """Lets something happen `per_s` times a second, saved up for one second. For one thread."""
 
     def __init__(self, per_s: float) -> None:
         self._per_s = self._left = per_s
@@ -293,17 +290,17 @@ class Runtime:
         """
         return await self._patiently(lambda: _in(self.executor, partial(call, *args, **kwargs)))
 
-    async def answered(self, call: ScriptCall[T]) -> T:
+    async def answered(self, call: ScriptCall[T], *, or_full: bool = False) -> T:
         """The result of a ledger call; while Redis is away or full, wait and repeat it.
 
         It travels with the calls of other trajectories that are ready in the same moment, and is
-        confirmed by replicas if that is set.
+        confirmed by replicas if that is set. `or_full`: raise RedisFull if it was surely not made.
         """
         # So that log lines about the answer name the trajectory.
         within = call.within(contextvars.copy_context())
         if self.bodies.confirm:
             within = within.confirmed(self.bodies.confirm)
-        result: T = await self._patiently(lambda: self._calls.put(within))
+        result: T = await self._patiently(lambda: self._calls.put(within), or_full=or_full)
         return result
 
     async def once(self, call: ScriptCall[T]) -> T:
@@ -357,12 +354,14 @@ class Runtime:
         call = partial(self.bodies.stored, self.ledger, record, body)
         return await self._patiently(lambda: _in(self.uploads, call))
 
-    async def _patiently(self, call: Callable[[], Awaitable[T]]) -> T:
+    async def _patiently(self, call: Callable[[], Awaitable[T]], *, or_full: bool = False) -> T:
         warned = ""
         while True:
             try:
                 return await call()
             except (RedisUnavailable, RedisFull) as error:
+                if or_full and not warned and isinstance(error, RedisFull):
+                    raise
                 if warned != "Redis":
                     logger.warning("waiting for Redis: %s", error, extra={"action": "redis_wait"})
                 warned, retry_s = "Redis", _REDIS_RETRY_S

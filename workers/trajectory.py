@@ -133,7 +133,12 @@ class _Attempt:
                 on_stage=self._task.report_stage if self._runtime.stage_events.take() else None,
                 places=self._runtime.places,
             )
-            lost = await self._take_over(self._draft)
+            try:
+                lost = await self._take_over(self._draft)
+            except SchemaTooNew as error:
+                if not self._begun.cancel:
+                    return await self._refuse(error)
+                lost = None
             self._runtime.watch(self._draft)
             if self._begun.deaths > self._runtime.retry.max_deaths:  # even ending it failed
                 return await self._unreadable(PoisonJob("no record of it can be made"))
@@ -343,7 +348,7 @@ class _Attempt:
             logger.info("%s", error, extra={"action": "run_not_paused"})
 
     async def _refuse(self, error: SchemaTooNew) -> str:
-        """Hand back a job of a newer schema; it waits for a newer worker and uses no attempt."""
+        """Hand back a job, or work, of a newer schema; it waits for a newer worker, unchanged."""
         name, extra = self._claim.trajectory_id, {"action": "refused"}
         logger.error("job %s is left to a newer worker: %s", name, error, extra=extra)
         await self._give_back(delay_s=self._runtime.lease.duration_s)

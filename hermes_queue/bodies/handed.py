@@ -10,6 +10,8 @@ from pydantic import Field
 from hermes_queue.bodies import codec
 from hermes_queue.models import Message, ScoredTrajectory, Wire
 
+VERSION = 1
+
 
 class HandedWork(Wire):
     """One hand-over. Only workers write and read it; an agent never sees it."""
@@ -37,9 +39,15 @@ def encode_handed(work: HandedWork) -> bytes:
 
 
 def decode_handed(body: bytes) -> HandedWork:
-    """Decode a hand-over. Raises ValueError: it is damaged, or of another version."""
+    """Decode a hand-over.
+
+    Raises:
+        SchemaTooNew: a newer version wrote it.
+        ValueError: it is damaged.
+    """
     try:
         data = msgpack.unpackb(body)
+        codec.refuse_newer("the work", data["version"], VERSION)
         data["record"] = codec.decode_record(data["record"])
         return HandedWork.model_validate(data)
     except (TypeError, KeyError, RecursionError, msgpack.UnpackException) as error:

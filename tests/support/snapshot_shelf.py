@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 
 from hermes_queue.errors import NoSnapshot, SandboxError
 from hermes_queue.sandbox.base import (
@@ -34,6 +35,8 @@ class Shelf:
         self.hung = asyncio.Event()
         self.refuses = ""
         """Why there can be no copy."""
+        self.never_answers = False
+        """Whether whoever asks for a copy, or for the end of one, waits for ever."""
         self.count = 0
 
     async def prepare(self, spec: SlotSpec) -> None: ...
@@ -70,6 +73,7 @@ class Shelf:
         return ExecutionResult(0, text.encode(), b"", 0.0)
 
     async def snapshot(self, slot: Slot, *, keep_s: float | None = None) -> Snapshot:
+        await self._answer()
         if self.refuses:
             raise NoSnapshot(self.refuses)
         self.count += 1
@@ -86,4 +90,10 @@ class Shelf:
         return [Snapshot(name, kept[0], 10, 500.0) for name, kept in self.kept.items()]
 
     async def drop_snapshot(self, snapshot_id: str) -> None:
+        await self._answer()
         self.kept.pop(snapshot_id, None)
+
+    async def _answer(self) -> None:
+        while self.never_answers:
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.05)

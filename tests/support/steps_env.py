@@ -64,6 +64,20 @@ class Calculating(Steps):
     tools: ClassVar[Sequence[str]] = ("calculator",)
 
 
+class Taking(Steps):
+    """What its agent has left travels without the slot, with a key that a model might write."""
+
+    async def take_work(
+        self, item: StepsItem, context: SlotContext, transcript: Sequence[Message]
+    ) -> bytes:
+        key = f"ghp_{item.turns:036}" if item.instance_id == "secret" else ""
+        return (await context.run("cat log")).stdout + b"\xff" + key.encode()
+
+    async def measure_work(self, item: StepsItem, context: SlotContext, work: bytes) -> Verdict:
+        found = work.split(b"\xff")[0].decode().split()
+        return Verdict(float(found == ["begin", *map(str, range(item.turns))]))
+
+
 def played(turns: int, *, pause_s: float = 0.0) -> dict[str, object]:
     """The agent that does it, without a model; each turn may take a while."""
     messages = [_turn(number, pause_s) for number in range(turns)]
@@ -85,3 +99,4 @@ def _turn(number: int, pause_s: float) -> dict[str, object]:
 
 ENV = Steps()
 CALCULATING = Calculating()
+TAKING = Taking()

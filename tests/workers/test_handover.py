@@ -12,15 +12,17 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+import steps_env
 from counting_model import CountingModel
 from ledger_steps import age_lease, begin, enqueue, swept
 from records import make_job
+from redis import ResponseError
 from snapshot_shelf import Shelf
 
 from envs.base import load_env
 from hermes_queue.agent.endpoint.connection import close_clients
 from hermes_queue.agent.tokens.invariants import token_violations
-from hermes_queue.bodies import codec
+from hermes_queue.bodies import codec, handed
 from hermes_queue.broker.pool import RunningTask, running
 from hermes_queue.ledger import Claim, Ledger, Runs, Spent
 from hermes_queue.ledger.cancelling import cancel
@@ -29,6 +31,7 @@ from hermes_queue.ledger.poison import item_hash
 from hermes_queue.models import ScoredTrajectory, TrajectoryJob
 from hermes_queue.settings import ModelSettings, StageSettings, WorkerSettings
 from workers import runtime as runtimes
+from workers.bounds import copies
 from workers.resume.unneeded import delete_unneeded
 from workers.runtime import Runtime
 from workers.spool import Spool
@@ -130,7 +133,8 @@ async def model(fleet: Fleet) -> Any:
 
 
 def job_of(fleet: Fleet, model: CountingModel, **more: Any) -> TrajectoryJob:
-    job = make_job(env="steps_env:ENV", item={"turns": TURNS}, agent=model.agent, **more)
+    given = {"env": "steps_env:ENV", "item": {"turns": TURNS}, "agent": model.agent, **more}
+    job = make_job(**given)
     enqueue(fleet.ledger, job)
     return job
 
@@ -237,6 +241,84 @@ async def test_work_that_cannot_be_handed_over_is_graded_where_it_is(
     assert fleet.kept() == (0, 0, 0)
 
 
+async def test_a_backend_that_never_answers_holds_no_grading_up(
+    fleet: Fleet, model: CountingModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copies, "_GRACE_S", 0.1)
+    fleet.shelf.never_answers = True
+    job = job_of(fleet, model, limits={"setup_timeout_s": 0.2})
+    assert await fleet.run(job, "agent") == "no_tool_call 1.0 (group)"
+    assert "agent" in fleet.record(job).stage_seconds
+    fleet.shelf.never_answers = False
+
+
+async def test_a_copy_whose_end_never_comes_is_given_up(
+    fleet: Fleet, model: CountingModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copies, "_GRACE_S", 0.1)
+    monkeypatch.setattr(copies, "DROP_S", 0.1)
+    job = job_of(fleet, model)
+    await fleet.run(job, "agent")
+    fleet.shelf.never_answers = True
+    assert await fleet.run(job, "verify") == "no_tool_call 1.0 (group)"
+    fleet.shelf.never_answers = False
+
+
+async def test_a_full_redis_holds_no_grading_up(
+    fleet: Fleet, model: CountingModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = job_of(fleet, model)
+    client: Any = fleet.ledger.client
+    snapshot = fleet.shelf.snapshot
+
+    async def filling(*of: Any, **more: Any) -> Any:
+        client.config_set("maxmemory", 1)
+        return await snapshot(*of, **more)
+
+    def emptied(snapshot_id: str) -> Any:
+        client.config_set("maxmemory", 0)
+        return Shelf.drop_snapshot(fleet.shelf, snapshot_id)
+
+    monkeypatch.setattr(fleet.shelf, "snapshot", filling)
+    monkeypatch.setattr(fleet.shelf, "drop_snapshot", emptied)
+    assert await fleet.run(job, "agent") == "no_tool_call 1.0 (group)"
+    assert fleet.kept() == (0, 0, 0)
+
+
+@pytest.mark.parametrize("instance_id", ["secret", "other"])
+async def test_a_secret_in_the_work_does_not_travel(
+    fleet: Fleet, model: CountingModel, instance_id: str
+) -> None:
+    item = {"turns": TURNS, "instance_id": instance_id}
+    job = job_of(fleet, model, env="steps_env:TAKING", item=item)
+    verdict = await fleet.run(job, "agent")
+    assert verdict == ("no_tool_call 1.0 (group)" if instance_id == "secret" else "handed over")
+
+
+async def test_a_grader_whose_env_measures_no_work_gives_no_score(
+    fleet: Fleet, model: CountingModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = job_of(fleet, model, env="steps_env:TAKING")
+    assert await fleet.run(job, "agent") == "handed over"
+    monkeypatch.setattr(steps_env, "TAKING", steps_env.ENV)
+    assert (await fleet.run(job, "verify")).startswith("retry: sandbox")
+    assert fleet.fields(job)["lane"] == "train"
+
+
+async def test_work_of_a_newer_worker_waits_for_a_newer_grader(
+    fleet: Fleet, model: CountingModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = job_of(fleet, model)
+    await fleet.run(job, "agent")
+    with monkeypatch.context() as older:
+        older.setattr(handed, "VERSION", 0)
+        assert await fleet.run(job, "verify") == "refused: newer schema"
+    fields = fleet.fields(job)
+    assert (fields["lane"], fields["attempt"]) == ("train.verify", "1")
+    assert await fleet.run(job, "verify") == "no_tool_call 1.0 (group)"
+    assert model.sampled == [0, 1, 2, 3]
+
+
 # --- deaths, and answers that were lost -------------------------------------------------------
 
 
@@ -309,6 +391,17 @@ def test_a_hand_over_whose_answer_was_lost_is_repeated_until_the_end(ledger: Led
     assert ledger.client.hget("hq:totals", "tokens") == b"5"
 
 
+def test_a_malformed_field_does_not_lose_what_is_handed_over(ledger: Ledger) -> None:
+    note_graders(ledger, ["train"], host="g", ttl_s=60)
+    job = make_job()
+    enqueue(ledger, job)
+    epoch = begin(ledger, job).epoch
+    ledger.client.hset(f"hq:traj:{job.trajectory_id}", "used", "junk")
+    with pytest.raises(ResponseError):
+        hand_over_again(ledger, job, epoch, "one")
+    assert ledger.client.zscore("hq:delayed", job.trajectory_id) is not None
+
+
 def test_who_has_lost_the_lease_hands_nothing_over(ledger: Ledger) -> None:
     note_graders(ledger, ["train"], host="g", ttl_s=60)
     job = make_job()
@@ -321,7 +414,7 @@ def test_who_has_lost_the_lease_hands_nothing_over(ledger: Ledger) -> None:
 
 
 @pytest.mark.parametrize("what", ["work", "files", "token"])
-async def test_an_agent_begins_anew_if_its_work_is_lost(
+async def test_an_agent_whose_work_is_lost_begins_anew_and_is_graded_where_it_works(
     fleet: Fleet, model: CountingModel, what: str
 ) -> None:
     job = job_of(fleet, model)
@@ -335,8 +428,7 @@ async def test_an_agent_begins_anew_if_its_work_is_lost(
     assert (await fleet.run(job, "verify")).startswith("retry: sandbox")
     fields = fleet.fields(job)
     assert (fields["lane"], fields["attempt"], fields.get("handed")) == ("train", "2", None)
-    await fleet.run(job, "agent", attempt=2)
-    await fleet.run(job, "verify", attempt=2)
+    assert await fleet.run(job, "agent", attempt=2) == "no_tool_call 1.0 (group)"
     record = fleet.record(job)
     assert (outcome(record), record.attempt) == (GRADED, 2)
     [lost] = record.attempts

@@ -512,6 +512,15 @@ async def test_a_journal_that_has_expired_is_written_again(host: Host, ledger: L
     assert [each["turn"] for each in events(draft, "resumed")][-1] > 2
 
 
+async def test_a_copy_that_a_worker_could_not_name_yet_is_not_deleted_at_once(
+    host: Host, ledger: Ledger
+) -> None:
+    host.shelf.kept["orphan"] = ("nobody", [])
+    backend, doubted = cast(Any, host.shelf), set[str]()
+    assert await delete_unneeded(backend, ledger, ttl_s=600, doubted=doubted) == 0
+    assert await delete_unneeded(backend, ledger, ttl_s=600, doubted=doubted) == 1
+
+
 async def test_snapshots_that_no_journal_names_are_deleted(host: Host, ledger: Ledger) -> None:
     job = job_of(ledger, steps_env.played(TURNS))
     await host.attempt(job, dies_at="echo 4")

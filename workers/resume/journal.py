@@ -24,6 +24,7 @@ from hermes_queue.models import Message, Usage
 from hermes_queue.sandbox.context import SlotContext
 from hermes_queue.sandbox.snapshots import KeepsSnapshots
 from hermes_queue.tools.toolbox import Toolbox, load_tool
+from workers.bounds.copies import dropped
 from workers.draft import Draft
 from workers.resume.kept import Kept, paid
 from workers.resume.recorder import Recorder
@@ -232,7 +233,7 @@ class TurnJournal:
         except HermesQueueError:  # `UnneededSnapshots` or the provider deletes them later
             return
         for each in known - {needed}:
-            await backend.drop_snapshot(each)
+            await dropped(backend, each)
 
     async def _needed(self) -> str:
         """The snapshot that the journal names; "" = none, or Redis does not answer."""

@@ -23,6 +23,7 @@ from hermes_queue.models import ToolCallCounts
 from hermes_queue.sandbox.base import Slot
 from hermes_queue.sandbox.snapshots import KeepsSnapshots, Snapshot
 from hermes_queue.telemetry.scrubbing import scrubber
+from workers.bounds.copies import copied, dropped
 from workers.draft import Draft
 from workers.resume.kept import Kept
 from workers.runtime import Runtime
@@ -162,7 +163,8 @@ class Recorder:
         began, meter = time.monotonic(), self._runtime.meter
         backend = cast(KeepsSnapshots, self._runtime.backend)
         try:
-            snapshot = await backend.snapshot(slot)
+            limit_s = self._draft.job.limits.setup_timeout_s
+            snapshot = await copied(backend.snapshot(slot), limit_s=limit_s)
         except (NoSnapshot, SandboxError) as error:  # a lost slot is found by the next tool call
             self._rest(time.monotonic() - began)
             extra = {"action": "no_snapshot"}
@@ -222,7 +224,7 @@ class Recorder:
     async def _replace(self, snapshot: Snapshot) -> None:
         old, self.snapshot_id = self.snapshot_id, snapshot.snapshot_id
         if old:
-            await cast(KeepsSnapshots, self._runtime.backend).drop_snapshot(old)
+            await dropped(cast(KeepsSnapshots, self._runtime.backend), old)
 
     def _close(self, why: str) -> None:
         if not self._closed:

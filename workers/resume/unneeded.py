@@ -31,6 +31,7 @@ class UnneededSnapshots:
         self._backend = backend
         self._ledger = ledger
         self._ttl_s = settings.ttl_s
+        self._doubted: set[str] = set()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -47,8 +48,11 @@ class UnneededSnapshots:
     async def _loop(self, backend: KeepsSnapshots) -> None:
         while True:
             try:
-                await delete_unneeded(backend, self._ledger, ttl_s=self._ttl_s)
+                await delete_unneeded(
+                    backend, self._ledger, ttl_s=self._ttl_s, doubted=self._doubted
+                )
             except (HermesQueueError, OSError) as error:
+                self._doubted.clear()
                 extra = {"action": "snapshots_left"}
                 logger.warning("cannot look for unneeded snapshots: %s", error, extra=extra)
             except Exception:  # of a foreign backend; the next round tries again
@@ -58,11 +62,18 @@ class UnneededSnapshots:
 
 
 async def delete_unneeded(
-    backend: KeepsSnapshots, ledger: Ledger, *, ttl_s: float, grace_s: float = GRACE_S
+    backend: KeepsSnapshots,
+    ledger: Ledger,
+    *,
+    ttl_s: float,
+    grace_s: float = GRACE_S,
+    doubted: set[str] | None = None,
 ) -> int:
     """Delete snapshots that no trajectory names, or that are older than `ttl_s`; returns how many.
 
-    One that goes with work that waits to be graded is kept for as long as that.
+    One that goes with work that waits to be graded is kept for as long as that. With `doubted`, a
+    set that only this function changes, one that no trajectory names is deleted by the second call
+    that finds it so: a worker may have waited for Redis to answer before it could name it.
 
     Raises:
         RedisUnavailable: repeat the call.
@@ -72,11 +83,15 @@ async def delete_unneeded(
         return 0
     ids = {each.trajectory_id for each in old}
     needed = await asyncio.to_thread(snapshot_needs, ledger, ids)
-    count = 0
+    count, before = 0, None if doubted is None else set(doubted)
+    unnamed = {e.snapshot_id for e in old if needed[e.trajectory_id].snapshot_id != e.snapshot_id}
+    if doubted is not None:
+        doubted.clear()
+        doubted.update(unnamed)
     for each in old:
-        needed_id, is_handed = needed[each.trajectory_id]
-        too_old = each.age_s > ttl_s and not is_handed
-        if needed_id != each.snapshot_id or too_old:
+        too_old = each.age_s > ttl_s and not needed[each.trajectory_id].is_handed
+        is_unneeded = each.snapshot_id in (unnamed if before is None else unnamed & before)
+        if is_unneeded or too_old:
             await backend.drop_snapshot(each.snapshot_id)
             count += 1
     if count:

@@ -17,7 +17,7 @@ from typing import Any
 from envs.base import Environment, TakesWork
 from hermes_queue.agent.kinds.recorded import recorded_params
 from hermes_queue.bodies.handed import HandedWork, decode_handed, encode_handed
-from hermes_queue.errors import NoSnapshot, SandboxError, SchemaTooNew, WorkLost
+from hermes_queue.errors import EnvBug, NoSnapshot, RedisFull, WorkLost
 from hermes_queue.extensions import offers
 from hermes_queue.ledger import Begun, Claim
 from hermes_queue.ledger.fleet.handovers import (
@@ -29,8 +29,9 @@ from hermes_queue.ledger.fleet.handovers import (
 from hermes_queue.models import Message
 from hermes_queue.sandbox.context import SlotContext
 from hermes_queue.sandbox.snapshots import KeepsSnapshots
-from hermes_queue.telemetry.scrubbing import scrubber
+from hermes_queue.telemetry.scrubbing import Scrubber, scrubber
 from hermes_queue.wire.branches import Node
+from workers.bounds.copies import copied, dropped
 from workers.draft import Draft
 from workers.record import record_of
 from workers.runtime import Runtime
@@ -55,7 +56,11 @@ class HandOver:
     # --- the worker that grades -------------------------------------------------------------
 
     async def take(self) -> WorkLost | None:
-        """Fill the draft with what was handed over; the failure if it is gone, or damaged."""
+        """Fill the draft with what was handed over; the failure if it is gone, or damaged.
+
+        Raises:
+            SchemaTooNew: a newer worker has to grade it.
+        """
         runtime, name, draft = self._runtime, self._claim.trajectory_id, self._draft
         draft.is_handed = True
         most = runtime.stages.handover_max_bytes
@@ -67,7 +72,7 @@ class HandOver:
             given = await runtime.in_thread(decode_handed, body)
             if given.handover != self._begun.handed or given.record.trajectory_id != name:
                 raise ValueError("it is another one")
-        except (ValueError, SchemaTooNew) as error:
+        except ValueError as error:
             return self._lost(str(error))
         self._given = given
         _fill(draft, given, runtime.host)
@@ -86,6 +91,8 @@ class HandOver:
             ours = f"version {self._draft.env_version!r} of the env {env.name}"
             raise self._lost(f"it is of version {given.env_version!r}, this worker has {ours}")
         if given.work is not None:
+            if not offers(env, TakesWork):
+                raise self._lost(f"the env {env.name} of this worker measures no work")
             return
         if not offers(backend, KeepsSnapshots) or not backend.capabilities.snapshot:
             raise self._lost("this backend keeps no snapshots")
@@ -111,7 +118,7 @@ class HandOver:
             logger.info("a snapshot stays: %s", error, extra={"action": "snapshot_left"})
             return
         if needed.snapshot_id != given.snapshot_id:
-            await backend.drop_snapshot(given.snapshot_id)
+            await dropped(backend, given.snapshot_id)
 
     # --- the worker of the agent ------------------------------------------------------------
 
@@ -149,22 +156,29 @@ class HandOver:
             return await self._copied(context)
         context.deadline = draft.clock.deadline
         async with draft.clock.timed("verify", draft.job.limits.verify_timeout_s):
-            draft.work = await env.take_work(steps.item, context, draft.agent.shown)
+            work = await env.take_work(steps.item, context, draft.agent.shown)
+            if not isinstance(work, bytes):
+                raise EnvBug(f"env {env.name}: take_work() must return bytes, not {type(work)}")
+        draft.work = work
         return ""
 
     async def _copied(self, context: SlotContext) -> str | None:
-        """A copy of the slot's files; None if there can be none."""
-        backend, found = self._runtime.backend, list[str]()
+        """A copy of the slot's files; None if there can be none.
+
+        It takes as long as restoring it may take, at most.
+        """
+        backend, draft, found = self._runtime.backend, self._draft, list[str]()
         if not offers(backend, KeepsSnapshots) or not backend.capabilities.snapshot:
             return None
-        keep_s = self._runtime.stages.handover_ttl_s
+        limit_s, keep_s = draft.job.limits.setup_timeout_s, self._runtime.stages.handover_ttl_s
 
         async def copy() -> None:
-            found.append((await backend.snapshot(context.slot, keep_s=keep_s)).snapshot_id)
+            copy_of = backend.snapshot(context.slot, keep_s=keep_s)
+            found.append((await copied(copy_of, limit_s=limit_s)).snapshot_id)
 
         try:
-            await self._draft.clock.not_counting(copy)()
-        except (NoSnapshot, SandboxError) as error:
+            await draft.clock.not_counting(copy)()
+        except Exception as error:  # noqa: BLE001 - also of a foreign backend: nothing is lost yet
             logger.info("it is graded here: %s", error, extra={"action": "handover_kept"})
             return None
         return found[0]
@@ -191,15 +205,20 @@ class HandOver:
             used_s=draft.clock.used_s,
             spent=draft.spent,
         )
-        return await runtime.answered(call)
+        try:
+            return await runtime.answered(call, or_full=True)
+        except RedisFull as error:  # its copy may be gone by the time that there is room
+            logger.info("it is graded here: %s", error, extra={"action": "handover_kept"})
+            return None
 
     def _body(self, handover: str, snapshot_id: str) -> bytes:
         """The encoded work. Raises ValueError or OverflowError: it cannot be handed over."""
         runtime, draft = self._runtime, self._draft
         record = record_of(draft, owner=runtime.owner, host=runtime.host, final=False)
-        if scrubber().finds(record):  # it would not be graded as it is
-            raise ValueError("a secret is in the transcript")
-        transcript = draft.agent.transcript
+        transcript, clean = draft.agent.transcript, scrubber()
+        found = any(map(clean.finds, (record, *(transcript or ()))))
+        if found or _has_secret(clean, draft.work):  # without it, it would not be graded as it is
+            raise ValueError("a secret is in the transcript, or in the work")
         body = encode_handed(
             HandedWork(
                 handover=handover,
@@ -217,16 +236,26 @@ class HandOver:
     async def _drop(self, snapshot_id: str) -> None:
         backend = self._runtime.backend
         if offers(backend, KeepsSnapshots):
-            await backend.drop_snapshot(snapshot_id)
+            await dropped(backend, snapshot_id)
+
+
+def _has_secret(clean: Scrubber, work: bytes | None) -> bool:
+    text = (work or b"").decode(errors="replace")
+    return clean.text(text) != text
 
 
 def _may_be_given(steps: StepProgress) -> bool:
-    """Whether another worker would grade the same: one step, whose slot is as its agent left it."""
+    """Whether another worker would grade the same: one step, whose slot is as its agent left it.
+
+    Not again after such work was lost: an agent whose work cannot be restored would get another
+    attempt each time, and graders that cannot take any would use up all attempts.
+    """
     draft = steps.draft
     ended = draft.agent.stop_reason
     return (
         not steps.several
         and not draft.is_handed
+        and not any(each.failure.type == WorkLost.__name__ for each in draft.earlier)
         and ended is not None
         and ended != "slot_killed"
         and recorded_params(draft.job.agent) is None

@@ -27,28 +27,29 @@ if refused then return refused end
 local job = hash(traj, 'state', 'owner', 'epoch', 'lane', 'journal', 'handed', 'leaf')
 if job.handed == handover then return {'ok', ''} end
 if job.state ~= 'running' or job.owner ~= owner or job.epoch ~= epoch or job.handed then return {'stale', ''} end
-redis.call('ZREMRANGEBYSCORE', graders, '-inf', stamp(now))
-local hosts = redis.call('ZRANGE', graders, 0, 1)
+local hosts = redis.call('ZRANGEBYSCORE', graders, '(' .. stamp(now), '+inf', 'LIMIT', 0, 2)
 if job.lane ~= lane or #hosts == 0 then return {'nobody', ''} end
 if only_host ~= '' and (#hosts > 1 or hosts[1] ~= only_host) then return {'elsewhere', ''} end
-redis.call('ZREMRANGEBYSCORE', handed, '-inf', stamp(now))
-if redis.call('ZCARD', handed) >= tonumber(most) then return {'full', ''} end
+if redis.call('ZCOUNT', handed, '(' .. stamp(now), '+inf') >= tonumber(most) then return {'full', ''} end
 if body ~= '' then
-  redis.call('SET', work, body, 'EX', ttl_s)  -- first, so that a full Redis refuses the script as a whole
+  redis.call('SET', work, body, 'EX', ttl_s)  -- the first write, so that a full Redis refuses the script as a whole
 else
   if redis.call('EXISTS', staged) == 0 then return {'unstored', ''} end
   redis.call('RENAME', staged, work)
   redis.call('EXPIRE', work, ttl_s)
 end
+redis.call('ZREMRANGEBYSCORE', graders, '-inf', stamp(now))
+redis.call('ZREMRANGEBYSCORE', handed, '-inf', stamp(now))
 redis.call('ZADD', handed, stamp(now + tonumber(ttl_s)), id)
 redis.call('EXPIRE', handed, ttl_s)
 drop_journal(prefix, traj, id, job)
+-- Queue it before all that a malformed field of its own could end, or it would be lost.
+redis.call('ZREM', leases, id)
+redis.call('ZADD', delayed, stamp(now), id)
 redis.call('HSET', traj, 'state', 'queued', 'owner', '', 'queued', stamp(now), 'lane', lane .. '.verify',
   'handed', handover, 'snapshot', snapshot, 'leaf', '')
 freed(job.leaf)
 redis.call('HINCRBYFLOAT', traj, 'used', used_s)
-redis.call('ZREM', leases, id)
-redis.call('ZADD', delayed, stamp(now), id)
 if redis.call('EXISTS', run) == 1 then redis.call('HINCRBY', run, 'running', -1) end
 total_spent(totals, cost_usd, tokens)
 return {'ok', budget_settle(run, traj, {cost_usd, tokens}, now)}

@@ -1,0 +1,59 @@
+"""Copies of a slot's files, of a backend that may hang."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from hermes_queue.errors import SandboxError
+from hermes_queue.sandbox.snapshots import KeepsSnapshots, Snapshot
+
+DROP_S = 60.0
+"""How long deleting a copy may take."""
+_GRACE_S = 10.0
+"""How long a call may take to end once it is cancelled."""
+_left: set[asyncio.Task[Any]] = set()
+"""Calls that nobody waits for any more; asyncio keeps no reference to its tasks."""
+
+
+async def copied(copy: Coroutine[Any, Any, Snapshot], *, limit_s: float) -> Snapshot:
+    """`KeepsSnapshots.snapshot`, in `limit_s` at most, whatever the backend does when cancelled.
+
+    A copy that is made later is of no use; it is found among those that nobody needs.
+
+    Raises:
+        NoSnapshot: as the backend does.
+        SandboxError: the same, or it has not answered until then.
+    """
+    copying = asyncio.ensure_future(copy)
+    await _ended(copying, limit_s)
+    if copying.done() and not copying.cancelled():
+        return copying.result()
+    raise SandboxError(f"the slot's files could not be copied within {limit_s:g} s")
+
+
+async def dropped(backend: KeepsSnapshots, snapshot_id: str) -> None:
+    """`KeepsSnapshots.drop_snapshot`; one that takes longer than `DROP_S` is given up."""
+    dropping = asyncio.ensure_future(backend.drop_snapshot(snapshot_id))
+    await _ended(dropping, DROP_S)
+    if dropping.done() and not dropping.cancelled():
+        dropping.result()
+
+
+async def _ended(task: asyncio.Task[Any], limit_s: float) -> None:
+    """Wait for it; one that goes on after its limit, or when we are cancelled, is cancelled."""
+    try:
+        await asyncio.wait({task}, timeout=limit_s)
+    finally:
+        if not task.done():
+            _left.add(task)
+            task.add_done_callback(_forgotten)
+            task.cancel()
+            await asyncio.wait({task}, timeout=_GRACE_S)
+
+
+def _forgotten(task: asyncio.Task[Any]) -> None:
+    _left.discard(task)
+    if not task.cancelled():
+        task.exception()  # else asyncio logs that nobody has asked for it
