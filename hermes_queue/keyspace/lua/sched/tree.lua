@@ -16,6 +16,12 @@ end
 -- Lane, team, run and env; nil if it is not the name of a leaf.
 local function parts_of_leaf(leaf) return string.match(leaf, '^([^|]+)|([^|]*)|([^|]+)|([^|]*)$') end
 
+-- A leaf's field in sched:running, see begin/charge.lua: its number of running jobs, and its sum.
+local function counts_in(text)
+  local r, c = string.match(text or '', '^(%d+) (%S+)$')
+  return tonumber(r or '') or 0, tonumber(c or '') or 0
+end
+
 local function open_set(node) return prefix .. 'sched:open:' .. node end
 local function shut_set(node) return prefix .. 'sched:shut:' .. node end
 local function jobs_of(leaf) return prefix .. 'sched:jobs:' .. leaf end
