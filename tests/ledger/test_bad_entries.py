@@ -7,8 +7,8 @@ from contextlib import closing
 
 import pytest
 import redis
-from ledger_steps import LEASE, SWEEP, age_lease, begin, enqueue, swept
-from records import make_job
+from ledger_steps import LEASE, SWEEP, age_lease, begin, enqueue, publish, swept
+from records import make_job, make_record
 
 from hermes_queue.cli.overview import overview
 from hermes_queue.ledger import Claim, Ledger, QueueKeys
@@ -100,3 +100,17 @@ def test_a_run_that_cannot_be_read_hides_no_other(server):
         bad = {"state": "active", "created": "x", "total": "1"}
         ledger.client.hset("hq:run:bad", mapping=bad)
         assert [each.info.run_id for each in overview(ledger).runs] == ["good"]
+
+
+@pytest.mark.parametrize(
+    "field", ["budget:tokens", "spent:tokens", "settled", "finished", "running", "unpriced"]
+)
+def test_a_run_with_sums_that_are_none_gets_its_results(ledger, field):
+    job = make_job()
+    enqueue(ledger, job)
+    ledger.client.hset("hq:run:run", "budget:tokens", 1000)
+    begin(ledger, job)
+    ledger.client.hset("hq:run:run", field, "x")
+    assert publish(ledger, make_record(job)) == "group"
+    assert ledger.client.xlen("hq:results") == 1
+    assert not ledger.client.zcard("hq:leases")

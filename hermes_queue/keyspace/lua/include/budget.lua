@@ -60,8 +60,7 @@ end
 -- price unknown; `held_s`: of its slot. Without `spent` the reservation counts as spent, because nothing is
 -- known about the attempt, but for what its journal has `noted` (or nil): that is booked with the next one.
 -- Returns a warning or ''; always '' without `spent`.
-local function budget_book(run, r, reserved, spent, now, noted, held_s)
-  if not r then return '' end
+local function book(run, r, reserved, spent, now, noted, held_s)
   reserved = reserved and cjson.decode(reserved) or {}
   for i, name in ipairs(AMOUNTS) do
     local aside = reserved[name] or 0
@@ -72,6 +71,13 @@ local function budget_book(run, r, reserved, spent, now, noted, held_s)
   end
   if spent and spent[1] == '' then r.unpriced = redis.call('HINCRBY', run, 'unpriced', 1) end
   return budget_check(run, r, now, not spent)
+end
+
+-- A producer could write any sums into the run: those are not kept then, and the trajectory ends all the same.
+local function budget_book(run, r, ...)
+  if not r then return '' end
+  local whole, warning = pcall(book, run, r, ...)
+  return whole and warning or ''
 end
 
 -- The same for a trajectory of which nothing was read yet.

@@ -5,8 +5,8 @@
 local is_measured = score ~= ''
 local has_score = is_measured and score ~= 'unscored'
 local its_run = accounts(run)
-local function count(name, by)
-  if its_run then redis.call('HINCRBY', run, name, by or 1) end
+local function count(name, by)  -- as in `budget_book`
+  if its_run then redis.pcall('HINCRBY', run, name, by or 1) end
 end
 
 -- Remove a trajectory from everything that would run it, for good. `job`: its state, reservation, journal, hand-over
