@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import redis
+
 from hermes_queue.keyspace.connection import explained
 from hermes_queue.ledger.fleet.lanes import Breakers, LaneState, known_lanes
 from hermes_queue.ledger.fleet.tally import Lately, Tally
@@ -199,7 +201,9 @@ def lane_now(ledger: Ledger, name: str, workers: Sequence[Mapping[str, Any]], no
     with ledger.client.pipeline(transaction=False) as pipe:
         for each in lists:
             pipe.llen(each)
-        depths: list[Any] = pipe.execute()
+        answers: list[Any] = pipe.execute(raise_on_error=False)
+    # A producer may write these keys: one that is no list hides no other lane.
+    depths = [each if isinstance(each, int) else 0 for each in answers]
     return Lane(
         name=name,
         depth=sum(depths),
@@ -216,5 +220,8 @@ def _longest_wait(ledger: Ledger, lane: str, now: float) -> float | None:
     ids = next_waiting(ledger, [lane], most=_HEADS)
     if not ids:
         return None
-    since: Any = ledger.client.zmscore(ledger.key("waiting"), ids)
+    try:
+        since: Any = ledger.client.zmscore(ledger.key("waiting"), ids)
+    except redis.ResponseError:  # it is no sorted set
+        return None
     return max((now - score for score in since if score is not None), default=None)

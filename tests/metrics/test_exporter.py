@@ -162,6 +162,13 @@ def test_runs_that_nobody_can_read_take_no_metric_away(deployment):
     assert sum(read(deployment)[metrics.RUNS].values()) == 1
 
 
+def test_a_queue_that_is_no_list_hides_no_other_lane(deployment):
+    enqueue([make_job("run")], ledger=deployment)
+    deployment.client.sadd("hq:_kombu.binding.v1.bad", "x")
+    deployment.client.set("hq:v1.bad", "x")
+    assert wants(deployment) == {"train": 1, "eval": 0, "bad": 0}
+
+
 async def test_a_consumer_group_is_behind_until_it_has_acknowledged(deployment):
     jobs = [make_job("run", f"i{n}") for n in range(3)]
     enqueue(jobs, ledger=deployment)
