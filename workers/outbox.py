@@ -72,6 +72,11 @@ class Outbox:
         )
         return record.trajectory_id, body
 
+    @property
+    def exists(self) -> bool:
+        """Whether the record exists, as far as it is known without waiting."""
+        return self._final is not None
+
     async def kept(self) -> bool:
         """Whether the record exists; waits while it is being written."""
         if self._spooling is not None:

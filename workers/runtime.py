@@ -88,6 +88,8 @@ class AttemptProgress:
     """The transcript itself, to which the event loop only adds."""
     overdue_s: float = 0.0
     """Seconds since its stage should have ended."""
+    is_finished: bool = False
+    """Whether its record exists, which is published whatever becomes of the lease."""
 
 
 class Pauses:
@@ -297,9 +299,7 @@ class Runtime:
         confirmed by replicas if that is set. `or_full`: raise RedisFull if it was surely not made.
         """
         # So that log lines about the answer name the trajectory.
-        within = call.within(contextvars.copy_context())
-        if self.bodies.confirm:
-            within = within.confirmed(self.bodies.confirm)
+        within = call.within(contextvars.copy_context(), self.bodies.confirm)
         result: T = await self._patiently(lambda: self._calls.put(within), or_full=or_full)
         return result
 

@@ -113,7 +113,8 @@ class _Attempt:
         job = draft.job
         label, turns = f"{job.env}:{job.instance_id}#{job.sample_index}", len(draft.agent.turns)
         overdue_s = draft.clock.overdue_s
-        work = (draft.lane, label, turns, draft.attempt, draft.agent.messages, overdue_s)
+        messages, finished = draft.agent.messages, self._outbox.exists
+        work = (draft.lane, label, turns, draft.attempt, messages, overdue_s, finished)
         return AttemptProgress(draft.clock.shown, self._since, *work)
 
     async def run(self) -> str:

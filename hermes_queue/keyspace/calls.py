@@ -94,10 +94,10 @@ class ScriptCall(Generic[T]):
         """
         return replace(self, confirm=confirm)
 
-    def within(self, context: Context) -> ScriptCall[T]:
-        """The same call; its answer is read within `context`."""
+    def within(self, context: Context, confirm: Confirmation | None = None) -> ScriptCall[T]:
+        """The same call; its answer is read within `context`, and once it is confirmed."""
         read = self.read
-        return replace(self, read=lambda answer: context.run(read, answer))
+        return replace(self, read=lambda answer: context.run(read, answer), confirm=confirm)
 
 
 class _Packed(NamedTuple):

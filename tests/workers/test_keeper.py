@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from celery.worker import state as worker_state
+from ledger_steps import publish as publish_record
 from records import make_job, make_record
 from redis_server import RedisServer
 from worker_process import wait_until
@@ -41,7 +42,13 @@ class AnsweringLoop:
 
 
 @pytest.fixture
-def keeper(tmp_path: Path, redis_server: RedisServer, monkeypatch):
+def stopped() -> list[tuple[object, str]]:
+    """The jobs that were stopped, each with the reason."""
+    return []
+
+
+@pytest.fixture
+def keeper(tmp_path: Path, redis_server: RedisServer, monkeypatch, stopped):
     """Of a worker with one job, whose lease is short."""
     monkeypatch.setattr(pool.TaskPool, "_instance", pool.TaskPool(1))
     ledger = Ledger.connect(url=redis_server.url)
@@ -51,7 +58,11 @@ def keeper(tmp_path: Path, redis_server: RedisServer, monkeypatch):
     loop = AnsweringLoop()
     inventory = Inventory(ledger, "local")
     keeper = Keeper(
-        runtime, on_lost=lambda job, reason: None, facts=dict, loop=loop, inventory=inventory
+        runtime,
+        on_lost=lambda job, reason: stopped.append((job, reason)),
+        facts=dict,
+        loop=loop,
+        inventory=inventory,
     )
     yield keeper, runtime
     keeper.stop()
@@ -93,6 +104,26 @@ def test_a_worker_that_is_told_to_go_says_so(keeper, monkeypatch):
     assert runtime.ledger.client.hget("hq:life:w", "told") is None
     monkeypatch.setattr(worker_state, "should_stop", 0)  # the exit code that Celery puts there
     wait_until("it says so", lambda: runtime.ledger.client.hget("hq:life:w", "told") == b"1")
+
+
+def test_what_is_finished_is_published_though_redis_calls_it_final(keeper, stopped):
+    keeper, runtime = keeper
+    ledger = runtime.ledger
+    jobs = [make_job(instance=name) for name in ("finished", "at work")]
+    ledger.enqueue("run", jobs, config={})
+    claims = []
+    for job in jobs:
+        begun = ledger.begin(job.trajectory_id, 1, owner="w", lease_s=5, nonce="n")
+        publish_record(ledger, make_record(job))  # by a worker that had it before
+        claims.append(Claim(job.trajectory_id, begun.epoch))
+    finished = AttemptProgress("verify", 0.0, is_finished=True)
+    with (
+        runtime.leased(claims[0], "finished", lambda: finished),  # type: ignore[arg-type]
+        runtime.leased(claims[1], "at work", lambda: AT_WORK),  # type: ignore[arg-type]
+    ):
+        keeper.start()
+        wait_until("two beats", lambda: len(stopped) >= 2)
+    assert set(stopped) == {("at work", "final")}
 
 
 def record_of_task():

@@ -153,6 +153,7 @@ class Keeper:
             if claim in running:
                 self._on_lost(running[claim], "stuck")
         running = {claim: task for claim, task in running.items() if claim not in stuck}
+        finished = {claim for claim, each in progress.items() if each.is_finished}
         if not running or not self._blocked.may_renew:
             return
         # While Redis answers, jobs end and settle: the snapshot may contain leases that are no
@@ -164,6 +165,9 @@ class Keeper:
             stages={claim: each.stage for claim, each in progress.items()},
         )
         self._note_pauses({claim for claim, notice in notices.items() if notice == "paused"})
+        # What is finished is published whatever Redis says, and nothing may stop that: not even a
+        # `final` that no replica has confirmed. The publication is told the same, and settles it.
+        notices = {claim: each for claim, each in notices.items() if claim not in finished}
         for claim in (claim for claim, notice in notices.items() if notice == "cancel"):
             self._on_lost(running[claim], "cancel")  # again with each beat, until it has ended
         lost = {claim: notice for claim, notice in notices.items() if notice not in _KEPT}
