@@ -14,6 +14,7 @@ modal.py     commands and trajectories in Modal sandboxes
 parquet.py   the stream into Parquet
 queues.py    no-op tasks
 scaling.py   no-op trajectories with 1, 2 and 4 workers
+schedule.py  the choice of the next job among 100,000
 start.py     imports, --help, a worker's first job
 streams.py   begin, publish, consume
 tracing.py   no-op trajectories, exported to a collector or not
