@@ -31,3 +31,20 @@ local function account(chosen, job, leaf)
   end
   withdraw(chosen, job)
 end
+
+-- Errors of Redis itself, which say nothing about a job.
+local function is_passing(text)
+  for _, word in ipairs({'OOM', 'READONLY', 'MISCONF', 'NOREPLICAS', 'MASTERDOWN', 'NOPERM', "can't"}) do
+    if string.find(text, word, 1, true) then return true end
+  end
+end
+
+-- The answer of `make`. If a key of the chosen job or of its run, which its producer writes, is junk, it is
+-- taken out of its leaf before the error is answered: else it would be chosen again, and no other would begin.
+local function without_junk(make, chosen, job)
+  local whole, answer = pcall(make)
+  if whole then return answer end
+  local text = type(answer) == 'table' and answer.err or tostring(answer)
+  if chosen and not is_passing(text) then withdraw(chosen, job) end
+  return type(answer) == 'table' and answer or redis.error_reply(text)
+end
