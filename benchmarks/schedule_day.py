@@ -31,9 +31,11 @@ from hermes_queue.keyspace.calls import ScriptCall
 from hermes_queue.ledger import Ledger, transitions
 from hermes_queue.ledger.answers import RunPart
 from hermes_queue.ledger.scheduling import Scheduler, Shares
-from hermes_queue.settings import ResultSettings
+from hermes_queue.settings import ProducerSettings, ResultSettings
 from hermes_queue.wire.ids import group_of, run_of
 
+UNBOUNDED = ProducerSettings(backlog_max=10**9)
+NO_READER = ResultSettings().model_copy(update={"soft_max_groups": 10**9, "soft_max_bytes": 10**15})
 STEP_S = 5.0
 AT_ONCE = 256
 CLOCK = """
@@ -144,10 +146,10 @@ class Fleet:
             free = min(AT_ONCE, self._day.slots - len(self._running))
             calls = []
             for number in itertools.islice(self._numbers, free):
-                nonce, limits = str(number), ResultSettings()
+                nonce = str(number)
                 calls.append(
                     transitions.begin(
-                        "gone.x.0", 1, owner="sim", lease_s=1e6, nonce=nonce, results=limits,
+                        "gone.x.0", 1, owner="sim", lease_s=1e6, nonce=nonce, results=NO_READER,
                         lanes=("train",), slot=number,
                     )
                 )  # fmt: skip
@@ -188,7 +190,7 @@ def fair(day: Day) -> Outcome:
         for team in range(day.teams):
             Shares(ledger).change("team", f"t{team}", {"weight": day.weight(team)})
             jobs = jobs_of(f"team{team}", day.count(team))
-            enqueue(jobs, ledger=ledger, part=RunPart(team=f"t{team}"))
+            enqueue(jobs, ledger=ledger, part=RunPart(team=f"t{team}"), settings=UNBOUNDED)
         return fleet.run()
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 
 from hermes_queue.models import ScoredTrajectory, TokenSequence, Turn
 
@@ -40,8 +41,9 @@ def sampled_spans(
         if not count or not any(sequence.loss_mask[begin : begin + 1]):
             continue
         spans = turn.policy_spans or ((turn.policy_version, 0),)
-        ends = [*(first for _, first in spans[1:]), count]
-        for (version, first), end in zip(spans, ends, strict=True):
+        # A server may say anything of a reply of which it returns text.
+        begins = [min(first, count) for first in accumulate((each for _, each in spans), max)]
+        for (version, _), first, end in zip(spans, begins, [*begins[1:], count], strict=True):
             if first < end:
                 found.append((begin + first, begin + end, version))
     return found

@@ -21,6 +21,7 @@ import click
 import redis
 
 from hermes_queue.cli.overview import lane_now
+from hermes_queue.cli.sharing.measured import read_shares
 from hermes_queue.cli.watch.scaling import wanted_slots
 from hermes_queue.errors import CAUSES, WIDE_CAUSES, RedisFull, RedisUnavailable
 from hermes_queue.keyspace.connection import explained
@@ -200,6 +201,7 @@ class Exporter:
         yield metrics.LANE_BREAKER, {(i.name,): float(i.breaker.state != "closed") for i in lanes}
         wanted = wanted_slots(self.ledger, lanes, now)
         yield metrics.LANE_WANTED, {(name,): slots for name, slots in wanted.items()}
+        yield from read_shares(self.ledger)
         yield metrics.DELAYED, {(): self._client.zcard(self.ledger.key("delayed"))}
         yield metrics.REMEMBERED_TASKS, {(): self._client.zcard(self.ledger.key("tasks"))}
 

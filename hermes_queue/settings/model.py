@@ -108,10 +108,10 @@ class EngineSettings(Section, env_prefix=PREFIX + "ENGINE_"):
     kv_tokens: int | None = Field(default=None, ge=1024)
     """Tokens that the KV cache of each endpoint holds, for endpoints that do not report it, e.g.
     behind a router. Unset: as reported."""
-    fill: float = Field(default=0.95, gt=0.1, le=1.0)
+    fill: float = Field(default=0.95, gt=0.1, le=16.0)
     """Share of the cache that contexts may take at first; preemptions, a queue and prefixes
-    computed twice lower it."""
-    waste: float = Field(default=0.03, gt=0, lt=1)
+    computed twice lower it. Above 1 where prompts are cheap, with a `waste` of 1."""
+    waste: float = Field(default=0.03, gt=0, le=1)
     """Share of all prompt tokens that may be computed a second time before the share is lowered."""
     min_trajectories: int = Field(default=4, ge=1)
     """Number of trajectories that may always be in flight at an endpoint."""

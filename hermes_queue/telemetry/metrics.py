@@ -187,10 +187,22 @@ SLOTS = _exporter(
 LANE_DEPTH = _exporter(
     "lane_depth{lane,queue}", "Messages waiting in the queues of a lane; queue: first, retry."
 )
+LANE_WAITING = _exporter(
+    "lane_waiting{lane}",
+    "Jobs of a lane that wait, with those that no message stands for because a limit is reached.",
+)
+LANE_MEAN_SLOTS = _exporter(
+    "lane_mean_slots{lane}", "Slots that a lane has used lately, weighted by half-life."
+)
+SHARE_RUNNING = _exporter(
+    "share_running{kind,name}",
+    "Running jobs of each lane, team, run or env for which `hermes-queue shares` has set anything, "
+    "and of the fleet.",
+)
 LANE_AGE_SECONDS = _exporter(
     "lane_age_seconds{lane}",
-    "Seconds since the message of the longest waiting job of a lane was sent, of those at the "
-    "heads of its queues; 0 = no job waits.",
+    "Seconds since the message of the longest waiting job of a lane was sent, of those that are "
+    "next; 0 = no job waits.",
 )
 LANE_BREAKER = _exporter(
     "lane_paused{lane}", "1 while the circuit breaker of a lane is not closed."

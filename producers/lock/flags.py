@@ -83,7 +83,8 @@ def _words(name: str, value: Any) -> Iterator[tuple[str, str, Any]]:
 
 def has_secret(value: Any, key: str = "", depth: int = 0) -> bool:
     """Whether a value, or one inside it, is or has a secret, as far as one can tell."""
-    if key and _SECRET.search(re.sub(r"[^A-Za-z0-9]", "_", key)) and value not in (None, ""):
+    words = re.sub(r"[^A-Za-z0-9]|(?<=[a-z0-9])(?=[A-Z])", "_", key)
+    if any(map(_SECRET.search, (words, key))) and value not in (None, ""):
         return True
     if depth > _DEPTH_MAX:
         return True

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from hermes_queue.ledger.fleet.flights import EngineFlights, InFlight, engine_name, engine_state
+from hermes_queue.ledger.fleet.flights import (
+    EngineFlights,
+    InFlight,
+    engine_name,
+    engine_names,
+    engine_state,
+)
 from hermes_queue.settings import EngineSettings
 
 NAME = "http://127.0.0.1:8000/v1"
@@ -195,3 +201,12 @@ def test_everything_expires(ledger):
 
 def test_an_engine_is_named_without_credentials():
     assert engine_name("http://user:secret@host:8000/v1/") == "http://host:8000/v1"
+
+
+@pytest.mark.parametrize("part", [":flying", ":tokens", ":alive"])
+def test_no_endpoint_can_be_named_like_the_keys_of_another(ledger, part):
+    flights = EngineFlights(ledger, EngineSettings(), lease_s=60)
+    for url in (f"http://127.0.0.1:9/x{part}", "http://127.0.0.1:9/x"):
+        asking = [InFlight("t", "", 10)]
+        assert flights.exchange(engine_name(url), asking=asking).verdict == "asked"
+    assert len(engine_names(ledger)) == 2

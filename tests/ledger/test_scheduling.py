@@ -109,8 +109,8 @@ def test_who_used_more_slot_time_waits(ledger):
     for each in begun:
         if each.trajectory_id.startswith("long"):  # as if it had run for an hour
             key = f"hq:traj:{each.trajectory_id}"
-            since, rest = ledger.client.hget(key, "slot").decode().split(" ", 1)
-            ledger.client.hset(key, "slot", f"{float(since) - 3600:.3f} {rest}")
+            since, rest = ledger.client.hget(key, "leaf").decode().split(" ", 1)
+            ledger.client.hset(key, "leaf", f"{float(since) - 3600:.3f} {rest}")
         end(ledger, each, made)
     found = taken(ledger, 12)
     assert found[:2].count("long") <= 1
@@ -206,8 +206,8 @@ def test_a_quota_of_slot_hours_ends_with_its_window(ledger):
     made = send(ledger, jobs(count=4), team="t")
     begun = take(ledger)
     key = f"hq:traj:{begun.trajectory_id}"
-    since, rest = ledger.client.hget(key, "slot").decode().split(" ", 1)
-    ledger.client.hset(key, "slot", f"{float(since) - 1900:.3f} {rest}")
+    since, rest = ledger.client.hget(key, "leaf").decode().split(" ", 1)
+    ledger.client.hset(key, "leaf", f"{float(since) - 1900:.3f} {rest}")
     end(ledger, begun, made)
     assert take(ledger, named=made[1].trajectory_id).verdict == "none"
     [spent] = ledger.client.keys("hq:sched:spent:*")

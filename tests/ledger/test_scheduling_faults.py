@@ -34,6 +34,10 @@ def take(ledger, named="gone.x.0", lanes=("train",)):
     )
 
 
+def running(ledger):
+    return int(ledger.client.hget("hq:sched:running", LEAF).split()[0])
+
+
 def tick(ledger, *lanes):
     return Scheduler(ledger).tick(lanes or ("train",), every_s=0)
 
@@ -67,17 +71,17 @@ def test_a_job_of_an_older_version_is_taken_by_its_message(ledger):
     begun = take(ledger, job.trajectory_id)
     assert (begun.verdict, begun.trajectory_id) == ("run", job.trajectory_id)
     assert publish(ledger, make_record(job)) == "group"
-    assert ledger.client.hget("hq:sched:running", f"r|{LEAF}") == b"0"
+    assert running(ledger) == 0
 
 
 def test_a_job_that_an_older_version_began_ends_and_is_not_counted(ledger):
     [job] = send(ledger, 1)
     take(ledger)
-    ledger.client.hdel(f"hq:traj:{job.trajectory_id}", "slot")
+    ledger.client.hset(f"hq:traj:{job.trajectory_id}", "leaf", LEAF)
     assert publish(ledger, make_record(job)) == "group"
-    assert ledger.client.hget("hq:sched:running", f"r|{LEAF}") == b"1"
+    assert running(ledger) == 1
     tick(ledger)
-    assert ledger.client.hget("hq:sched:running", f"r|{LEAF}") == b"0"
+    assert running(ledger) == 0
 
 
 KEYS = (
@@ -162,7 +166,7 @@ def test_a_dead_workers_slots_are_given_back(ledger):
     ledger.sweep(interval_s=0.0, gap_s=60.0, grace_s=5.0)
     ledger.client.zadd("hq:leases", {begun.trajectory_id: 1})
     assert ledger.sweep(interval_s=0.0, gap_s=60.0, grace_s=5.0) == [begun.trajectory_id]
-    assert ledger.client.hget("hq:sched:running", f"r|{LEAF}") == b"0"
+    assert running(ledger) == 0
     ledger.due()
     assert take(ledger).trajectory_id == begun.trajectory_id
 

@@ -88,7 +88,7 @@ def episodes(request: pytest.FixtureRequest) -> int:
 @pytest.fixture(scope="session")
 def server(live: Live) -> Iterator[LiveServer]:
     """The server with logprobs of the model's own distribution."""
-    running = live.server()
+    running = live.server(VLLM_SERVER_DEV_MODE="1")  # its requests to pause
     try:
         yield running.start()
     finally:

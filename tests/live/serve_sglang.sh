@@ -12,5 +12,5 @@ export HF_HUB_OFFLINE=1 SGLANG_RETURN_ORIGINAL_LOGPROB=${SGLANG_RETURN_ORIGINAL_
 exec "$venv/bin/python" -m sglang.launch_server --model-path "$model" \
 	--dtype float32 --served-model-name tiny --host 127.0.0.1 --port "$port" --context-length 4096 \
 	--device cpu --attention-backend torch_native --sampling-backend pytorch \
-	--disable-overlap-schedule --disable-cuda-graph --max-total-tokens 65536 \
+	--disable-overlap-schedule --disable-cuda-graph --enable-metrics --max-total-tokens 65536 \
 	--mem-fraction-static 0.2 "$@"

@@ -17,8 +17,9 @@ from hermes_queue import policy
 from hermes_queue.agent import AgentScript, make_chat
 from hermes_queue.agent.endpoint.connection import close_clients
 from hermes_queue.agent.tokens.merge import merge_with_breaks
+from hermes_queue.agent.tokens.servers.base import MalformedReply, sampled
 from hermes_queue.errors import ModelConfigError, ModelError
-from hermes_queue.models import AgentSpec, Message, Turn
+from hermes_queue.models import AgentSpec, Message, Turn, Usage
 from hermes_queue.settings import ModelSettings
 
 pytestmark = pytest.mark.xdist_group("openai")
@@ -140,6 +141,21 @@ def test_each_sequence_has_the_spans_of_its_own_turns() -> None:
     first, second = (policy.sampled_spans(record, each) for each in record.sequences)
     assert first == [(1, 3, "3"), (4, 5, "3"), (5, 6, "4")]
     assert second == [(2, 4, "5")]
+
+
+@pytest.mark.parametrize("spans", [(("3", 0), ("4", 50)), (("3", 0), ("4", 2), ("5", 1))])
+def test_spans_that_no_completion_can_have_stay_within_it(spans) -> None:
+    made = {"completion_ids": (9, 9), "logprobs": (-0.5, -0.5), "policy_spans": spans}
+    turn = Turn(prompt_ids=(1,), **made)
+    [sequence], _ = merge_with_breaks([turn])
+    update = {"turns": (turn,), "sequences": (sequence,)}
+    record = make_record(make_job()).model_copy(update=update)
+    assert policy.sampled_spans(record, sequence) == [(1, 3, "3")]
+    with pytest.raises(MalformedReply, match="spans of weights"):
+        sampled(
+            [9, 9], [-0.5, -0.5], finish_reason="stop", stopped_by=None, usage=Usage(),
+            policy_spans=spans,
+        )  # fmt: skip
 
 
 async def test_weights_without_a_name_between_named_ones_stay_apart() -> None:

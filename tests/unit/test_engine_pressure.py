@@ -126,3 +126,7 @@ def test_the_memo_of_another_version_is_not_read():
     found = steered(None, READING, 3, 4, SETTINGS)
     assert Pressure.unpacked(found.packed()) == found
     assert [Pressure.unpacked(text) for text in ("", "[1]", '{"unknown": 1}', "{")] == [None] * 4
+
+
+def test_labels_without_end_are_looked_at_once():
+    assert read_metrics(b"vllm:num_requests_running{%s} 1\n" % (b"a" * 3990) * 1000).running == 1000

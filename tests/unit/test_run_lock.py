@@ -93,6 +93,7 @@ SECRETS = [
     ('--sampling=extra_headers={"Authorization":"hunter22"}', "hunter22", "--sampling"),
     ('--sampling=extra={"a":[{"url":"http://x/?api-key=hunter22"}]}', "hunter22", "--sampling"),
     ("--sampling=auth=Bearer hunter22", "hunter22", "--sampling auth=***"),
+    ('--sampling=extra={"clientSecret": "hunter22"}', "hunter22", "--sampling extra=***"),
 ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
@@ -16,7 +17,7 @@ from hermes_queue.ledger.fleet.flights import EngineState, engine_state
 from hermes_queue.models import Usage
 from hermes_queue.settings import EngineSettings, LeaseSettings
 from workers.calls.admission import FlightLimiter, in_flight
-from workers.calls.flights import FleetFlights
+from workers.calls.flights import ENGINES_MOST, FleetFlights
 
 Make = Callable[..., FleetFlights]
 
@@ -242,3 +243,18 @@ async def test_nothing_connects_before_the_first_call(make):
     await flights.close()
     off = FleetFlights(refuse, EngineSettings(admission="off"), LeaseSettings())
     assert off.engine("http://127.0.0.1:1/v1") is None
+
+
+async def test_endpoints_that_jobs_name_take_few_threads_and_are_forgotten(make):
+    flights = make()
+
+    async def call(number: int) -> None:
+        limiter = FlightLimiter(Unlimited(), flights, f"t{number}")
+        with in_flight(limiter):
+            async with limiter.slot(f"http://127.0.0.1:9/{number}", "m"):
+                pass
+
+    for first in range(0, 3 * ENGINES_MOST, ENGINES_MOST // 2):
+        await asyncio.gather(*map(call, range(first, first + ENGINES_MOST // 2)))
+    assert sum(each.name.startswith("flights") for each in threading.enumerate()) < 8
+    assert len(flights._engines) <= 2 * ENGINES_MOST

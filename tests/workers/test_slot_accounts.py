@@ -205,3 +205,11 @@ def test_without_a_limit_and_without_token_ids_drift_pauses_nothing(ledger: Ledg
     reports.report(ledger, "w1")
     assert Runs(ledger).paused("run") is None
     assert drift_in(make_record(make_job()).model_copy(update={"sequences": None})) == {}
+
+
+def test_a_score_beyond_all_sums_spoils_no_report_of_others(ledger: Ledger) -> None:
+    reports, huge, draft = SlotReports(), draft_of(), draft_of()
+    reports.published(huge, make_record(huge.job, 1e300), "ok")
+    reports.published(draft, make_record(draft.job, 1.0), "ok")
+    reports.report(ledger, "w1")
+    assert goodput_of_run(ledger, "run").attempts == {"measured": 2}

@@ -35,6 +35,9 @@ RESTART_S = 30.0
 """An engine that had metrics, or does not answer, is asked again after this time."""
 _AT_ONCE = 64
 """Trajectories that ask in one exchange; the others of this process are behind them anyway."""
+_THREADS = 4
+ENGINES_MOST = 64
+"""Engines that are remembered although nothing is in flight there: jobs may name any endpoints."""
 _AGAIN = 4
 """While one waits, there are that many exchanges in an interval."""
 
@@ -79,7 +82,14 @@ class _News:
 class EnginePlaces:
     """The flights of this process at one engine. On one event loop."""
 
-    def __init__(self, name: str, flights: EngineFlights, settings: EngineSettings, lease_s: float):
+    def __init__(
+        self,
+        name: str,
+        flights: EngineFlights,
+        settings: EngineSettings,
+        lease_s: float,
+        threads: ThreadPoolExecutor,
+    ) -> None:
         self.name = name
         self._shared = flights
         self._settings = settings
@@ -89,7 +99,7 @@ class EnginePlaces:
         self._wake = asyncio.Event()
         self._speaker: asyncio.Task[None] | None = None
         self._reader: asyncio.Task[None] | None = None
-        self._threads = ThreadPoolExecutor(2, thread_name_prefix="flights")
+        self._threads = threads
         self._absent_until = 0.0
         self._renewed_at = 0.0
         self._is_away = False
@@ -98,6 +108,12 @@ class EnginePlaces:
     def is_absent(self) -> bool:
         """Whether the endpoint is known to have no metrics, so that nothing is counted."""
         return time.monotonic() < self._absent_until
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is in flight, and all is said."""
+        tasks = filter(None, (self._speaker, self._reader))
+        return not (self._flights or self._news.ended) and all(task.done() for task in tasks)
 
     async def board(self, id: str, estimate: int) -> None:
         """Return once the trajectory may call; at once if it is in flight and fits.
@@ -149,7 +165,6 @@ class EnginePlaces:
             await asyncio.wait({task})
         if self._news.ended and not self._is_away:
             await self._exchange()
-        self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _speak(self) -> None:
         self._wake.set()
@@ -303,6 +318,7 @@ class FleetFlights:
         self._engines: dict[str, EnginePlaces] = {}
         self._ledger: Ledger | None = None
         self._shared: EngineFlights | None = None
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="flights")
 
     def engine(self, endpoint: str) -> EnginePlaces | None:
         """The engine behind an endpoint; None if its trajectories are not counted."""
@@ -314,8 +330,11 @@ class FleetFlights:
             if self._shared is None:
                 self._ledger = self._connect()
                 self._shared = EngineFlights(self._ledger, self._settings, lease_s=self._lease_s)
+            if len(self._engines) >= ENGINES_MOST:
+                busy = {name: each for name, each in self._engines.items() if not each.is_idle}
+                self._engines = busy
             found = self._engines[name] = EnginePlaces(
-                name, self._shared, self._settings, self._lease_s
+                name, self._shared, self._settings, self._lease_s, self._threads
             )
         return None if found.is_absent else found
 
@@ -323,5 +342,6 @@ class FleetFlights:
         """End all flights and disconnect."""
         for engine in self._engines.values():
             await engine.close()
+        self._threads.shutdown(wait=False, cancel_futures=True)
         if self._ledger is not None:
             self._ledger.close()

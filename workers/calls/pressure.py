@@ -44,7 +44,6 @@ _NAMES = {
     "sglang:num_running_reqs": "running",
     "sglang:num_queue_reqs": "waiting",
     "sglang:token_usage": "usage",
-    "sglang:num_retracted_reqs": "retracted",
     "sglang:num_retracted_reqs_total": "preemptions",
     "sglang:max_total_num_tokens": "kv_tokens",
     "sglang:prompt_tokens_total": "queries",
@@ -56,7 +55,7 @@ _SAMPLE = re.compile(
     rf"^({'|'.join(map(re.escape, (*_NAMES, _CONFIG)))})(?:\{{(.{{0,4000}})\}})? +(\S{{1,40}})",
     re.MULTILINE,
 )
-_LABEL = re.compile(r'([a-zA-Z_]\w{0,99})="([^"\\]{0,200})"')
+_LABEL = re.compile(r'(?<!\w)([a-zA-Z_]\w{0,99})="([^"\\]{0,200})"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +206,9 @@ def steered(
         level *= _LOWER
     elif bound > last.bound and waste < settings.waste / 2:
         level *= _RAISE if level < settings.fill else _RAISE_BEYOND
-    return replace(now, level=min(max(level, _LEVELS[0] * settings.fill), _LEVELS[1]))
+    return replace(
+        now, level=min(max(level, _LEVELS[0] * settings.fill), max(_LEVELS[1], settings.fill))
+    )
 
 
 def _since(last: int | None, now: int | None) -> int:

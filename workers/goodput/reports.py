@@ -11,6 +11,7 @@ from typing import Any
 from hermes_queue.ledger import ACCEPTED, Ledger, PublishVerdict
 from hermes_queue.ledger.accounts.fields import MEASURED, PASSED
 from hermes_queue.ledger.accounts.goodput import add_report
+from hermes_queue.ledger.tasks.task import bounded
 from hermes_queue.models import AttemptRecord, ScoredTrajectory
 from workers.draft import Draft
 from workers.goodput.division import divided
@@ -118,7 +119,7 @@ class SlotReports:
                 run = self._runs.pop(run_id)
                 for kind in ("counts", "moments"):
                     sums = getattr(run, kind).items()
-                    rows[kind] += [(run_id, name, round(value, 6)) for name, value in sums]
+                    rows[kind] += [(run_id, name, round(bounded(value), 6)) for name, value in sums]
                 rows["slow"] += [(run_id, name, s) for s, name in sorted(run.slow)[-_SLOW_MOST:]]
         return rows
 

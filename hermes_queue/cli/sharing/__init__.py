@@ -1,4 +1,5 @@
 """Who gets how many of the slots.
 
-shares.py  `shares`: weights, reserved shares, caps, quotas
+measured.py  its metrics
+shares.py    `shares`: weights, reserved shares, caps, quotas
 """

@@ -47,34 +47,37 @@ if chosen then turn_to(chosen.id) end
 local job = chosen and chosen.job or fields_of(traj, unpack(FIELDS))
 if chosen then attempt = job.attempt or attempt end
 if not chosen and #lanes > 0 and waits(job) then return {'none', '', id} end
-local verdict = unfit(job)
-if verdict then return {verdict, '', id} end
-local g = hash(group, 'cancel', 'begun', 'created', 'planned', 'env')
-local r = chosen and chosen.r or accounts(run)
-local is_repeated = job.state == 'running'
-local cancel = job.cancel or g.cancel or ''
-g.only_ends = cancel ~= ''
-local warning = ''
-if not is_repeated then
-  verdict = turned_away(r, cancel, job.handed)
-  if not verdict and cancel == '' then verdict, warning = held_back(job, g, r) end
-  if verdict == 'cancelled' then
-    drop_journal(prefix, traj, id, job)
-    drop_handover(prefix, traj, id, job)
+local function begin()
+  local verdict = unfit(job)
+  if verdict then return {verdict, '', id} end
+  local g = chosen and chosen.g or hash(group, unpack(OF_GROUP))
+  local r = chosen and chosen.r or accounts(run)
+  local is_repeated = job.state == 'running'
+  local cancel = job.cancel or g.cancel or ''
+  g.only_ends = cancel ~= ''
+  local warning = ''
+  if not is_repeated then
+    verdict = turned_away(r, cancel, job.handed)
+    if not verdict and cancel == '' then verdict, warning = held_back(job, g, r) end
+    if verdict == 'cancelled' then
+      drop_journal(prefix, traj, id, job)
+      drop_handover(prefix, traj, id, job)
+    end
+    if verdict then
+      withdraw(chosen, job)
+      return {verdict, warning, id}
+    end
   end
-  if verdict then
-    withdraw(chosen, job)
-    return {verdict, warning, id}
-  end
+  local leaf = chosen and chosen.leaf or job.leaf or name_of_leaf(job.lane, r and r.team, run_of(id), g.env)
+  local epoch, begun = lease(is_repeated, job, g, r, marker_of(leaf, chosen))
+  if not is_repeated then account(chosen, job, leaf) end
+  -- A death that a living parent saw is the job's own fault; a death together with the parent may have
+  -- other causes, so it counts for a third.
+  local deaths = tonumber(job.quarantine_deaths or '0') + math.floor(tonumber(job.unseen_deaths or '0') / 3)
+  -- A job that was never handed back has waited since its group was enqueued.
+  local queued = job.queued or g.created or ''
+  return {'run', warning, id, epoch, tonumber(job.attempt), deaths, job.job, job.used or '0', job.attempts or '',
+    r and r.policy_version or '', queued, begun, cancel, redis.call('EXISTS', poison) == 1 and '1' or '',
+    job.journal and '1' or '', job.booked or '', job.handed or ''}
 end
-local leaf = chosen and chosen.leaf or job.leaf or name_of_leaf(job.lane, r and r.team, run_of(id), g.env)
-local epoch, begun = lease(is_repeated, job, g, r, marker_of(leaf, chosen))
-if not is_repeated then account(chosen, job, leaf) end
--- A death that a living parent saw is the job's own fault; a death together with the parent may have
--- other causes, so it counts for a third.
-local deaths = tonumber(job.quarantine_deaths or '0') + math.floor(tonumber(job.unseen_deaths or '0') / 3)
--- A job that was never handed back has waited since its group was enqueued.
-local queued = job.queued or g.created or ''
-return {'run', warning, id, epoch, tonumber(job.attempt), deaths, job.job, job.used or '0', job.attempts or '',
-  r and r.policy_version or '', queued, begun, cancel, redis.call('EXISTS', poison) == 1 and '1' or '',
-  job.journal and '1' or '', job.booked or '', job.handed or ''}
+return without_junk(begin, chosen, job)

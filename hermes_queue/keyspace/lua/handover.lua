@@ -24,7 +24,7 @@ local refused = refused_number({{'hand-overs', most, 1, EXACT, true}, {'TTL, s',
   {'seconds used', used_s, 0, 1e9}, {'cost, USD', cost_usd == '' and '0' or cost_usd, 0, 1e9},
   {'tokens', tokens, 0, 1e15, true}})
 if refused then return refused end
-local job = hash(traj, 'state', 'owner', 'epoch', 'lane', 'journal', 'handed', 'slot')
+local job = hash(traj, 'state', 'owner', 'epoch', 'lane', 'journal', 'handed', 'leaf')
 if job.handed == handover then return {'ok', ''} end
 if job.state ~= 'running' or job.owner ~= owner or job.epoch ~= epoch or job.handed then return {'stale', ''} end
 redis.call('ZREMRANGEBYSCORE', graders, '-inf', stamp(now))
@@ -44,8 +44,8 @@ redis.call('ZADD', handed, stamp(now + tonumber(ttl_s)), id)
 redis.call('EXPIRE', handed, ttl_s)
 drop_journal(prefix, traj, id, job)
 redis.call('HSET', traj, 'state', 'queued', 'owner', '', 'queued', stamp(now), 'lane', lane .. '.verify',
-  'handed', handover, 'snapshot', snapshot, 'slot', '')
-freed(job.slot)
+  'handed', handover, 'snapshot', snapshot, 'leaf', '')
+freed(job.leaf)
 redis.call('HINCRBYFLOAT', traj, 'used', used_s)
 redis.call('ZREM', leases, id)
 redis.call('ZADD', delayed, stamp(now), id)

@@ -11,13 +11,13 @@
 local raw = redis.call('HGET', poison, item)
 local known = raw and cjson.decode(raw)
 if not known or known['until'] < now then return '' end
-local job = hash(traj, 'state', 'owner', 'epoch', 'lane', 'slot')
+local job = hash(traj, 'state', 'owner', 'epoch', 'lane', 'leaf')
 if job.state ~= 'running' or job.owner ~= owner or job.epoch ~= epoch then return '' end
 local lane = string.gsub(job.lane, '%.quarantine%-?%d*$', '') .. '.quarantine'
 redis.call('HSET', traj, 'earlier', known['letter'])
 if lane == job.lane then return '' end
-redis.call('HSET', traj, 'lane', lane, 'state', 'queued', 'owner', '', 'queued', stamp(now), 'slot', '')
-freed(job.slot)
+redis.call('HSET', traj, 'lane', lane, 'state', 'queued', 'owner', '', 'queued', stamp(now), 'leaf', '')
+freed(job.leaf)
 redis.call('ZREM', leases, id)
 redis.call('ZADD', delayed, stamp(now), id)
 if redis.call('EXISTS', run) == 1 then redis.call('HINCRBY', run, 'running', -1) end

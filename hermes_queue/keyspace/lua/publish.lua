@@ -39,7 +39,7 @@ if refused then
 end
 local described = failure ~= '' and cjson.decode(failure) or {}
 local job = hash(traj, 'state', 'owner', 'epoch', 'floor', 'lane', 'priority', 'job', 'reserved', 'journal', 'begun',
-  'shared', 'handed', 'slot', 'leaf')
+  'shared', 'handed', 'leaf')
 local verdict = is_missing and 'unstored' or verdict_without_group(job)
 if verdict then return without_body(verdict) end
 local facts = read_group()

@@ -17,13 +17,13 @@ local refused = refused_number({{'attempts added', attempts_added, 0, 1, true}, 
   {'seconds used', used_s, 0, 1e9}, {'cost, USD', cost_usd == '' and '0' or cost_usd, 0, 1e9},
   {'tokens', tokens, 0, 1e15, true}, {'bytes of transcripts', evidence_bytes, 0, EXACT}})
 if refused then return refused end
-local job = hash(traj, 'state', 'owner', 'epoch', 'journal', 'handed', 'lane', 'slot')
+local job = hash(traj, 'state', 'owner', 'epoch', 'journal', 'handed', 'lane', 'leaf')
 if job.state ~= 'running' or job.owner ~= owner or job.epoch ~= epoch then return {'stale', ''} end
 local decoded = facts ~= '' and cjson.decode(facts) or {}
 redis.call('ZREM', leases, id)
 redis.call('ZADD', delayed, stamp(now + tonumber(delay_s)), id)
-redis.call('HSET', traj, 'state', 'queued', 'owner', '', 'queued', stamp(now), 'slot', '')
-freed(job.slot)
+redis.call('HSET', traj, 'state', 'queued', 'owner', '', 'queued', stamp(now), 'leaf', '')
+freed(job.leaf)
 redis.call('HINCRBY', traj, 'attempt', attempts_added)
 -- An attempt that has failed is not continued: what it did to its slot may be why.
 if attempts_added ~= '0' then drop_journal(prefix, traj, id, job)

@@ -16,10 +16,10 @@ redis.call('DEL', ahead, held)  -- first, so that a full Redis accepts the scrip
 -- Returns whether this call has cancelled it.
 local function cancel(id)
   local traj = prefix .. 'traj:' .. id
-  local job = hash(traj, 'state', 'journal', 'handed', 'slot', 'leaf')
+  local job = hash(traj, 'state', 'journal', 'handed', 'leaf')
   local state = job.state
   if state ~= 'queued' and state ~= 'running' then return false end
-  redis.call('HDEL', traj, 'job', 'attempts', 'slot', 'leaf')
+  redis.call('HDEL', traj, 'job', 'attempts', 'leaf')
   drop_journal(prefix, traj, id, job)
   drop_handover(prefix, traj, id, job)
   redis.call('HSET', traj, 'state', 'cancelled')
@@ -30,7 +30,7 @@ local function cancel(id)
   redis.call('ZREM', waiting, id)
   if state == 'running' then
     redis.call('HINCRBY', run, 'running', -1)
-    freed(job.slot)
+    freed(job.leaf)
     budget_settle(run, traj, nil, now)
   else
     take_out(job.leaf, id)

@@ -17,7 +17,7 @@ elseif redis.call('HGET', sched, 'limits') == false then
   local counts = {}
   for _, leaf in ipairs(redis.call('ZRANGE', leaves, 0, -1)) do
     local lane, team, _, env = string.match(leaf, '^([^|]+)|([^|]*)|([^|]+)|([^|]*)$')
-    local r = lane and tonumber(redis.call('HGET', running, 'r|' .. leaf) or '') or 0
+    local r = tonumber(string.match(redis.call('HGET', running, leaf) or '', '^%d+') or '') or 0
     for _, part in ipairs(lane and {'lane|' .. lane, 'team|' .. team, 'env|' .. env} or {}) do
       counts[part] = (counts[part] or 0) + r
     end

@@ -33,12 +33,12 @@ local bad, taken = {}, {}
 for _, id in ipairs(expired) do
   local traj = prefix .. 'traj:' .. id
   redis.call('ZREM', leases, id)
-  local job = fields_of(traj, 'state', 'lane', 'attempt', 'epoch', 'owner', 'slot')
+  local job = fields_of(traj, 'state', 'lane', 'attempt', 'epoch', 'owner', 'leaf')
   if job.state == 'running' then
     if is_job(id, job.lane, job.attempt, job.epoch) and job.owner then
       -- Queue it first: if `take_back` fails on a malformed counter, the job must not be lost.
-      redis.call('HSET', traj, 'state', 'queued', 'queued', stamp(now), 'slot', '')
-      freed(job.slot)
+      redis.call('HSET', traj, 'state', 'queued', 'queued', stamp(now), 'leaf', '')
+      freed(job.leaf)
       redis.call('ZADD', delayed, stamp(now), id)
       local whole = pcall(take_back, id, traj)
       redis.call('HSET', traj, 'owner', '')

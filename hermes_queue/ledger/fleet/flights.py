@@ -85,7 +85,9 @@ class EngineState:
 def engine_name(endpoint: str) -> str:
     """The name of an endpoint's engine, which all its models share; without credentials."""
     parts = urlsplit(endpoint)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
+    name = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
+    # Its key must not be one of another engine's.
+    return f"{name}/" if name.endswith(FLIGHT_PARTS) else name
 
 
 class EngineFlights:

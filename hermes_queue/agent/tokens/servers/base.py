@@ -342,6 +342,9 @@ def sampled(
         rounded = round_float32(float(value) for value in logprobs if value is not None)
     except ValueError as error:
         raise MalformedReply(str(error)) from error
+    begins = [first for _, first in policy_spans]
+    if begins != sorted(begins) or max(begins, default=0) > len(found):
+        raise MalformedReply(f"spans of weights that are not those of {len(found)} tokens")
     return Sampled(
         ids=found,
         logprobs=rounded,

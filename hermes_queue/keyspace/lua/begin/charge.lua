@@ -1,27 +1,27 @@
--- Account for a job that begins. The hash sched:running has for each leaf the number of its running jobs (r|) and a
--- sum (c|) from which the slot-time follows that was not charged yet, without a look at each of them:
+-- Account for a job that begins. The hash sched:running has for each leaf the number r of its running jobs and a sum
+-- c, from which the slot-time follows that was not charged yet, without a look at each of them:
 -- r * (at + RUNNING_S) - c. It is charged here where others compete, else by `sched_tick`.
 
--- What is written into the job while it runs, for `sched/freed.lua`.
+-- What stands in the job's field `leaf` while it runs, for `sched/freed.lua`.
 local function marker_of(leaf, way)
   return string.format('%.3f %.3f %s %s', now, at, way and way.r and way.r.max_running and '1' or '0', leaf)
 end
 
 -- Counts of running jobs, of which those of the lane, team and env matter to limits alone.
 local function add_running(leaf, r, c)
-  local fields = {'r|' .. leaf, r, 'c|' .. leaf, string.format('%.3f', c)}
+  local fields = {leaf, string.format('%d %.3f', r, c)}
   if has_limits then
     local lane, team, _, env = parts_of_leaf(leaf)
     for i, name in ipairs({'lane|' .. lane, 'team|' .. team, 'env|' .. env}) do
-      fields[3 + 2 * i], fields[4 + 2 * i] = name, (tonumber(redis.call('HGET', running, name) or '') or 0) + 1
+      fields[1 + 2 * i], fields[2 + 2 * i] = name, (tonumber(redis.call('HGET', running, name) or '') or 0) + 1
     end
   end
   redis.call('HSET', running, unpack(fields))
 end
 
 local function counts_of(leaf)
-  local known = redis.call('HMGET', running, 'r|' .. leaf, 'c|' .. leaf)
-  return (tonumber(known[1] or '') or 0) + 1, tonumber(known[2] or '') or 0
+  local r, c = counts_in(redis.call('HGET', running, leaf))
+  return r + 1, c
 end
 
 -- A job that was named, and not chosen.

@@ -2,8 +2,6 @@
 -- Which of the waiting jobs a message stands for: it says only that there are some.
 local TRIES = 12  -- jobs that are gone, and leaves in which none may begin, that one call looks at
 local TOOK_TTL_S = 86400
-local FIELDS = {'state', 'attempt', 'job', 'nonce', 'lane', 'epoch', 'cancel', 'quarantine_deaths', 'unseen_deaths',
-  'used', 'attempts', 'queued', 'begun', 'journal', 'booked', 'handed', 'leaf'}
 
 -- The next child, its score, and whether there are others.
 local function first_of(key)
@@ -51,11 +49,11 @@ local function next_of(lane)
     local ids = redis.call('ZRANGE', jobs_of(way.leaf), 0, 1)
     way.id, way.is_last = ids[1], #ids < 2
     if not way.id then close_way(way) else
-      way.r = accounts(prefix .. 'run:' .. way.run_id)
-      if not block(way) then
-        way.job = fields_of(prefix .. 'traj:' .. way.id, unpack(FIELDS))
-        if way.job.state == 'queued' and way.job.leaf == way.leaf then return way end
-        leave(way)  -- it has ended, or runs, since
+      local whole, r = pcall(accounts, prefix .. 'run:' .. way.run_id)
+      way.r = whole and r
+      if not (whole and block(way)) then
+        if whole and is_right(way) then return way end
+        leave(way)  -- it has ended, or runs, since; or a key of its own, which its producer writes, is junk
       end
     end
   end

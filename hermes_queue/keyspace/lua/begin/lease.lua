@@ -14,7 +14,7 @@ local function lease(is_repeated, job, g, r, marker)
   if not is_repeated then
     epoch, begun = epoch + 1, stamp(now)
     redis.call('HSET', traj, 'state', 'running', 'epoch', string.format('%.0f', epoch), 'owner', owner,
-      'nonce', nonce, 'stage', 'load', 'begun', begun, 'slot', marker)
+      'nonce', nonce, 'stage', 'load', 'begun', begun, 'leaf', marker)
     if g.created and not g.begun and not g.only_ends then
       redis.call('HSET', group, 'begun', '1')
       if job.leaf and (tonumber(g.planned or '') or 1) > 1 then put_first(job.leaf, g) end

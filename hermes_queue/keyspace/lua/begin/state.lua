@@ -1,3 +1,8 @@
+-- The state of a job that may begin, or not.
+local FIELDS = {'state', 'attempt', 'job', 'nonce', 'lane', 'epoch', 'cancel', 'quarantine_deaths', 'unseen_deaths',
+  'used', 'attempts', 'queued', 'begun', 'journal', 'booked', 'handed', 'leaf'}
+local OF_GROUP = {'cancel', 'begun', 'created', 'planned', 'env'}
+
 -- The verdict on a delivery that must not run, from the state of its trajectory; else nil.
 local function unfit(job)
   local state = job.state
@@ -9,4 +14,14 @@ local function unfit(job)
   -- the sweep, nobody would count the death of its owner, and a job that kills workers would go on.
   if state == 'running' and job.nonce ~= nonce then return 'busy' end
 end
--- The verdict on a delivery that must not run, from the state of its trajectory; else nil.
+
+-- Whether a job that was chosen still waits in its leaf, and is one. Its group is read along.
+local function is_right(way)
+  local job = fields_of(prefix .. 'traj:' .. way.id, unpack(FIELDS))
+  way.job = job
+  if job.state ~= 'queued' or job.leaf ~= way.leaf or not job.job then return false end
+  if not is_job(way.id, job.lane, job.attempt, job.epoch) or run_of(way.id) ~= way.run_id then return false end
+  local whole, g = pcall(hash, prefix .. 'group:' .. group_of(way.id), unpack(OF_GROUP))
+  way.g = g
+  return whole
+end

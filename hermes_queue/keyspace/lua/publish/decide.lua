@@ -50,7 +50,7 @@ local function gather(facts, group_end)
     else
       local other = group_id .. '.' .. index
       local key = prefix .. 'traj:' .. other
-      local sample = hash(key, 'state', 'floor', 'reserved', 'journal', 'begun', 'shared', 'handed', 'slot', 'leaf')
+      local sample = hash(key, 'state', 'floor', 'reserved', 'journal', 'begun', 'shared', 'handed', 'leaf')
       if sample.state == 'queued' or sample.state == 'running' then
         local paused = settle(key, other, sample, 'surplus')
         if warning == '' then warning = paused end

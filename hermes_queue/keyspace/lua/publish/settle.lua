@@ -15,13 +15,13 @@ end
 local function settle(key, its_id, job, becomes, spent)
   drop_journal(prefix, key, its_id, job)
   drop_handover(prefix, key, its_id, job)
-  redis.call('HDEL', key, 'job', 'attempts', 'reserved', 'shared', 'slot', 'leaf')
+  redis.call('HDEL', key, 'job', 'attempts', 'reserved', 'shared', 'leaf')
   redis.call('HSET', key, 'state', becomes)
   redis.call('EXPIRE', key, finished_ttl_s)
   redis.call('ZREM', leases, its_id)
   if job.state == 'running' then
     count('running', -1)
-    freed(job.slot)
+    freed(job.leaf)
   else  -- a running job waits nowhere: each of these holds queued jobs alone
     redis.call('ZREM', delayed, its_id)
     redis.call('ZREM', waiting, its_id)

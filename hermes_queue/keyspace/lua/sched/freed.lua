@@ -29,19 +29,20 @@ end
 
 local function give_back(marker)
   local since, began, is_bounded, leaf = string.match(marker, '^(%S+) (%S+) (%d) (.+)$')
+  if not since then return end  -- an older version has begun it
   local key, seconds = prefix .. 'sched:running', math.max(0, now - tonumber(since))
-  local known = redis.call('HMGET', key, 'r|' .. leaf, 'c|' .. leaf, 'limits')
-  local r, c = math.max(0, (tonumber(known[1] or '') or 1) - 1), tonumber(known[2] or '') or 0
-  local fields = {'r|' .. leaf, r, 'c|' .. leaf, string.format('%.3f', c - tonumber(began) - seconds)}
+  local known = redis.call('HMGET', key, leaf, 'limits')
+  local r, c = counts_in(known[1])
+  local fields = {leaf, string.format('%d %.3f', math.max(0, r - 1), c - tonumber(began) - seconds)}
   local lane, team, run_id, env = parts_of_leaf(leaf)
-  if known[3] then
+  if known[2] then
     for i, name in ipairs({'lane|' .. lane, 'team|' .. team, 'env|' .. env}) do
       local count = tonumber(redis.call('HGET', key, name) or '') or 1
-      fields[3 + 2 * i], fields[4 + 2 * i] = name, math.max(0, count - 1)
+      fields[1 + 2 * i], fields[2 + 2 * i] = name, math.max(0, count - 1)
     end
   end
   redis.call('HSET', key, unpack(fields))
-  if known[3] or is_bounded == '1' then
+  if known[2] or is_bounded == '1' then
     local names = {'run|' .. run_id, 'team|' .. team, 'env|' .. env}
     spend(names, seconds)
     spend({'lane|' .. lane}, seconds)
@@ -49,7 +50,7 @@ local function give_back(marker)
   end
 end
 
--- `marker`: the job's field `slot`, nil = it is not accounted for.
+-- `marker`: the job's field `leaf` while it ran; nil = it is not accounted for.
 local function freed(marker)
   if marker and marker ~= '' then pcall(give_back, marker) end
 end

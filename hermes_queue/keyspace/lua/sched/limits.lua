@@ -1,5 +1,6 @@
 -- What was shut at a limit and may be open again, and a job that waits in a lane.
 local LOOKED_AT = 50  -- limits that a call looks at
+local STEPS = 100  -- to the next job of a lane
 
 local function still_exhausted(name)
   local kind, of = string.match(name, '^(%a+)|(.*)$')
@@ -28,20 +29,31 @@ local function look_at_limits()
   end
 end
 
+-- The first child of a node, or the first job of a leaf. Entries of a leaf that are no ids are removed: a message
+-- with one could not be read.
+local function first_below(key, is_leaf)
+  local found = redis.call('ZRANGE', key, 0, is_leaf and STEPS or 0)
+  for _, name in ipairs(found) do
+    if not is_leaf or is_job(name, 'any', '1', '0') then return name end
+    redis.call('ZREM', key, name)
+  end
+end
+
 -- The next job of a lane and the number of jobs in its leaf, or nil. Nodes that are open and have nothing below are
 -- shut on the way.
 local function any_job(lane)
-  local node = lane
-  for depth = 1, 4 do
+  local node, depth = lane, 1
+  for _ = 1, STEPS do
     local key = depth == 4 and jobs_of(node) or open_set(node)
-    local found = redis.call('ZRANGE', key, 0, 0)[1]
-    if depth == 4 or not found then
-      if not found and depth > 1 then
-        local above, child = string.match(node, '^(.*)|([^|]*)$')
-        shut_child(above, child, redis.call('ZSCORE', open_set(above), child) or nil)
-      end
-      return found, found and redis.call('ZCARD', key)
+    local found = first_below(key, depth == 4)
+    if depth == 4 and found then return found, redis.call('ZCARD', key) end
+    if found then
+      node, depth = node .. '|' .. found, depth + 1
+    else
+      if depth == 1 then return nil end
+      local above, child = string.match(node, '^(.*)|([^|]*)$')
+      shut_child(above, child, redis.call('ZSCORE', open_set(above), child) or nil)
+      node, depth = lane, 1
     end
-    node = node .. '|' .. found
   end
 end

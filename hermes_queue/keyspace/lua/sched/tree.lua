@@ -9,12 +9,18 @@ local AGE_S = 900  -- waiting for so long counts as one step of priority, so tha
 local RETURNED, STARTED = -4e9, -2e9  -- classes of jobs that go before all others of their leaf
 
 local function name_of_leaf(lane, team, run_id, env)
-  local function plain(text) return (string.gsub(string.sub(text or '', 1, 200), '[|%s]', '/')) end
-  return plain(lane) .. '|' .. plain(team) .. '|' .. run_id .. '|' .. plain(env)
+  local function plain(text, most) return (string.gsub(string.sub(text or '', 1, most or 200), '[|%s]', '/')) end
+  return plain(lane, 300) .. '|' .. plain(team) .. '|' .. run_id .. '|' .. plain(env)
 end
 
 -- Lane, team, run and env; nil if it is not the name of a leaf.
 local function parts_of_leaf(leaf) return string.match(leaf, '^([^|]+)|([^|]*)|([^|]+)|([^|]*)$') end
+
+-- A leaf's field in sched:running, see begin/charge.lua: its number of running jobs, and its sum.
+local function counts_in(text)
+  local r, c = string.match(text or '', '^(%d+) (%S+)$')
+  return tonumber(r or '') or 0, tonumber(c or '') or 0
+end
 
 local function open_set(node) return prefix .. 'sched:open:' .. node end
 local function shut_set(node) return prefix .. 'sched:shut:' .. node end

@@ -11,15 +11,15 @@ end
 
 -- The leaf's running jobs and sum; fewer if its run has fewer, of which an older version has ended some.
 local function state_of(leaf, lane, team, run_id, env)
-  local known = redis.call('HMGET', running, 'r|' .. leaf, 'c|' .. leaf, 'limits')
-  local r, c = tonumber(known[1] or '') or 0, tonumber(known[2] or '') or 0
+  local known = redis.call('HMGET', running, leaf, 'limits')
+  local r, c = counts_in(known[1])
   local most = r > 0 and tonumber(redis.call('HGET', prefix .. 'run:' .. run_id, 'running') or '') or 0
   if r > most then
-    for _, name in ipairs(known[3] and {'lane|' .. lane, 'team|' .. team, 'env|' .. env} or {}) do
+    for _, name in ipairs(known[2] and {'lane|' .. lane, 'team|' .. team, 'env|' .. env} or {}) do
       redis.call('HINCRBY', running, name, most - r)
     end
     r, c = most, c * most / r
-    redis.call('HSET', running, 'r|' .. leaf, r, 'c|' .. leaf, string.format('%.3f', c))
+    redis.call('HSET', running, leaf, string.format('%d %.3f', r, c))
   end
   return r, c
 end
@@ -55,7 +55,7 @@ local function visit(leaf, at, half)
   local due = r * (at + RUNNING_S)
   if math.abs(due - c) > 1e-3 then
     settle_leaf(leaf, lane, team, run_id, env, due - c, at, half)
-    redis.call('HSET', running, 'r|' .. leaf, r, 'c|' .. leaf, string.format('%.3f', due))
+    redis.call('HSET', running, leaf, string.format('%d %.3f', r, due))
   end
   local waiting = redis.call('ZCARD', jobs_of(leaf))
   if waiting > 0 then
@@ -65,7 +65,7 @@ local function visit(leaf, at, half)
   end
   local since = r == 0 and tonumber(redis.call('ZSCORE', leaves, leaf) or '')
   if not since or math.abs(now - since) < IDLE_S then return false end
-  redis.call('HDEL', running, 'r|' .. leaf, 'c|' .. leaf)
+  redis.call('HDEL', running, leaf)
   redis.call('ZREM', leaves, leaf)
   return true
 end
