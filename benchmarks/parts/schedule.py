@@ -30,10 +30,10 @@ WAITING = (1_000, 10_000, 100_000)
 _numbers = itertools.count()
 
 
-def jobs_of(run_id: str, count: int) -> list[TrajectoryJob]:
-    """Jobs of groups of one."""
+def jobs_of(run_id: str, count: int, *, first: int = 0) -> list[TrajectoryJob]:
+    """Jobs of groups of one, numbered from `first` on."""
     made = []
-    for number in range(count):
+    for number in range(first, first + count):
         group_id, trajectory_id = make_ids(run_id, f"i{number}", 0)
         made.append(
             TrajectoryJob(
@@ -56,19 +56,24 @@ class Backlog:
 
     def __init__(self, server: Server, ledger: Ledger, count: int) -> None:
         self._server, self._ledger = server, ledger
-        each = count // RUNS + 1
+        self._each = each = count // RUNS + 1
         for number in range(RUNS):
             part = RunPart(team=f"team{number % TEAMS}", weight=1 + number % 3)
             enqueue(jobs_of(f"r{number}", each), ledger=ledger, part=part)
         self._own = itertools.count()
 
     def take(self, count: int, *, at_once: int, chosen: bool) -> Turn:
-        """Take leases; named ones are of jobs that were enqueued for it."""
+        """Take leases of as many jobs as are enqueued before."""
         names = [f"gone.x.{number}" for number in range(count)]
         if not chosen:
             extra = jobs_of(f"named{next(self._own)}", count)
             enqueue(extra, ledger=self._ledger)
             names = [job.trajectory_id for job in extra]
+        else:
+            more = count // RUNS + 1
+            for number in range(RUNS):
+                enqueue(jobs_of(f"r{number}", more, first=self._each), ledger=self._ledger)
+            self._each += more
         calls = [_call(name, chosen) for name in names]
         self._server.client.config_resetstat()
         with metered(redis=self._server.pid) as meter:
@@ -103,8 +108,7 @@ def cases(scale: float) -> Iterator[Cases]:
         for waiting in WAITING:
             server = stack.enter_context(redis_server())
             ledger = stack.enter_context(closing(Ledger.connect(url=server.url)))
-            count = max(RUNS, int(waiting * scale)) + 6 * taken  # what three rounds take
-            take = Backlog(server, ledger, count).take
+            take = Backlog(server, ledger, int(waiting * scale)).take
             found[f"{waiting:,} waiting in {RUNS} runs"] = {
                 "named": partial(take, taken, at_once=1, chosen=False),
                 "named, 64 at once": partial(take, taken, at_once=64, chosen=False),

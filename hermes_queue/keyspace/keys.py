@@ -112,7 +112,7 @@ KEYS = (
         "may begin, by usage", _RUN, "rw - r -"),
     Key("sched:shut:{node}", "zset", "ledger/scheduling", "its other children, by usage",
         "two days", "rw - r -"),
-    Key("sched:blocked", "zset", "ledger/scheduling", "limits that are reached", _RUN),
+    Key("sched:blocked", "zset", "ledger/scheduling", "limits that are reached", _RUN, "- - r -"),
     Key("sched:blocked:{limit}", "set", "ledger/scheduling", "leaves that wait for one", _RUN),
     Key("sched:spent:{quota}", "string", "ledger/scheduling", "slot-seconds used in a window",
         "after the next window"),

@@ -9,7 +9,7 @@ from redis_server import RedisServer
 from hermes_queue.ledger import Claim, Ledger, Spent
 from hermes_queue.models import Usage
 
-MOST = {"begin": 19, "publish": 30, "requeue": 18}
+MOST = {"begin": 20, "take": 26, "publish": 30, "requeue": 16}
 """For the only member of a group, which opens and closes it, with tokens and a cost."""
 
 
@@ -25,7 +25,7 @@ def commands(client, call) -> int:
 def test_a_trajectory_costs_redis_few_commands(server: RedisServer) -> None:
     with server.client(decode_responses=False) as client:
         ledger = Ledger(client, prefix="hq:", url=server.url)
-        warm, job, retried = jobs = [make_job(instance=f"i{n}") for n in range(3)]
+        warm, job, retried, *_ = jobs = [make_job(instance=f"i{n}") for n in range(6)]
         enqueue(ledger, *jobs)
         begin(ledger, warm)
         publish(ledger, make_record(warm))
@@ -38,6 +38,7 @@ def test_a_trajectory_costs_redis_few_commands(server: RedisServer) -> None:
         claim = Claim(retried.trajectory_id, 2)
         counts = {
             "begin": commands(client, lambda: begin(ledger, job)),
+            "take": commands(client, lambda: begin(ledger, warm, lanes=["train"], slot=1)),
             "publish": commands(client, lambda: publish(ledger, record)),
             "requeue": commands(
                 client, lambda: ledger.requeue(claim, owner="w1", spent=Spent(3, 0.1))

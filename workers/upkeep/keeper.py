@@ -166,7 +166,7 @@ class Keeper:
         )
         self._note_pauses({claim for claim, notice in notices.items() if notice == "paused"})
         # What is finished is published whatever Redis says, and nothing may stop that: not even a
-        # `final` that no replica has confirmed. The publication is told the same, and settles it.
+        # `final` that no replica has confirmed. The publication gets the same answer, and settles it.
         notices = {claim: each for claim, each in notices.items() if claim not in finished}
         for claim in (claim for claim, notice in notices.items() if notice == "cancel"):
             self._on_lost(running[claim], "cancel")  # again with each beat, until it has ended

@@ -13,8 +13,8 @@ from hermes_queue.cli.overview import Lane
 from hermes_queue.ledger.ledger import Ledger
 from hermes_queue.queues import lanes_with_quarantine, queue_keys
 
-_ASIDE = ("delayed", "paced", "leases")
-"""Sorted sets of jobs that no message stands for."""
+_ASIDE = ("delayed", "paced", "leases", "sched:blocked")
+"""Sorted sets of jobs that no message stands for, and of limits that jobs wait for."""
 
 
 def wanted_slots(ledger: Ledger, lanes: Sequence[Lane], now: float) -> Mapping[str, int]:
@@ -23,6 +23,8 @@ def wanted_slots(ledger: Ledger, lanes: Sequence[Lane], now: float) -> Mapping[s
     with ledger.client.pipeline(transaction=False) as pipe:
         for key in _ASIDE:
             pipe.zcard(ledger.key(key))
+        for lane in lanes:
+            pipe.exists(ledger.key(f"sched:open:{lane.name}"))
         for each in keys:
             for key in each:
                 pipe.llen(ledger.key(key))
@@ -30,8 +32,12 @@ def wanted_slots(ledger: Ledger, lanes: Sequence[Lane], now: float) -> Mapping[s
         answers: list[Any] = pipe.execute(raise_on_error=False)
     counts = iter(each if isinstance(each, int) else 0 for each in answers)
     is_aside = any([next(counts) for _ in _ASIDE])
+    # Of a lane that is paused, messages are used up while its jobs wait.
+    waiting = {lane.name: max(lane.depth, next(counts)) for lane in lanes}
     wanted = {
-        lane.name: _of_lane(lane, suspects=sum([next(counts) for _ in each]), now=now)
+        lane.name: _of_lane(
+            lane, waiting[lane.name], suspects=sum([next(counts) for _ in each]), now=now
+        )
         for lane, each in zip(lanes, keys, strict=True)
     }
     if is_aside and not any(wanted[lane.name] for lane in lanes if lane.workers):
@@ -39,12 +45,10 @@ def wanted_slots(ledger: Ledger, lanes: Sequence[Lane], now: float) -> Mapping[s
     return wanted
 
 
-def _of_lane(lane: Lane, *, suspects: int, now: float) -> int:
-    if lane.breaker.state == "closed":
-        waiting = lane.depth
-    else:
+def _of_lane(lane: Lane, waiting: int, *, suspects: int, now: float) -> int:
+    if lane.breaker.state != "closed":
         # More workers would find nothing to do; but one has to try whether things are well again.
-        waiting = min(1, lane.depth) if lane.breaker.until <= now else 0
+        waiting = min(1, waiting) if lane.breaker.until <= now else 0
     return max(lane.running + waiting, min(1, suspects))
 
 

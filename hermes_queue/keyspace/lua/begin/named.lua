@@ -19,8 +19,21 @@ local function waits(job)
   return job.state == 'queued' and job.leaf and type(redis.pcall('ZSCORE', jobs_of(job.leaf), id)) == 'string'
 end
 
+-- Shut the way to a leaf that has no more jobs.
+local function close_leaf(leaf)
+  local lane, team, run_id, env = parts_of_leaf(leaf)
+  if not lane or redis.call('EXISTS', jobs_of(leaf)) == 1 then return end
+  local in_team = lane .. '|' .. team
+  for _, step in ipairs({{in_team .. '|' .. run_id, env}, {in_team, run_id}, {lane, team}}) do
+    shut_child(step[1], step[2], redis.call('ZSCORE', open_set(step[1]), step[2]) or nil)
+    if redis.call('EXISTS', open_set(step[1])) == 1 then return end
+  end
+end
+
 local function withdraw(chosen, job)
-  if not (chosen and chosen.leaf and pcall(leave, chosen)) then take_out(job.leaf, id) end
+  if chosen and chosen.leaf and pcall(leave, chosen) then return end
+  take_out(job.leaf, id)
+  if job.leaf then pcall(close_leaf, job.leaf) end
 end
 
 local function account(chosen, job, leaf)
