@@ -54,9 +54,7 @@ class ServerFacts:
 _Key = tuple[str, str, bool]
 _Loop = asyncio.AbstractEventLoop
 _known: WeakKeyDictionary[_Loop, Recent[_Key, tuple[ServerFacts, float]]] = WeakKeyDictionary()
-_locks: WeakKeyDictionary[_Loop, WeakValueDictionary[Hashable, asyncio.Lock]] = (
-    WeakKeyDictionary()
-)
+_locks: WeakKeyDictionary[_Loop, WeakValueDictionary[Hashable, asyncio.Lock]] = WeakKeyDictionary()
 """A lock is there for as long as anybody holds it or waits for it."""
 
 

@@ -31,7 +31,7 @@ class Recent(Generic[K, V]):
         return found
 
     def keep(self, key: K, value: V) -> V:
-        """Keep it, and forget the one that was not used for the longest time if there is no room."""
+        """Keep it; without room, forget the one that was not used for the longest time."""
         self._values[key] = value
         self._values.move_to_end(key)
         while len(self._values) > self._most:
