@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import json
 import os
+import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -58,6 +61,30 @@ async def test_a_disk_that_takes_no_description_leaves_nothing(
         patch.setattr(snapshots.LocalSnapshots, "_describe", full)
         with pytest.raises(NoSnapshot, match="No space left"):
             await local.backend.snapshot(slot)
+    assert files(cache) == []
+
+
+async def test_an_agent_that_ends_while_its_copy_is_described_leaves_nothing(
+    local: SlotBench, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    describe = snapshots.LocalSnapshots._describe
+    begun, go, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def slow(self: snapshots.LocalSnapshots, name: str, about: dict[str, Any]) -> None:
+        begun.set()
+        go.wait(30)
+        describe(self, name, about)
+        ended.set()
+
+    monkeypatch.setattr(snapshots.LocalSnapshots, "_describe", slow)
+    copy = asyncio.create_task(local.backend.snapshot(await local.slot()))
+    await asyncio.to_thread(begun.wait, 30)
+    copy.cancel()
+    await asyncio.wait([copy], timeout=0.05)  # it has to wait for what a thread does for it
+    go.set()
+    await asyncio.wait([copy])
+    assert await asyncio.to_thread(ended.wait, 30)
+    assert copy.cancelled()
     assert files(cache) == []
 
 

@@ -20,6 +20,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from hermes_queue.cancellation import unbroken
 from hermes_queue.errors import NoSnapshot
 from hermes_queue.sandbox.base import ExecutionResult
 from hermes_queue.sandbox.local.registry import BOOT_ID
@@ -111,7 +112,8 @@ class LocalSnapshots:
                     "boot": BOOT_ID.read_text().strip(),
                     "bytes": size,
                 }
-                await asyncio.to_thread(self._describe, snapshot_id, about)
+                # Cancelled in between, the thread would go on to write what is removed below.
+                await unbroken(asyncio.to_thread(self._describe, snapshot_id, about))
             except BaseException:
                 self._remove(snapshot_id)
                 raise
