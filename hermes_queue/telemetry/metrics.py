@@ -1,7 +1,7 @@
 """Every metric of the project: name, unit, labels, and an exact definition.
 
 Metrics are declared only here; docs/metrics.md lists them and a test compares the two. No label
-holds a run, trajectory, task or sandbox id, but a mix, which lives for long, is told by its name.
+holds a run, trajectory, task or sandbox id, but a mix, which lives for long, has its name there.
 `meter.PrometheusMeter` limits each label to `MetricsSettings.max_label_values` values, to keep the
 number of series small.
 """
