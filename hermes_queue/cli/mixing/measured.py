@@ -16,7 +16,7 @@ from hermes_queue.telemetry.meter import Values
 MIXES_MAX = 20
 """Mixes that are measured: those that were started last."""
 TEXT_BYTES_MAX = 2 << 20
-"""What is written of 256 sources takes half of it; of longer texts, only the backlog is measured."""
+"""What is written of 256 sources takes half of it; of longer ones only the backlog is read."""
 
 
 def read_mixes(ledger: Ledger) -> Iterator[tuple[metrics.Metric, Values]]:
