@@ -25,6 +25,7 @@ from zygote import start_forked
 
 from hermes_queue.broker.enqueue import enqueue
 from hermes_queue.ledger.accounts.shared import SharedBudgets
+from hermes_queue.ledger.scheduling import Shares
 from hermes_queue.results.consume import consume
 from hermes_queue.settings import MetricsSettings
 from hermes_queue.sinks.metering import metered
@@ -156,6 +157,7 @@ async def test_every_panel_answers_with_data_during_a_run(
         HERMES_QUEUE_RETRY_BACKOFF_S="0.1",
     )
     SharedBudgets(ledger).set("env:gsm8k", {"tokens": 1e12})
+    Shares(ledger).change("env", "gsm8k", {"max_running": 1000})
     async with ChatEndpoint(handler()) as endpoint, running_sink(redis_server.url) as sink_port:
         addresses = {
             "exporter:9808": exporter.removeprefix("http://"),
