@@ -105,6 +105,23 @@ async def test_what_a_file_says_of_itself_is_kept_and_what_is_in_no_file_prevent
     await backend.drop_snapshot(kept.snapshot_id)
 
 
+@pytest.mark.parametrize(("levels", "is_kept"), [(15, True), (17, False)])
+async def test_paths_that_could_not_be_unpacked_prevent_a_copy(
+    local: SlotBench, levels: int, is_kept: bool
+) -> None:
+    slot, fresh = await local.slot(), await local.slot()
+    name = "b'n' * 253 + bytes([10, 255])"
+    deep = f"import os; [(os.mkdir({name}), os.chdir({name})) for _ in range({levels})]"
+    await local.out(slot, f'python3 -c "{deep}"')
+    if not is_kept:
+        with pytest.raises(NoSnapshot, match="4000 bytes"):
+            await local.backend.snapshot(slot)
+        return
+    kept = await local.backend.snapshot(slot)
+    await local.backend.restore(fresh, kept.snapshot_id)
+    await local.backend.drop_snapshot(kept.snapshot_id)
+
+
 async def test_what_is_not_whole_or_older_than_the_hosts_boot_is_not_restored(
     local: SlotBench, cache: Path
 ) -> None:

@@ -187,6 +187,41 @@ async def test_who_fails_in_a_stage_gives_its_place_back(make: Make, limit: str)
     await after.end()
 
 
+@pytest.mark.parametrize("limit", ["agent", "fleet_agent"])
+async def test_a_stage_that_fails_as_it_begins_gives_its_place_back(make: Make, limit: str) -> None:
+    places = make(**{limit: 1})
+    its = clock(places)
+
+    def fail(_: Stage) -> None:
+        raise ValueError("broken")
+
+    its.on_stage = fail
+    with pytest.raises(ValueError, match="broken") as kept:
+        async with its.stage("agent", limit_s=30.0):
+            pass
+    after = Held(clock(places), "agent")
+    await asyncio.wait_for(after.inside.wait(), 5)
+    await after.end()
+    assert kept.tb is not None, "or it would have been given back with the last reference"
+
+
+async def test_who_is_cancelled_again_while_it_gives_up_keeps_no_place(make: Make) -> None:
+    places = make(agent=1, fleet_agent=1)
+    first = Held(clock(places), "agent")
+    await first.inside.wait()
+    given_up = clock(places)
+    second = Held(given_up, "agent")
+    await until(lambda: given_up.waits_for == "agent")
+    first.go.set()
+    while not second.task.done():
+        second.task.cancel()
+        await asyncio.sleep(0)
+    await first.task
+    third = Held(clock(places), "agent")
+    await asyncio.wait_for(third.inside.wait(), 5)
+    await third.end()
+
+
 async def test_the_places_of_the_fleet_are_listed_among_the_limits(
     make: Make, redis_server: RedisServer
 ) -> None:
