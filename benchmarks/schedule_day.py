@@ -39,8 +39,8 @@ NO_READER = ResultSettings().model_copy(update={"soft_max_groups": 10**9, "soft_
 STEP_S = 5.0
 AT_ONCE = 256
 CLOCK = """
-local function clock() return tonumber(redis.call('GET', 'simulated:now')) end
-local now = clock()
+local now_text = redis.call('GET', 'simulated:now')
+local now = tonumber(now_text)
 local function stamp(at) return string.format('%.6f', at) end
 """
 BEGIN_S = 1.8e9
