@@ -253,7 +253,7 @@ def _http_client(answer_max_bytes: int) -> httpx2.AsyncClient:
         raise ModelConfigError(
             f"agent openai: {error}: pip install 'hermes-queue[worker]'"
         ) from error
-    # The transport can be told by no argument of the client's.
+    # No argument of the client's reaches the transport.
     for transport in (client._transport, *client._mounts.values()):
         if transport is not None:
             transport.client = _session  # type: ignore[attr-defined]
