@@ -1,4 +1,4 @@
--- @include time, entries, ids, sched/tree
+-- @include time, entries, ids, sched/leaf
 -- Find jobs of a lane that wait and stand in no leaf, from which they could be taken: an older version enqueued
 -- them, or somebody has deleted a key. They are due again, and then they do.
 --

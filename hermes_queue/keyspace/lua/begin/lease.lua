@@ -19,7 +19,7 @@ local function lease(is_repeated, job, g, r, marker)
       redis.call('HSET', group, 'begun', '1')
       if job.leaf and (tonumber(g.planned or '') or 1) > 1 then put_first(job.leaf, g) end
     end
-    admit(g)
+    if g.is_admitted then admit(g) end
     if r then redis.call('HINCRBY', run, 'running', 1) end
   end
   redis.call('ZADD', leases, stamp(now + tonumber(lease_s)), id)

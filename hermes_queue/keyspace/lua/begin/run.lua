@@ -5,8 +5,8 @@ local function turn_away(run_state)
   redis.call('ZREM', delayed, id)
   redis.call('ZREM', waiting, id)
   if run_state == 'paused' then
-    redis.call('SADD', parked, id)
-    redis.call('EXPIRE', parked, ttl)
+    redis.call('SADD', run .. ':parked', id)
+    redis.call('EXPIRE', run .. ':parked', ttl)
   else
     redis.call('HDEL', traj, 'job', 'attempts', 'leaf')
     redis.call('HSET', traj, 'state', 'cancelled')

@@ -7,7 +7,7 @@ local LANE = '^%w[%w%._:/%-]*$'
 local function fields_of(key, ...)
   local values, found = redis.pcall('HMGET', key, ...), {}
   if values.err then return found end
-  for i = 1, select('#', ...) do found[(select(i, ...))] = values[i] or nil end
+  for i, name in ipairs({...}) do found[name] = values[i] or nil end
   return found
 end
 

@@ -1,8 +1,9 @@
+-- @lazy shared_settle
+-- @include shared_budget
 -- Settle a job in the budgets that it shares: once, because the caller removes what is reserved (`raw`). The
 -- rest is as in `budget_book`.
 
 local function shared_settle(raw, spent, held_s, noted)
-  if not raw then return end
   local whole, reserved = pcall(cjson.decode, raw)
   if not whole or type(reserved) ~= 'table' then return end
   local amounts = {slot_s = held_s}

@@ -1,19 +1,16 @@
 -- The group as it was before this record, and its members.
 
 local function read_group()
-  local g = hash(group, 'size', 'planned', 'refills', 'requeues', 'policy', 'env', 'instance_id', 'measured', 'failed')
+  local g = hash(group, 'size', 'planned', 'policy', 'env', 'measured', 'failed')
   local policy = cjson.decode(g.policy or '{}')
   local size = tonumber(g.size or '1')
   return {
     size = size,
     planned = tonumber(g.planned or size),
-    refills = tonumber(g.refills or '0'),
-    requeues = tonumber(g.requeues or '0'),
     measured = tonumber(g.measured or '0'),
     failed = tonumber(g.failed or '0'),
     policy = policy,
     env = g.env,
-    instance_id = g.instance_id,
     -- Current version of the run, if the policy's age is bounded.
     version = policy.max_policy_lag and tonumber(its_run and its_run.policy_version or ''),
     evicts_stale = policy.on_stale == 'drop' or policy.on_stale == 'requeue',
@@ -30,28 +27,8 @@ local function add_member(facts, name, held_s)
   local kind, counter = 'm:', 'measured'
   if not is_measured then kind, counter = 'x:', 'failed' end
   facts[counter] = facts[counter] + 1
-  redis.call('HSET', group, kind .. sample_index, cjson.encode({name, score, body_bytes, policy_oldest, stamp(now), held_s}),
-    'measured', facts.measured, 'failed', facts.failed)
-end
-
--- Keep the summary of a member whose group stays open.
-local function keep_summary()
-  if summary ~= '' then redis.call('HSET', group, 's:' .. sample_index, summary) end
-end
-
--- Members by kind (m, x, z) and index, of which an index has at most one, and summaries (s).
-local function read_members(facts)
-  local fields, found, summaries = {}, {m = {}, x = {}, z = {}}, {}
-  local flat = redis.call('HGETALL', group)
-  for i = 1, #flat, 2 do fields[flat[i]] = flat[i + 1] end
-  for index = 0, facts.planned - 1 do
-    for kind, members in pairs(found) do
-      local raw = fields[kind .. ':' .. index]
-      members[index] = raw and cjson.decode(raw)
-    end
-    summaries[index] = fields['s:' .. index]
-  end
-  found.s = summaries
-  facts.created = fields['created']
-  return found
+  local row = cjson.encode({name, score, body_bytes, policy_oldest, stamp(now), held_s})
+  local fields = {kind .. sample_index, row, 'measured', facts.measured, 'failed', facts.failed}
+  if summary ~= '' then fields[7], fields[8] = 's:' .. sample_index, summary end
+  redis.call('HSET', group, unpack(fields))
 end
