@@ -58,6 +58,7 @@ _TOTALS: dict[str, Metric] = {
     "failures": metrics.FAILURES,
     "retries": metrics.RETRIES,
     "lease_expiries": metrics.LEASE_EXPIRIES,
+    "junk_keys": metrics.JUNK_KEYS,
     "groups": metrics.GROUPS,
     "dead_letters": metrics.DEAD_LETTERS_TOTAL,
     "cost_usd": metrics.COST_USD,
@@ -342,8 +343,9 @@ def _counted(found: Totals) -> Iterator[MetricValues]:
         values[metrics.RETRIES][cause,] = 0.0
     for cause in (name for name, row in CAUSES.items() if row.dead_letter):
         values[metrics.DEAD_LETTERS_TOTAL][cause,] = 0.0
-    for metric in (metrics.LEASE_EXPIRIES, metrics.COST_USD, metrics.UNPRICED, metrics.TOKENS):
-        values[metric][()] = 0.0
+    for metric in _TOTALS.values():
+        if not metric.labels:
+            values[metric][()] = 0.0
     for env in {key[1] for key in found if key[0] == "trajectories"}:
         for outcome in ("scored", "unscored", "failed", "cancelled"):
             values[metrics.TRAJECTORIES][env, outcome] = 0.0

@@ -1,4 +1,4 @@
--- @include time, hash, numbers, lives, publish/body, publish/settle, publish/group, publish/accept
+-- @include time, hash, numbers, entries, healing, lives, publish/body, publish/settle, publish/group, publish/accept
 -- @include publish/letter, publish/another, publish/decide, publish/close
 -- Make one trajectory final, exactly once; if that decides its group, close the group.
 --

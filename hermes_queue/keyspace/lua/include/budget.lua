@@ -5,9 +5,7 @@
 -- reserved:<amount>; budget:wall_s counts from `created`. `settled` = number of ended trajectories.
 -- traj:{id} holds its reservation while it runs (JSON).
 local AMOUNTS = {'cost_usd', 'tokens', 'slot_s'}
-local BUDGET_WARN = 0.8
-local ROUNDING = 1e-9  -- tolerance for sums of decimal fractions
-
+local BUDGET_WARN, ROUNDING = 0.8, 1e-9  -- tolerance for sums of decimal fractions
 local ACCOUNTS = {'state', 'created', 'team', 'policy_version', 'max_ahead', 'weight', 'max_running', 'unpriced',
   'settled', 'running', 'budget:wall_s', 'budget:cost_usd', 'spent:cost_usd', 'reserved:cost_usd', 'budget:tokens', 'spent:tokens', 'reserved:tokens',
   'budget:slot_s', 'spent:slot_s', 'reserved:slot_s'}
@@ -17,7 +15,11 @@ local function accounts(run)
   local r = hash(run, unpack(ACCOUNTS))
   return next(r) and r
 end
-
+-- The same; nil of a run whose key is no hash, too: what runs ends all the same.
+local function readable_accounts(run)
+  local whole, r = pcall(accounts, run)
+  return whole and r or nil
+end
 local function is_budgeted(r)
   return r and (r['budget:cost_usd'] or r['budget:tokens'] or r['budget:slot_s'] or r['budget:wall_s'])
 end
@@ -27,7 +29,6 @@ local function budget_pause(run, r, reason)
   r.state = 'paused'
   return reason
 end
-
 -- Pause a run that has spent a budget; warn once when little is left. Returns the warning or ''.
 -- `quiet`: the caller cannot report a warning, so it is left to a later call.
 local function budget_check(run, r, now, quiet)
@@ -54,12 +55,10 @@ local function budget_check(run, r, now, quiet)
   if r['budget:wall_s'] then check('wall_s', now - tonumber(r.created or now)) end
   return warning
 end
-
 -- Settle an attempt that has ended, in the accounts of its run (nil = unknown run). `reserved` is what
--- was reserved for it (JSON) or nil; the caller removes it. `spent` is {cost_usd, tokens}, cost_usd '' =
--- price unknown; `held_s`: of its slot. Without `spent` the reservation counts as spent, because nothing is
--- known about the attempt, but for what its journal has `noted` (or nil): that is booked with the next one.
--- Returns a warning or ''; always '' without `spent`.
+-- was reserved for it (JSON) or nil; the caller removes it. `spent` is {cost_usd, tokens}, cost_usd '' = price
+-- unknown; `held_s`: of its slot. Without `spent` the reservation counts as spent, but for what its journal has
+-- `noted` (or nil): that is booked with the next attempt. Returns a warning or ''; always '' without `spent`.
 local function book(run, r, reserved, spent, now, noted, held_s)
   reserved = reserved and cjson.decode(reserved) or {}
   for i, name in ipairs(AMOUNTS) do
@@ -85,6 +84,7 @@ local function budget_settle(run, traj, spent, now, noted)
   local job = hash(traj, 'reserved', 'begun', 'shared')
   if job.reserved or job.shared then redis.call('HDEL', traj, 'reserved', 'shared') end
   local held_s = leased_s(job.begun, now)
-  shared_settle(job.shared, spent, held_s, noted)
-  return budget_book(run, accounts(run), job.reserved, spent, now, noted, held_s)
+  local r = readable_accounts(run)
+  shared_settle(job.shared, job.shared and redis.call('HGET', traj, 'job'), r, spent, held_s, noted)
+  return budget_book(run, r, job.reserved, spent, now, noted, held_s)
 end

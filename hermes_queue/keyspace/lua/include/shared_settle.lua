@@ -1,14 +1,17 @@
 -- Settle a job in the budgets that it shares: once, because the caller removes what is reserved (`raw`). The
--- rest is as in `budget_book`.
+-- rest is as in `budget_book`. Of the names in `raw`, which a producer could write, those alone count that the
+-- job (JSON) and its run `r` (nil = unknown) declare.
 
-local function shared_settle(raw, spent, held_s, noted)
+local function shared_settle(raw, job, r, spent, held_s, noted)
   if not raw then return end
+  local own, _, names = {}, shared_facts(job, r and r.team)
+  for _, name in ipairs(names) do own[name] = true end
   local whole, reserved = pcall(cjson.decode, raw)
   if not whole or type(reserved) ~= 'table' then return end
   local amounts = {slot_s = held_s}
   if spent then amounts.cost_usd, amounts.tokens = tonumber(spent[1]) or 0, tonumber(spent[2]) or 0 end
   for name, aside in pairs(reserved) do
-    local key = type(name) == 'string' and type(aside) == 'table' and prefix .. 'budget:' .. name
+    local key = own[name] and type(aside) == 'table' and prefix .. 'budget:' .. name
     -- One that was lifted and set anew meanwhile has reserved nothing for it.
     if key and redis.call('HEXISTS', prefix .. 'budgets', name) == 1
       and (aside.born or false) == redis.call('HGET', key, 'born') then

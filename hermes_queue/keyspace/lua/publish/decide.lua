@@ -38,9 +38,9 @@ local function gather(facts, group_end)
       if not m then room = room - 1 end
       -- '': published by an older version
       local own = index == tonumber(sample_index)
-      members[#members + 1] = {joins[1], joins[5] or '', own and summary or known.s[index] or ''}
+      members[#members + 1] = {joins[1], joins[5], own and summary or known.s[index] or ''}
       group_end.bytes = group_end.bytes + joins[3]
-      if m then group_end.held_s = group_end.held_s + (tonumber(m[6]) or 0) end
+      if m then group_end.held_s = group_end.held_s + (m[6]) end
     elseif x then
       extras[#extras + 1] = x[1]
       redis.call('EXPIRE', prefix .. 'body:' .. x[1], finished_ttl_s)
@@ -50,7 +50,7 @@ local function gather(facts, group_end)
     else
       local other = group_id .. '.' .. index
       local key = prefix .. 'traj:' .. other
-      local sample = hash(key, 'state', 'floor', 'reserved', 'journal', 'begun', 'shared', 'handed', 'leaf')
+      local sample = fields_of(key, 'state', 'floor', 'reserved', 'journal', 'begun', 'shared', 'handed', 'leaf')
       if sample.state == 'queued' or sample.state == 'running' then
         local paused = settle(key, other, sample, 'surplus')
         if warning == '' then warning = paused end

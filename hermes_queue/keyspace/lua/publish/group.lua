@@ -1,16 +1,39 @@
 -- The group as it was before this record, and its members.
 
+-- A whole number in a field, which a producer could write; `otherwise` if it is none.
+local function whole(text, otherwise)
+  return text and string.find(text, '^%d+$') and math.min(tonumber(text), SAMPLES_MOST) or otherwise
+end
+
+-- A counter of members of these kinds (m, x, z).
+local function counted(text, ...)
+  if not text or whole(text) then return whole(text, 0) end
+  local kinds, found = {...}, 0
+  for _, field in ipairs(redis.call('HKEYS', group)) do
+    for _, kind in ipairs(kinds) do found = found + (string.find(field, '^' .. kind .. ':%d') and 1 or 0) end
+  end
+  return found
+end
+
+local function policy_of(text)
+  local readable, policy = pcall(cjson.decode, text or '{}')
+  policy = readable and type(policy) == 'table' and policy or {}
+  for _, name in ipairs({'max_refills', 'max_requeues', 'stop_after_equal', 'max_policy_lag'}) do
+    policy[name] = tonumber(policy[name]) or nil
+  end
+  return policy
+end
+
 local function read_group()
   local g = hash(group, 'size', 'planned', 'refills', 'requeues', 'policy', 'env', 'instance_id', 'measured', 'failed')
-  local policy = cjson.decode(g.policy or '{}')
-  local size = tonumber(g.size or '1')
+  local policy, size = policy_of(g.policy), whole(g.size, 1)
   return {
     size = size,
-    planned = tonumber(g.planned or size),
-    refills = tonumber(g.refills or '0'),
-    requeues = tonumber(g.requeues or '0'),
-    measured = tonumber(g.measured or '0'),
-    failed = tonumber(g.failed or '0'),
+    planned = whole(g.planned, size),
+    refills = whole(g.refills, 0),
+    requeues = whole(g.requeues, 0),
+    measured = counted(g.measured, 'm'),
+    failed = counted(g.failed, 'x', 'z'),
     policy = policy,
     env = g.env,
     instance_id = g.instance_id,
@@ -47,7 +70,7 @@ local function read_members(facts)
   for index = 0, facts.planned - 1 do
     for kind, members in pairs(found) do
       local raw = fields[kind .. ':' .. index]
-      members[index] = raw and cjson.decode(raw)
+      members[index] = raw and member_of(raw)
     end
     summaries[index] = fields['s:' .. index]
   end
