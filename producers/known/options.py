@@ -6,21 +6,18 @@ import argparse
 from dataclasses import dataclass
 from typing import ClassVar
 
+from hermes_queue.ledger.tasks import band_of
 from producers.run.flags import Options, at_least, flag, switch
 
 DEFAULT_ATTEMPTS = 4
 
 
 def band(text: str) -> tuple[float, float]:
-    """An argparse type: the bounds of `LOW-HIGH`, both between 0 and 1."""
-    low, _, high = text.partition("-")
+    """A type of argparse for pass rates."""
     try:
-        bounds = float(low), float(high)
-    except ValueError:
-        bounds = 1.0, 0.0
-    if not 0 <= bounds[0] <= bounds[1] <= 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not LOW-HIGH, e.g. 0.1-0.9")
-    return bounds
+        return band_of(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from hermes_queue.errors import (
     EXIT_INTERRUPTED,
@@ -24,6 +25,10 @@ from producers.mixing.document import MixDocument, read_mix
 from producers.mixing.known import FromMemory
 from producers.mixing.server import MixKeeper, MixServer
 from producers.mixing.sources import MixSource, open_sources
+
+_HEAD: tuple[str, ...] = (
+    "source", "rows", "skipped", "jobs per group", "weight", "share", "epochs", "sampler", "quota"
+)  # fmt: skip
 
 
 def say(text: str) -> None:
@@ -72,7 +77,7 @@ def check_mix(path: Path, *, as_json: bool = False) -> int:
         HermesQueueError: the first fault.
     """
     document = read_mix(path)
-    found = []
+    found: list[dict[str, Any]] = []
     with ExitStack() as stack:
         opened = _opened(document, stack, say)
         total = sum(source.table.weight for source in opened.values()) or 1.0
@@ -109,10 +114,24 @@ def _opened(
     return found
 
 
-def _print_sources(found: Sequence[dict[str, object]]) -> None:
-    names = list(found[0])
-    rows = [names] + [["-" if each[n] is None else str(each[n]) for n in names] for each in found]
-    widths = [max(len(row[place]) for row in rows) for place in range(len(names))]
+def _print_sources(found: Sequence[dict[str, Any]]) -> None:
+    rows = [_HEAD]
+    for each in found:
+        quotas = [(each[f"quota_{what}"], what) for what in ("items", "trajectories")]
+        rows.append(
+            (
+                each["source"],
+                str(each["rows"]),
+                str(each["skipped"]),
+                str(each["group_jobs"]),
+                f"{each['weight']:g}",
+                f"{each['share']:.1%}",
+                str(each["epochs"] or "endless"),
+                each["sampler"],
+                ", ".join(f"{most} {what}" for most, what in quotas if most is not None) or "none",
+            )
+        )
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         sys.stdout.write("  ".join(cells).rstrip() + "\n")

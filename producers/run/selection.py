@@ -271,7 +271,7 @@ class _Selector:
         name = self._dataset.name
         if skipped:
             reasons = "; ".join(self._selection.skip_lines())
-            return f"{name}: no row is a task for the {self._env.name} env: {reasons}"
+            return f"{name}: no row is left for the {self._env.name} env: {reasons}"
         if self._options.offset:
             return f"{name}: has no rows after --offset {self._options.offset}"
         return f"{name}: holds no rows"

@@ -162,3 +162,37 @@ def test_lanes_are_lanes(monkeypatch):
         assert variables[4] == place["value"] == "HERMES_QUEUE_WORKER_LANES"
         monkeypatch.setenv("HERMES_QUEUE_WORKER_LANES", lane["value"])
         assert WorkerSettings().lanes == lane["value"]
+
+
+def reach(name):
+    """Ports to which the policies let the pods of a name connect; "any" for all."""
+    found = set()
+    for each in MANIFESTS:
+        if each["kind"] != "NetworkPolicy" or "Egress" not in each["spec"]["policyTypes"]:
+            continue
+        chosen = each["spec"]["podSelector"]
+        names = [chosen.get("matchLabels", {}).get("app.kubernetes.io/name")]
+        names += [n for rule in chosen.get("matchExpressions", ()) for n in rule["values"]]
+        if name in names:
+            for rule in each["spec"]["egress"]:
+                found |= {port["port"] for port in rule["ports"]} if rule else {"any"}
+    return found
+
+
+REDIS, STORE, COLLECTOR = {53, 6379, 26379}, {443, 9000}, {4318}
+
+
+@pytest.mark.parametrize(
+    ("name", "ports"),
+    [
+        ("worker", {"any"}),
+        ("producer", {"any"}),
+        ("exporter", REDIS),
+        ("flower", REDIS),
+        ("view", REDIS | STORE),
+        ("sink", REDIS | STORE | COLLECTOR),
+        ("redis", set()),
+    ],
+)
+def test_each_component_reaches_what_it_needs_and_no_more(name, ports):
+    assert reach(name) == ports

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import secrets
 from pathlib import Path
 
 import psutil
@@ -15,7 +16,12 @@ from program_bench import calling, program, scripted_model
 from hermes_queue.models import ScoredTrajectory
 
 FERRY = ("--env", "gsm8k", "--instance-id", "gsm8k-own-ferry")
-NAP = "sleep 4243"
+
+
+@pytest.fixture
+def nap() -> str:
+    """A command that nothing else on this host runs, not even this test in another process."""
+    return f"sleep {secrets.randbelow(900_000) + 100_000}"
 
 
 def record(path: Path) -> ScoredTrajectory:
@@ -123,16 +129,16 @@ def test_what_is_not_the_agents_fault_is_told_apart(
     assert (done.returncode, shown in done.stdout) == (code, True), done.stdout
 
 
-def test_ctrl_c_ends_the_command_and_not_the_session(tmp_path: Path) -> None:
+def test_ctrl_c_ends_the_command_and_not_the_session(nap: str, tmp_path: Path) -> None:
     with terminal(*FERRY, "--record", "it.json", directory=tmp_path) as person:
         person.sees("[1/50] $ ")
-        person.type(f"{NAP}\n")
-        person.sees(NAP)
-        while not running(NAP):
+        person.type(f"{nap}\n")
+        person.sees(nap)
+        while not running(nap):
             pass
         person.type("\x03")
         person.sees("interrupted; its output is lost")
-        assert not running(NAP)
+        assert not running(nap)
         person.sees("[2/50] $ ")
         person.type("half a comm\x03")
         person.sees("Ctrl-D or :quit ends the session")
@@ -145,16 +151,16 @@ def test_ctrl_c_ends_the_command_and_not_the_session(tmp_path: Path) -> None:
     assert "[exit code 130]" in str(made.messages[-1].content)
 
 
-def test_ctrl_c_ends_a_session_that_one_only_watches(tmp_path: Path) -> None:
-    flags = ("--agent", "slow", "--agent-param", "seconds=4243")
+def test_ctrl_c_ends_a_session_that_one_only_watches(nap: str, tmp_path: Path) -> None:
+    flags = ("--agent", "slow", "--agent-param", f"seconds={nap.split()[1]}")
     with terminal(*FERRY, *flags, "--record", "it.json", directory=tmp_path) as person:
-        person.sees(NAP)
-        while not running(NAP):
+        person.sees(nap)
+        while not running(nap):
             pass
         person.type("\x03")
         person.sees("NO VERDICT: cancelled in agent: interrupted")
         assert person.ends() == 130
-    assert not running(NAP)
+    assert not running(nap)
     assert json.loads((tmp_path / "it.json").read_text())["stop_reason"] == "cancelled"
 
 

@@ -14,7 +14,8 @@ from records import make_job, make_record
 from hermes_queue.cli import cli
 from hermes_queue.cli.goodput.facts import drawn, report_of
 from hermes_queue.cli.goodput.page import page_of
-from hermes_queue.cli.goodput.text import lines_of, plain
+from hermes_queue.cli.goodput.text import lines_of
+from hermes_queue.cli.watch.table import plain
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.accounts.goodput import add_report
@@ -65,7 +66,7 @@ def test_the_terminal_shows_every_part_of_a_run(ledger):
     text = "\n".join(lines_of(report_of(ledger, "run")))
     for part in (
         "run: active, 2 of 3 ended",
-        "2 scored in 0.03 slot-hours: 72 per slot-hour, 80 % of the time in them",
+        "2 scored in 1.7 min of slot-time: 72 per slot-hour; 80 % of the time went into them",
         "US$ 0.7500 (models 0.5000, slots 0.2500): 2.67 scored per US$",
         "mean score 0.750, 50.0 % passed of 2 scored",
         "- retry:sandbox",

@@ -43,7 +43,12 @@ def test_attempts_scores_seconds_cost_and_causes_add_up(ledger):
         ]
     )
     task = known(ledger)
-    assert (task.attempts, task.scored, task.passes, task.pass_rate) == (5, 2, 1, 0.5)
+    assert (task.attempts, task.rate.scored, task.rate.passes, task.rate.pass_rate) == (
+        5,
+        2,
+        1,
+        0.5,
+    )
     assert (task.seconds.mean, task.seconds.std) == (15.0, 5.0)
     assert (task.cost_usd, task.priced, task.tokens) == (0.25, 1, 1500)
     assert {(c.cause, c.stage, c.times) for c in task.causes} == {
@@ -59,7 +64,11 @@ def test_each_model_and_policy_has_scores_of_its_own(ledger):
         [seen(solver=seven, score=0.0), seen(solver=eight, score=1.0), seen(solver=other, score=1)]
     )
     task = known(ledger)
-    assert {each.solver: each.pass_rate for each in task.solvers} == {seven: 0, eight: 1, other: 1}
+    assert {each.solver: each.rate.pass_rate for each in task.solvers} == {
+        seven: 0,
+        eight: 1,
+        other: 1,
+    }
     assert task.rate_of("qwen").pass_rate == 0.5
     assert task.rate_of("nobody").pass_rate is None
 
@@ -67,7 +76,12 @@ def test_each_model_and_policy_has_scores_of_its_own(ledger):
 def test_an_agent_without_a_model_says_nothing_about_how_hard_a_task_is(ledger):
     memory_of(ledger).add([seen(solver=ORACLE, score=1.0, seconds=3.0)])
     task = known(ledger)
-    assert (task.attempts, task.scored, task.pass_rate, task.seconds.mean) == (1, 0, None, None)
+    assert (task.attempts, task.rate.scored, task.rate.pass_rate, task.seconds.mean) == (
+        1,
+        0,
+        None,
+        None,
+    )
     assert task.rate_of("agent:oracle").pass_rate == 1.0
     assert task.seconds_of("agent:oracle") == 3.0
 
@@ -78,7 +92,7 @@ def test_only_the_newest_policies_and_causes_stay(ledger):
         causes = ((f"cause{n}", "agent"),)
         memory.add([seen(solver=Solver("qwen", str(n)), score=1.0, causes=causes)])
     task = known(ledger)
-    assert (len(task.solvers), len(task.causes), task.scored) == (6, 5, 12)
+    assert (len(task.solvers), len(task.causes), task.rate.scored) == (6, 5, 12)
 
 
 def test_of_too_many_tasks_those_that_ran_least_lately_are_forgotten(ledger):
@@ -129,7 +143,7 @@ def test_keys_of_another_type_are_replaced(ledger):
 def test_numbers_that_cannot_be_harm_no_other_task(ledger, value):
     wrong = seen(A, score=value, seconds=value, cost_usd=value, tokens=value, attempts=value)
     memory_of(ledger).add([wrong, seen(B, score=1.0)])
-    assert known(ledger, B).pass_rate == 1.0
+    assert known(ledger, B).rate.pass_rate == 1.0
     assert abs(known(ledger, A).tokens) <= 1e15
     json.loads(line_of(known(ledger, A)), parse_constant=lambda name: pytest.fail(name))
 
@@ -176,7 +190,7 @@ def test_the_counts_of_another_fleet_can_be_added(ledger):
     memory = memory_of(ledger)
     memory.add([seen(score=1.0)])
     assert memory.take_over(list(memory.every()), add=True) == 1
-    assert (known(ledger).scored, known(ledger).solvers[0].scored) == (2, 2)
+    assert (known(ledger).rate.scored, known(ledger).solvers[0].rate.scored) == (2, 2)
 
 
 @pytest.mark.parametrize(
@@ -226,7 +240,7 @@ def test_the_same_answer_with_another_verdict_is_a_flake_and_no_new_score(ledger
     memory.add([regraded(1.0), regraded(0.0), regraded(0.0, version="2"), regraded(None)])
     task = known(ledger)
     assert (task.regraded, task.flips, task.flake_rate) == (2, 1, 0.5)
-    assert (task.scored, task.solvers) == (0, ())
+    assert (task.rate.scored, task.solvers) == (0, ())
 
 
 def test_while_redis_is_away_what_waits_is_bounded_and_the_rest_is_said(ledger, monkeypatch):

@@ -64,7 +64,7 @@ def test_sigterm_ends_a_mix_and_the_next_start_goes_on(ledger, environment, tmp_
     assert counts == {"a": 14, "b": 6}
     assert len(jobs_in(ledger)) == 20
     page = typed("show", "m")
-    assert "m: nobody (it was stopped (SIGINT))" in page
+    assert "m: served by nobody (it was stopped (SIGINT))" in page
     assert "paused" in page
     assert typed("show").splitlines()[1].startswith("m ")
 

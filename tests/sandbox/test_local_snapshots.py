@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import json
 import os
+import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -61,6 +64,30 @@ async def test_a_disk_that_takes_no_description_leaves_nothing(
     assert files(cache) == []
 
 
+async def test_an_agent_that_ends_while_its_copy_is_described_leaves_nothing(
+    local: SlotBench, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    describe = snapshots.LocalSnapshots._describe
+    begun, go, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def slow(self: snapshots.LocalSnapshots, name: str, about: dict[str, Any]) -> None:
+        begun.set()
+        go.wait(30)
+        describe(self, name, about)
+        ended.set()
+
+    monkeypatch.setattr(snapshots.LocalSnapshots, "_describe", slow)
+    copy = asyncio.create_task(local.backend.snapshot(await local.slot()))
+    await asyncio.to_thread(begun.wait, 30)
+    copy.cancel()
+    await asyncio.wait([copy], timeout=0.05)  # it has to wait for what a thread does for it
+    go.set()
+    await asyncio.wait([copy])
+    assert await asyncio.to_thread(ended.wait, 30)
+    assert copy.cancelled()
+    assert files(cache) == []
+
+
 async def test_what_a_file_says_of_itself_is_kept_and_what_is_in_no_file_prevents_a_copy(
     local: SlotBench,
 ) -> None:
@@ -76,6 +103,23 @@ async def test_what_a_file_says_of_itself_is_kept_and_what_is_in_no_file_prevent
     with pytest.raises(NoSnapshot, match="System V"):
         await backend.snapshot(slot)
     await backend.drop_snapshot(kept.snapshot_id)
+
+
+@pytest.mark.parametrize(("levels", "is_kept"), [(15, True), (17, False)])
+async def test_paths_that_could_not_be_unpacked_prevent_a_copy(
+    local: SlotBench, levels: int, is_kept: bool
+) -> None:
+    slot, fresh = await local.slot(), await local.slot()
+    name = "b'n' * 253 + bytes([10, 255])"
+    deep = f"import os; [(os.mkdir({name}), os.chdir({name})) for _ in range({levels})]"
+    await local.out(slot, f'python3 -c "{deep}"')
+    if not is_kept:
+        with pytest.raises(NoSnapshot, match="4000 bytes"):
+            await local.backend.snapshot(slot)
+        return
+    kept = await local.backend.snapshot(slot)
+    await local.backend.restore(fresh, kept.snapshot_id)
+    await local.backend.drop_snapshot(kept.snapshot_id)
 
 
 async def test_what_is_not_whole_or_older_than_the_hosts_boot_is_not_restored(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -33,13 +32,8 @@ def all_objects() -> list[Manifest]:
 
 def built(overlay: str) -> list[Manifest]:
     """What `kubectl kustomize` makes of a folder."""
-    kubectl, kustomize = shutil.which("kubectl"), shutil.which("kustomize")
-    if not (kubectl or kustomize):
-        raise RuntimeError("neither kubectl nor kustomize is on PATH")
-    command = [kubectl, "kustomize"] if kubectl else [str(kustomize), "build"]
-    made = subprocess.run(
-        [*command, str(FOLDER / overlay)], check=True, capture_output=True, text=True
-    )
+    command = ["kubectl", "kustomize", str(FOLDER / overlay)]
+    made = subprocess.run(command, check=True, capture_output=True, text=True)
     return [each for each in yaml.safe_load_all(made.stdout) if each]
 
 

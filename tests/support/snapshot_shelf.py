@@ -37,6 +37,7 @@ class Shelf:
         """Why there can be no copy."""
         self.never_answers = False
         """Whether whoever asks for a copy, or for the end of one, waits for ever."""
+        self.never_restores = False
         self.count = 0
 
     async def prepare(self, spec: SlotSpec) -> None: ...
@@ -56,6 +57,7 @@ class Shelf:
     async def execute_batch(
         self, requests: Sequence[ExecutionRequest]
     ) -> list[ExecutionResult | SandboxError]:
+        await asyncio.sleep(0)  # so that a limit that has passed is noticed
         if any(self.breaks_at and self.breaks_at in each.command for each in requests):
             return [SandboxError("the box is gone") for _ in requests]
         if any(self.hangs_at and self.hangs_at in each.command for each in requests):
@@ -82,6 +84,7 @@ class Shelf:
         return Snapshot(snapshot_id, slot.trajectory_id, 10)
 
     async def restore(self, slot: Slot, snapshot_id: str) -> None:
+        await self._answer_unless("never_restores")
         if snapshot_id not in self.kept:
             raise NoSnapshot("this host does not have the snapshot")
         self.files[slot.slot_id] = list(self.kept[snapshot_id][1])
@@ -94,6 +97,9 @@ class Shelf:
         self.kept.pop(snapshot_id, None)
 
     async def _answer(self) -> None:
-        while self.never_answers:
+        await self._answer_unless("never_answers")
+
+    async def _answer_unless(self, silence: str) -> None:
+        while getattr(self, silence):
             with suppress(asyncio.CancelledError):
                 await asyncio.sleep(0.05)

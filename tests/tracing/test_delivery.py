@@ -78,6 +78,46 @@ def test_a_collector_that_answers_a_byte_at_a_time_is_cut_off(collector):
     assert made.sent == {}
 
 
+def test_a_request_whose_time_is_over_before_it_is_connected_is_given_up(collector, monkeypatch):
+    resolve, asked = socket.getaddrinfo, []
+
+    def slowly(*args, **named):
+        asked.append(args)
+        if len(asked) == 1:
+            time.sleep(0.6)
+        return resolve(*args, **named)
+
+    monkeypatch.setattr(socket, "getaddrinfo", slowly)
+    collector.misbehave = slow(60)
+    made = exporter(collector.url, timeout_s=0.3)
+    export(made)
+    collector.until(lambda: len(collector.requests) >= 2)
+    assert closed(made) < 10
+
+
+def test_attributes_of_the_environment_are_percent_decoded(collector, monkeypatch):
+    monkeypatch.setenv(
+        "OTEL_RESOURCE_ATTRIBUTES", "team=a%20b%2Cc%3Dd, k%65y = %C3%A9=x ,,service.name=other"
+    )
+    monkeypatch.setenv("OTEL_SERVICE_NAME", "mine")
+    made = exporter(collector.url, shutdown_s=30)
+    export(made)
+    made.close()
+    found = collector.spans()[0].resource
+    names = ("team", "key", "service.name")
+    assert [found[name] for name in names] == ["a b,c=d", "é=x", "mine"]
+
+
+@pytest.mark.parametrize("wrong", ["region", "=x", "a=%FF", "a=" + 5000 * "x"])
+def test_attributes_with_an_error_are_ignored_as_a_whole(collector, monkeypatch, caplog, wrong):
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", f"team=t,{wrong}")
+    made = exporter(collector.url, shutdown_s=30)
+    export(made)
+    made.close()
+    assert "team" not in collector.spans()[0].resource
+    assert "OTEL_RESOURCE_ATTRIBUTES is ignored" in caplog.text
+
+
 def test_of_an_answer_of_megabytes_nothing_is_read(collector):
     read = []
 

@@ -42,7 +42,21 @@ DEPLOYED = [
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]*").findall
 
 FOREIGN = {
-    *("[", "apt", "apt-get", "cat", "cd", "chmod", "cp", "curl", "docker", "echo", "export", "git"),
+    *(
+        "[",
+        ".",
+        "apt",
+        "apt-get",
+        "cat",
+        "cd",
+        "chmod",
+        "cp",
+        "curl",
+        "docker",
+        "echo",
+        "export",
+        "git",
+    ),
     *(
         "grep",
         "head",
@@ -54,6 +68,7 @@ FOREIGN = {
         "modal",
         "nproc",
         "openssl",
+        "sed",
         "pip",
         "redis-cli",
     ),

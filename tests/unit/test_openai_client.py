@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 
 from hermes_queue.agent import AgentScript, Reply, make_chat
+from hermes_queue.agent.endpoint import connection
 from hermes_queue.agent.endpoint.chat import OpenAIChat
 from hermes_queue.agent.endpoint.connection import close_clients
+from hermes_queue.agent.endpoint.recent import KEPT
 from hermes_queue.agent.tokens.merge import merge_with_breaks
 from hermes_queue.errors import ContextLengthExceeded, ModelConfigError, ModelError
 from hermes_queue.models import AgentSpec, FunctionCall, Message, ToolCall
@@ -37,6 +39,7 @@ class Answer:
     headers: dict[str, str] = field(default_factory=dict)
     hang: bool = False
     drop: bool = False
+    after: asyncio.Event | None = None
 
     def encode(self) -> bytes:
         body = self.body if isinstance(self.body, bytes) else json.dumps(self.body).encode()
@@ -97,6 +100,8 @@ class Endpoint:
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if answer.hang:
             await asyncio.Event().wait()
+        if answer.after:
+            await answer.after.wait()
         if answer.drop:
             return False
         writer.write(answer.encode())
@@ -530,6 +535,23 @@ async def test_trajectories_share_connections(endpoint: Endpoint) -> None:
     for _ in range(3):
         await ask(chat(endpoint))
     assert len(endpoint._tasks) == 1
+
+
+async def test_of_ever_new_endpoints_a_few_clients_are_kept_and_none_in_use_is_closed(
+    endpoint: Endpoint,
+) -> None:
+    go = asyncio.Event()
+    endpoint.answers = [ok(), ok("late")]
+    endpoint.answers[1].after = go
+    await ask(chat(endpoint))
+    asked = asyncio.create_task(ask(chat(endpoint)))
+    while len(endpoint.requests) < 2:
+        await asyncio.sleep(0)
+    for number in range(2 * KEPT):
+        await connection.Endpoint(f"{endpoint.url}/{number}", "key", timeout_s=30.0)._client()
+    assert len(connection._connections[asyncio.get_running_loop()].clients) == KEPT
+    go.set()
+    assert (await asked).message.content == "late"
 
 
 async def test_credentials_in_the_url_are_sent_and_not_recorded(endpoint: Endpoint) -> None:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -262,6 +263,38 @@ async def test_a_copy_whose_end_never_comes_is_given_up(
     fleet.shelf.never_answers = True
     assert await fleet.run(job, "verify") == "no_tool_call 1.0 (group)"
     fleet.shelf.never_answers = False
+
+
+async def test_a_copy_that_is_never_restored_is_a_failed_attempt_on_the_same_work(
+    fleet: Fleet, model: CountingModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copies, "_GRACE_S", 0.1)
+    job = job_of(fleet, model, limits={"setup_timeout_s": 0.2})
+    assert await fleet.run(job, "agent") == "handed over"
+    fleet.shelf.never_restores = True
+    assert (await fleet.run(job, "verify")).startswith("retry: sandbox")
+    fleet.shelf.never_restores = False
+    assert fleet.fields(job)["lane"] == "train.verify"
+    await fleet.run(job, "verify", attempt=2)
+    assert outcome(fleet.record(job)) == GRADED
+    assert model.sampled == [0, 1, 2, 3]
+
+
+async def test_restoring_takes_nothing_of_the_total_deadline(
+    fleet: Fleet, model: CountingModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passed, restore = [0.0], fleet.shelf.restore
+
+    async def slow(*of: Any) -> None:
+        await restore(*of)
+        passed[0] = 1e6
+
+    job = job_of(fleet, model)
+    await fleet.run(job, "agent")
+    monkeypatch.setattr(fleet.shelf, "restore", slow)
+    monotonic = SimpleNamespace(monotonic=lambda: time.monotonic() + passed[0])
+    monkeypatch.setattr("workers.clock.time", monotonic)
+    assert await fleet.run(job, "verify") == "no_tool_call 1.0 (group)"
 
 
 async def test_a_full_redis_holds_no_grading_up(

@@ -200,11 +200,17 @@ FAILURES: list[tuple[Any, type[TrajectoryFailure]]] = [
 ]
 
 
+def asked_for_so_long(answer: Any) -> dict[str, Any]:
+    """A judge whose time ends soon only where there is no answer: others may take theirs."""
+    is_silent = isinstance(answer, Raw) and answer.hang
+    return {**SPEC.model_dump(), "timeout_s": 0.2 if is_silent else 60.0}
+
+
 @pytest.mark.parametrize(("answer", "failure"), FAILURES)
 def test_a_failure_of_the_judges_endpoint_takes_no_score_away(
     answer: Any, failure: type[TrajectoryFailure], tmp_path: Path
 ) -> None:
-    judge = {**SPEC.model_dump(), "timeout_s": 0.2}
+    judge = asked_for_so_long(answer)
     draft, found, _ = attempt(lambda *_: answer, tmp_path=tmp_path, judge=judge)
     assert found is None
     record = record_of(draft, owner="w", host="h")
@@ -217,7 +223,7 @@ def test_a_failure_of_the_judges_endpoint_takes_no_score_away(
 def test_where_the_score_needs_the_judge_such_a_failure_is_one_of_the_attempt(
     answer: Any, failure: type[TrajectoryFailure], tmp_path: Path
 ) -> None:
-    env, judge = "judged_envs:BY_JUDGE", {**SPEC.model_dump(), "timeout_s": 0.2}
+    env, judge = "judged_envs:BY_JUDGE", asked_for_so_long(answer)
     draft, found, _ = attempt(lambda *_: answer, tmp_path=tmp_path, env=env, judge=judge)
     assert type(found) is failure
     assert found.stage == "verify"

@@ -13,7 +13,7 @@ import pytest
 import steps_env
 from chat_endpoint import ChatEndpoint, completion
 from counting_model import CountingModel
-from ledger_steps import age_lease, begin, enqueue, swept
+from ledger_steps import age_lease, begin, enqueue, publish, swept
 from records import make_job
 from snapshot_shelf import Died, Shelf
 
@@ -430,6 +430,26 @@ async def test_the_wait_for_a_copy_counts_towards_no_deadline(host: Host, ledger
     assert draft.verdict is not None
     assert waits
     assert all(waits)
+
+
+async def test_a_copy_that_is_still_being_named_when_the_agent_ends_is_deleted_with_the_rest(
+    host: Host, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    once = Runtime.once
+
+    async def unheard(runtime: Runtime, call: Any) -> Any:
+        await once(runtime, call)
+        await asyncio.Event().wait()
+
+    host.is_hasty = True
+    with monkeypatch.context() as patch:
+        patch.setattr(Runtime, "once", unheard)
+        draft = await host.attempt(job_of(ledger, steps_env.played(TURNS)))
+    assert host.shelf.kept
+    publish(ledger, record(draft))
+    host.journals[0]._runtime = host.runtime()
+    await host.journals[0].forget()
+    assert host.shelf.kept == {}
 
 
 async def test_a_worker_that_has_lost_its_lease_adds_nothing_and_takes_nothing_away(

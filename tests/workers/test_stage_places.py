@@ -51,9 +51,13 @@ async def until(condition: Callable[[], bool | Awaitable[bool]]) -> None:
 
 
 class Crowd:
-    """Attempts that go through all stages; knows how many were in each at once."""
+    """Attempts that go through all stages; knows how many were in each at once.
 
-    def __init__(self) -> None:
+    `full`: so many have to be in a stage at once before one leaves it.
+    """
+
+    def __init__(self, **full: int) -> None:
+        self.full = full
         self.inside: Counter[str] = Counter()
         self.most: Counter[str] = Counter()
 
@@ -63,6 +67,8 @@ class Crowd:
             async with its.stage(cast(Stage, name), limit_s=30.0):
                 self.inside[name] += 1
                 self.most[name] = max(self.most[name], self.inside[name])
+                while self.most[name] < self.full.get(name, 0):
+                    await asyncio.sleep(0.01)
                 await asyncio.sleep(0.002)
                 self.inside[name] -= 1
 
@@ -90,10 +96,11 @@ def test_without_a_limit_nothing_is_counted(redis_server: RedisServer) -> None:
 
 
 async def test_no_more_attempts_are_in_a_stage_than_it_has_places(make: Make) -> None:
-    places, crowd = make(setup=5, agent=2, verify=1), Crowd()
+    most = {"setup": 5, "agent": 2, "verify": 1}
+    places, crowd = make(**most), Crowd(**most)
     async with asyncio.timeout(60):
         await asyncio.gather(*(crowd.attempt(places) for _ in range(20)))
-    assert crowd.most == {"setup": 5, "agent": 2, "verify": 1}
+    assert crowd.most == most
 
 
 async def test_tasks_of_several_steps_never_wait_for_each_other(make: Make) -> None:
@@ -104,7 +111,7 @@ async def test_tasks_of_several_steps_never_wait_for_each_other(make: Make) -> N
 
 
 async def test_workers_share_the_places_of_the_fleet(make: Make) -> None:
-    crowd = Crowd()
+    crowd = Crowd(agent=3)
     workers = [make(fleet_agent=3) for _ in range(3)]
     async with asyncio.timeout(60):
         await asyncio.gather(*(crowd.attempt(each) for each in workers for _ in range(6)))
@@ -178,6 +185,41 @@ async def test_who_fails_in_a_stage_gives_its_place_back(make: Make, limit: str)
     after = Held(clock(places), "agent")
     await asyncio.wait_for(after.inside.wait(), 30)
     await after.end()
+
+
+@pytest.mark.parametrize("limit", ["agent", "fleet_agent"])
+async def test_a_stage_that_fails_as_it_begins_gives_its_place_back(make: Make, limit: str) -> None:
+    places = make(**{limit: 1})
+    its = clock(places)
+
+    def fail(_: Stage) -> None:
+        raise ValueError("broken")
+
+    its.on_stage = fail
+    with pytest.raises(ValueError, match="broken") as kept:
+        async with its.stage("agent", limit_s=30.0):
+            pass
+    after = Held(clock(places), "agent")
+    await asyncio.wait_for(after.inside.wait(), 5)
+    await after.end()
+    assert kept.tb is not None, "or it would have been given back with the last reference"
+
+
+async def test_who_is_cancelled_again_while_it_gives_up_keeps_no_place(make: Make) -> None:
+    places = make(agent=1, fleet_agent=1)
+    first = Held(clock(places), "agent")
+    await first.inside.wait()
+    given_up = clock(places)
+    second = Held(given_up, "agent")
+    await until(lambda: given_up.waits_for == "agent")
+    first.go.set()
+    while not second.task.done():
+        second.task.cancel()
+        await asyncio.sleep(0)
+    await first.task
+    third = Held(clock(places), "agent")
+    await asyncio.wait_for(third.inside.wait(), 5)
+    await third.end()
 
 
 async def test_the_places_of_the_fleet_are_listed_among_the_limits(

@@ -33,6 +33,20 @@ async def copied(copy: Coroutine[Any, Any, Snapshot], *, limit_s: float) -> Snap
     raise SandboxError(f"the slot's files could not be copied within {limit_s:g} s")
 
 
+async def restored(restore: Coroutine[Any, Any, None], *, limit_s: float) -> None:
+    """`KeepsSnapshots.restore`, in `limit_s` at most, whatever the backend does when cancelled.
+
+    Raises:
+        NoSnapshot: as the backend does.
+        SandboxError: the same, or it has not answered until then.
+    """
+    restoring = asyncio.ensure_future(restore)
+    await _ended(restoring, limit_s)
+    if restoring.done() and not restoring.cancelled():
+        return restoring.result()
+    raise SandboxError(f"the copy of the slot's files could not be restored within {limit_s:g} s")
+
+
 async def dropped(backend: KeepsSnapshots, snapshot_id: str) -> None:
     """`KeepsSnapshots.drop_snapshot`; one that takes longer than `DROP_S` is given up."""
     dropping = asyncio.ensure_future(backend.drop_snapshot(snapshot_id))

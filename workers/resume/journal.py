@@ -221,19 +221,18 @@ class TurnJournal:
 
         If another worker has taken it over, that one may continue from the newest.
         """
-        backend, recorder = self._runtime.backend, self._recorder
-        own = recorder.snapshot_id if recorder else ""
-        if self._kept and not recorder:
-            own = self._kept.snapshot_id
-        known = {own, self._left} - {""}
+        backend = self._runtime.backend
+        own = self._recorder.copies if self._recorder else set[str]()
+        if self._kept and not self._recorder:
+            own = {self._kept.snapshot_id}
+        known = {*own, self._left} - {""}
         if not known or not offers(backend, KeepsSnapshots):
             return
         try:
             needed = await self._named_snapshot()
         except HermesQueueError:  # `UnneededSnapshots` or the provider deletes them later
             return
-        for each in known - {needed}:
-            await dropped(backend, each)
+        await asyncio.gather(*(dropped(backend, each) for each in known - {needed}))
 
     async def _needed(self) -> str:
         """The snapshot that the journal names; "" = none, or Redis does not answer."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 from hermes_queue.agent.resumption import LoopState
 from hermes_queue.bodies.steps import JournalMark, JournalStep, encode_entry, without_known_ids
@@ -85,6 +85,8 @@ class Recorder:
         self._closed = False
         self.snapshot_id = kept.snapshot_id if kept else ""
         """The newest copy of the files that the journal names; "" = none."""
+        self.copies = {self.snapshot_id} - {""}
+        """All that may be there: also one whose naming was broken off, by the agent's end."""
         self._copied_at = self._started = time.monotonic()
         self._copied_turns = len(self._notes)
         self._not_before = 0.0
@@ -164,7 +166,7 @@ class Recorder:
         backend = cast(KeepsSnapshots, self._runtime.backend)
         try:
             limit_s = self._draft.job.limits.setup_timeout_s
-            snapshot = await copied(backend.snapshot(slot), limit_s=limit_s)
+            snapshot = await copied(self._noted(backend.snapshot(slot)), limit_s=limit_s)
         except (NoSnapshot, SandboxError) as error:  # a lost slot is found by the next tool call
             self._rest(time.monotonic() - began)
             extra = {"action": "no_snapshot"}
@@ -174,6 +176,11 @@ class Recorder:
         took_s = time.monotonic() - began
         self._rest(took_s)
         metering.snapshot(meter, snapshot.size_bytes, took_s)
+        return snapshot
+
+    async def _noted(self, copy: Coroutine[Any, Any, Snapshot]) -> Snapshot:
+        snapshot = await copy
+        self.copies.add(snapshot.snapshot_id)
         return snapshot
 
     def _rest(self, took_s: float) -> None:
@@ -222,9 +229,10 @@ class Recorder:
                 await self._replace(snapshot)
 
     async def _replace(self, snapshot: Snapshot) -> None:
-        old, self.snapshot_id = self.snapshot_id, snapshot.snapshot_id
-        if old:
+        self.snapshot_id = snapshot.snapshot_id
+        for old in self.copies - {self.snapshot_id}:
             await dropped(cast(KeepsSnapshots, self._runtime.backend), old)
+            self.copies.discard(old)
 
     def _close(self, why: str) -> None:
         if not self._closed:

@@ -31,7 +31,7 @@ from hermes_queue.sandbox.context import SlotContext
 from hermes_queue.sandbox.snapshots import KeepsSnapshots
 from hermes_queue.telemetry.scrubbing import Scrubber, scrubber
 from hermes_queue.wire.branches import Node
-from workers.bounds.copies import copied, dropped
+from workers.bounds.copies import copied, dropped, restored
 from workers.draft import Draft
 from workers.record import record_of
 from workers.runtime import Runtime
@@ -81,14 +81,17 @@ class HandOver:
     async def restore(self, env: Environment[Any], context: SlotContext) -> None:
         """Bring a fresh slot to where the agent has left its own.
 
+        That takes as long as a set-up may take, at most, and nothing of the total deadline: where
+        one worker does it all, there is nothing to restore.
+
         Raises:
             WorkLost: that is not possible, or another version of the env has begun the trajectory.
             SandboxError: the sandbox could not answer.
         """
-        given, backend = self._given, self._runtime.backend
+        given, backend, draft = self._given, self._runtime.backend, self._draft
         assert given is not None  # noqa: S101 - it was taken
-        if given.env_version != self._draft.env_version:
-            ours = f"version {self._draft.env_version!r} of the env {env.name}"
+        if given.env_version != draft.env_version:
+            ours = f"version {draft.env_version!r} of the env {env.name}"
             raise self._lost(f"it is of version {given.env_version!r}, this worker has {ours}")
         if given.work is not None:
             if not offers(env, TakesWork):
@@ -96,10 +99,13 @@ class HandOver:
             return
         if not offers(backend, KeepsSnapshots) or not backend.capabilities.snapshot:
             raise self._lost("this backend keeps no snapshots")
+        restore = backend.restore(context.slot, given.snapshot_id)
+        limit_s = draft.job.limits.setup_timeout_s
         try:
-            await backend.restore(context.slot, given.snapshot_id)
+            await draft.clock.not_counting(partial(restored, restore, limit_s=limit_s))()
         except NoSnapshot as error:
             raise self._lost(str(error)) from error
+        context.deadline = draft.clock.deadline  # later than before, by that time
 
     def _lost(self, why: str) -> WorkLost:
         metering.handed(self._runtime.meter, self._draft.job.env, "lost")

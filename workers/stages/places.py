@@ -16,7 +16,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from types import TracebackType
 
-from hermes_queue.cancellation import end_tasks
+from hermes_queue.cancellation import end_tasks, unbroken
 from hermes_queue.errors import SandboxUnavailable, Stage
 from hermes_queue.errors import stage as failing_in
 from hermes_queue.models import Usage
@@ -179,6 +179,15 @@ class PlacedStage:
         self._held = AsyncExitStack()
 
     async def __aenter__(self) -> None:
+        try:
+            await self._wait()
+            self._timed = self._clock.timed(self._name, self._limit_s)
+            await self._timed.__aenter__()
+        except BaseException:  # nobody else gives the place back: there will be no `__aexit__`
+            await unbroken(self._held.aclose())
+            raise
+
+    async def _wait(self) -> None:
         clock, name, began = self._clock, self._name, time.monotonic()
         clock.waits_for = name
         try:
@@ -190,8 +199,6 @@ class PlacedStage:
             seconds[key] = round(seconds.get(key, 0.0) + time.monotonic() - began, 4)
             if clock.timeline is not None:
                 clock.timeline.stage(key, began, None)
-        self._timed = clock.timed(name, self._limit_s)
-        await self._timed.__aenter__()
 
     async def _take(self) -> None:
         """Wait for the place.
@@ -209,9 +216,8 @@ class PlacedStage:
                 if not has_begun and self._places.is_leaving():
                     raise SandboxUnavailable(_LEAVING, retry_after_s=0.0)
             taking.result()
-        except BaseException:
-            await end_tasks(taking)
-            await self._held.aclose()
+        except BaseException:  # it must have ended before what it may have taken is given back
+            await unbroken(end_tasks(taking))
             raise
 
     async def __aexit__(

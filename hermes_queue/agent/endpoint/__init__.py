@@ -10,6 +10,7 @@ errors.py           classification of an endpoint's errors
 facts.py            version of a server and the distribution of its logprobs
 limiter.py          permission to call an endpoint
 probe.py            does the chat template show `tools` to the model?
+recent.py           what is kept of endpoints, bounded
 reply.py            JSON to records, records to JSON
 request.py          one call, from the conversation to the body
 tries.py            the tries of one call

@@ -18,6 +18,7 @@ from urllib.parse import unquote, urlsplit
 from weakref import WeakKeyDictionary
 
 from hermes_queue.agent.endpoint.choice import OPENAI_URL, without_credentials
+from hermes_queue.agent.endpoint.recent import Recent
 from hermes_queue.agent.tokens.servers.base import read
 from hermes_queue.errors import ModelConfigError
 from hermes_queue.settings.model import ANSWER_MAX_BYTES
@@ -49,8 +50,9 @@ class _Connections:
 
     http: dict[int, httpx2.AsyncClient] = field(default_factory=dict)
     """By the limit on answers, which is one setting."""
-    clients: dict[tuple[str | None, str, float, int], AsyncOpenAI] = field(default_factory=dict)
-    """The SDK's clients, by URL, key, timeout and limit on answers."""
+    clients: Recent[tuple[str | None, str, float, int], AsyncOpenAI] = field(default_factory=Recent)
+    """The SDK's clients, by URL, key, timeout and limit on answers. They hold no connections: one
+    that is forgotten is not closed, and what it has open is closed `KEEPALIVE_S` after its use."""
     opening: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while a client is added to `http`."""
 
@@ -180,18 +182,19 @@ class Endpoint:
         import openai
 
         key = (self.base_url, self._api_key, self._timeout_s, self._answer_max_bytes)
-        if key not in shared.clients:
-            # aiohttp refuses a URL with credentials together with an Authorization header.
-            url, headers = _credentials(self.base_url)
-            shared.clients[key] = openai.AsyncOpenAI(
-                base_url=url,
-                default_headers=headers,
-                api_key=self._api_key,
-                max_retries=0,
-                timeout=openai.Timeout(self._timeout_s, connect=CONNECT_TIMEOUT_S),
-                http_client=shared.http[self._answer_max_bytes],
-            )
-        return shared.clients[key]
+        if found := shared.clients.get(key):
+            return found
+        # aiohttp refuses a URL with credentials together with an Authorization header.
+        url, headers = _credentials(self.base_url)
+        made = openai.AsyncOpenAI(
+            base_url=url,
+            default_headers=headers,
+            api_key=self._api_key,
+            max_retries=0,
+            timeout=openai.Timeout(self._timeout_s, connect=CONNECT_TIMEOUT_S),
+            http_client=shared.http[self._answer_max_bytes],
+        )
+        return shared.clients.keep(key, made)
 
 
 def _credentials(url: str | None) -> tuple[str | None, dict[str, str]]:

@@ -12,8 +12,9 @@ import time
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
+from hermes_queue.agent.endpoint.recent import Recent
 from hermes_queue.agent.tokens.servers.base import Server, clean
 
 logger = logging.getLogger(__name__)
@@ -52,13 +53,15 @@ class ServerFacts:
 
 _Key = tuple[str, str, bool]
 _Loop = asyncio.AbstractEventLoop
-_known: WeakKeyDictionary[_Loop, dict[_Key, tuple[ServerFacts, float]]] = WeakKeyDictionary()
-_locks: WeakKeyDictionary[_Loop, dict[Hashable, asyncio.Lock]] = WeakKeyDictionary()
+_known: WeakKeyDictionary[_Loop, Recent[_Key, tuple[ServerFacts, float]]] = WeakKeyDictionary()
+_locks: WeakKeyDictionary[_Loop, WeakValueDictionary[Hashable, asyncio.Lock]] = WeakKeyDictionary()
+"""A lock is there for as long as anybody holds it or waits for it."""
 
 
 def one_at_a_time(key: Hashable) -> asyncio.Lock:
     """The running loop's lock for questions about `key`."""
-    return _locks.setdefault(asyncio.get_running_loop(), {}).setdefault(key, asyncio.Lock())
+    locks = _locks.setdefault(asyncio.get_running_loop(), WeakValueDictionary())
+    return locks.setdefault(key, asyncio.Lock())
 
 
 async def server_facts(
@@ -72,8 +75,8 @@ async def server_facts(
     """
     key = (server, model, logprobs)
     async with one_at_a_time(key):
-        known = _known.setdefault(asyncio.get_running_loop(), {})
-        facts, until = known.get(key, (ServerFacts(), 0.0))
+        known = _known.setdefault(asyncio.get_running_loop(), Recent())
+        facts, until = known.get(key) or (ServerFacts(), 0.0)
         if time.monotonic() < until:
             return facts
         asking = _Asking(ask, model, kinds)
@@ -85,7 +88,7 @@ async def server_facts(
             return facts
         if asking.failed:
             return facts
-        known[key] = found, time.monotonic() + FRESH_S
+        known.keep(key, (found, time.monotonic() + FRESH_S))
     logger.info(
         "%s serves %s with %s, logprobs %s",
         server,

@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, Protocol
 
 from hermes_queue.agent.endpoint.facts import Ask, one_at_a_time
+from hermes_queue.agent.endpoint.recent import Recent
 from hermes_queue.agent.tokens.servers.base import TEMPLATE_FIELDS, Server
 from hermes_queue.errors import ModelConfigError
 
@@ -56,7 +57,7 @@ class ProbeCache(Protocol):
 
 
 _shared: ProbeCache | None = None
-_known: dict[tuple[str, str], tuple[ToolSupport, float]] = {}
+_known: Recent[tuple[str, str], tuple[ToolSupport, float]] = Recent()
 
 
 def share(cache: ProbeCache | None) -> None:
@@ -120,7 +121,7 @@ class ToolProbe:
                 return await self._verdict(key, _Asking(self, send, sampling, template))
 
     async def _verdict(self, key: tuple[str, str], asking: _Asking) -> ToolSupport:
-        known, until = _known.get(key, ("unknown", 0.0))
+        known, until = _known.get(key) or ("unknown", 0.0)
         if time.monotonic() < until:
             return known
         found = await _shared.load(*key) if _shared else None
@@ -129,7 +130,7 @@ class ToolProbe:
         ttl_s = self._ttl_s
         if outage or verdict == "dropped":
             ttl_s = min(ttl_s, RECHECK_S)
-        _known[key] = (verdict, time.monotonic() + ttl_s)
+        _known.keep(key, (verdict, time.monotonic() + ttl_s))
         if found is None:
             if outage:
                 return verdict  # the first completion will show the cause

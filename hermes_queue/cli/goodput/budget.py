@@ -29,6 +29,8 @@ hermes-queue budget lift team:alpha
 """
 budget = click.Group("budget", help=_HELP)
 
+_NAMES: dict[float, str] = {seconds: name for name, seconds in WINDOWS.items()}
+
 
 def _amount(_: click.Context, __: click.Parameter, text: str | None) -> float | None:
     """A positive amount, or inf for `none`."""
@@ -107,7 +109,7 @@ def list_budgets(as_json: bool) -> None:
     rows = [["BUDGET", "US$", "TOKENS", "SLOT-HOURS", "WINDOW", "RUNNING", "WAITING"]]
     for each in found:
         amounts = [_spent(each, amount) for amount in AMOUNTS]
-        window = age(each.window_s) if each.window_s else "for ever"
+        window = _NAMES.get(each.window_s, age(each.window_s)) if each.window_s else "for ever"
         rows.append([each.name, *amounts, window, str(each.running), str(each.waiting)])
     print_table(rows)
 
@@ -116,4 +118,9 @@ def _spent(budget: SharedBudget, amount: str) -> str:
     """`12.5 of 100`; what has no limit is shown without one."""
     unit = 3600 if amount == "slot_s" else 1
     spent, limit = budget.spent.get(amount, 0.0) / unit, budget.limits.get(amount)
-    return f"{spent:.6g}" if limit is None else f"{spent:.6g} of {limit / unit:.6g}"
+    return _number(spent) if limit is None else f"{_number(spent)} of {_number(limit / unit)}"
+
+
+def _number(value: float) -> str:
+    """With six digits that count, and all of a large one: `12.5`, `2,000,000,000`."""
+    return f"{value:.6g}" if value < 1e5 else f"{value:,.0f}"

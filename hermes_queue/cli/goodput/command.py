@@ -10,7 +10,7 @@ from dataclasses import asdict
 import click
 
 from hermes_queue.cli.goodput.waterfall import waterfall
-from hermes_queue.cli.watch.table import print_table
+from hermes_queue.cli.watch.table import figure, plain, print_table, slot_time
 from hermes_queue.ledger import Ledger, Runs
 from hermes_queue.ledger.accounts.goodput import (
     Goodput,
@@ -60,12 +60,15 @@ def goodput(run_id: str | None, hours: float | None, as_json: bool) -> None:
         return
     for line in summary_of(good):
         click.echo(line)
-    rows = [("ACCOUNT", "SLOT-HOURS", "SHARE", "WHAT")]
+    rows = [("ACCOUNT", "SLOT-TIME", "SHARE", "WHAT")]
     for loss in waterfall(good):
-        name = loss.name if loss.is_work else f"- {loss.name}"
-        rows.append((name, f"{loss.seconds / 3600:.3f}", f"{100 * loss.share:.1f} %", loss.what))
+        rows.append(
+            (plain(loss.title), slot_time(loss.seconds), f"{100 * loss.share:.1f} %", loss.what)
+        )
     if len(rows) > 1:
         print_table(rows)
+    if good.lost:
+        click.echo("- came to nothing")
 
 
 def facts_of(good: Goodput) -> dict[str, object]:
@@ -80,15 +83,15 @@ def summary_of(good: Goodput) -> list[str]:
         return ["no lease has ended yet"]
     share = 100 * good.work_s / good.leased_s
     lines = [
-        f"{good.scored:.0f} scored in {good.leased_s / 3600:.2f} slot-hours: "
-        f"{good.per_slot_hour:.3g} per slot-hour, {share:.0f} % of the time in them",
+        f"{good.scored:.0f} scored in {slot_time(good.leased_s)} of slot-time: "
+        f"{figure(good.per_slot_hour)} per slot-hour; {share:.0f} % of the time went into them",
     ]
     if good.per_usd is not None:
         models, slots = sum(good.model_usd.values()), sum(good.slot_usd.values())
         lines.append(
             f"US$ {good.usd:.4f} (models {models:.4f}, slots {slots:.4f}): "
-            f"{good.per_usd:.3g} scored per US$"
+            f"{figure(good.per_usd)} scored per US$"
         )
     if thrown := good.tokens_thrown_away:
-        lines.append(f"{thrown:.0f} of {sum(good.tokens.values()):.0f} tokens thrown away")
+        lines.append(f"{thrown:,.0f} of {sum(good.tokens.values()):,.0f} tokens thrown away")
     return lines

@@ -10,9 +10,9 @@ from hermes_queue.cli.goodput.command import summary_of
 from hermes_queue.cli.goodput.facts import RunReport
 from hermes_queue.cli.goodput.plots import Layer, bars, columns, line
 from hermes_queue.cli.goodput.plots import waterfall as falling
-from hermes_queue.cli.goodput.text import drifted, heading
+from hermes_queue.cli.goodput.text import drifted, heading, interval
 from hermes_queue.cli.goodput.waterfall import waterfall
-from hermes_queue.cli.watch.table import age
+from hermes_queue.cli.watch.table import slot_time
 
 _STYLE = """
 :root{color-scheme:light dark;--fg:#1d2329;--dim:#5c6773;--bg:#fff;--line:#d5dae0}
@@ -78,7 +78,7 @@ def _sections(report: RunReport) -> list[str]:
             (
                 each.name,
                 each.seconds,
-                f"{100 * each.share:.1f} %, {each.seconds / 3600:.2f} h",
+                f"{100 * each.share:.1f} %, {slot_time(each.seconds)}",
                 "work" if each.is_work else "bad",
             )
             for each in rows
@@ -96,7 +96,7 @@ def _sections(report: RunReport) -> list[str]:
         ]
         found += _section("Failures by cause", bars("failures", failures))
     if report.slowest:
-        slow = [(age(seconds), item, name) for item, name, seconds in report.slowest]
+        slow = [(slot_time(seconds), item, name) for item, name, seconds in report.slowest]
         found += _section("Slowest trajectories", _table(slow))
     if report.lags:
         lags = [(f"{lag} versions", float(n), f"{n}", "work") for lag, n in report.lags.items()]
@@ -115,7 +115,7 @@ def _course(report: RunReport) -> list[str]:
     }
     ended = [Layer("scored", "good", values["scored"]), Layer("failed", "bad", values["failed"])]
     found = _section(
-        f"Trajectories per {age(course[0].width_s)}", columns("throughput", ended, ends)
+        f"Trajectories per {interval(course[0].width_s)}", columns("throughput", ended, ends)
     )
     for title, name in (("Pass rate", "passed"), ("Mean score", "score")):
         shares = [

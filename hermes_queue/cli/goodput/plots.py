@@ -9,6 +9,7 @@ from html import escape
 _WIDTH, _HEIGHT = 640, 160
 _LEFT, _TOP, _BOTTOM = 44, 8, 22
 _ROW = 22
+_COLUMN_MOST = 40
 _LABEL = 150
 
 
@@ -27,6 +28,7 @@ def columns(title: str, layers: Sequence[Layer], ends: tuple[str, str]) -> str:
     totals = [sum(parts) for parts in zip(*(layer.values for layer in layers), strict=True)]
     most = max(totals, default=0.0) or 1.0
     step = (_WIDTH - _LEFT) / max(1, len(totals))
+    width = min(_COLUMN_MOST, max(0.5, step - 1))
     room = _HEIGHT - _TOP - _BOTTOM
     parts, base = [], [0.0] * len(totals)
     for layer in layers:
@@ -35,18 +37,17 @@ def columns(title: str, layers: Sequence[Layer], ends: tuple[str, str]) -> str:
             if height > 0:
                 y = _HEIGHT - _BOTTOM - base[n] - height
                 hint = f"{layer.name}: {value:.6g}"
-                parts.append(
-                    _box(layer.style, _LEFT + n * step, y, max(0.5, step - 1), height, hint)
-                )
+                x = _LEFT + (n + 0.5) * step - width / 2
+                parts.append(_box(layer.style, x, y, width, height, hint))
             base[n] += height
     return _framed(title, layers, [*parts, *_axis(f"{most:.4g}", ends)])
 
 
 def line(title: str, layer: Layer, ends: tuple[str, str], *, most: float | None = None) -> str:
-    """A line; NaN is a gap."""
+    """A line through the middle of each interval; NaN is a gap."""
     known = [value for value in layer.values if value == value]
     top = most or max(known, default=0.0) or 1.0
-    step = (_WIDTH - _LEFT) / max(1, len(layer.values) - 1)
+    step = (_WIDTH - _LEFT) / max(1, len(layer.values))
     room = _HEIGHT - _TOP - _BOTTOM
     pieces: list[list[str]] = [[]]
     for n, value in enumerate(layer.values):
@@ -54,12 +55,12 @@ def line(title: str, layer: Layer, ends: tuple[str, str], *, most: float | None 
             pieces.append([])
             continue
         y = _HEIGHT - _BOTTOM - room * min(1.0, max(0.0, value / top))
-        pieces[-1].append(f"{_LEFT + n * step:.1f},{y:.1f}")
+        pieces[-1].append(f"{_LEFT + (n + 0.5) * step:.1f},{y:.1f}")
     drawn = []
     for points in filter(None, pieces):
         if len(points) == 1:
             cx, cy = points[0].split(",")
-            drawn.append(f'<circle class="{layer.style}" cx="{cx}" cy="{cy}" r="2"/>')
+            drawn.append(f'<circle class="{layer.style}" cx="{cx}" cy="{cy}" r="3"/>')
         else:
             drawn.append(f'<polyline class="line {layer.style}" points="{" ".join(points)}"/>')
     return _framed(title, [layer], [*drawn, *_axis(f"{top:.4g}", ends)])

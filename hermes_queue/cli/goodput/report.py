@@ -12,7 +12,8 @@ import click
 from hermes_queue.cli.goodput.command import facts_of
 from hermes_queue.cli.goodput.facts import RunReport, report_of
 from hermes_queue.cli.goodput.page import page_of
-from hermes_queue.cli.goodput.text import lines_of, plain
+from hermes_queue.cli.goodput.text import lines_of
+from hermes_queue.cli.watch.table import plain
 from hermes_queue.disk.locked import replacing
 from hermes_queue.ledger import Ledger
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from hermes_queue.cli.goodput.command import summary_of
 from hermes_queue.cli.goodput.facts import RunReport
 from hermes_queue.cli.goodput.waterfall import waterfall
-from hermes_queue.cli.watch.table import age
+from hermes_queue.cli.watch.table import age, slot_time
 from hermes_queue.ledger.accounts.fields import DRIFTED, TURNS
 
 _BLOCKS = " .:-=+*#"
@@ -33,13 +33,18 @@ def lines_of(report: RunReport) -> Iterator[str]:
     if report.course:
         yield ""
         yield from _course(report)
-    yield from _table("where slot-time went", _losses(report))
+    yield from _table("where slot-time went (- came to nothing)", _losses(report))
     causes = [(cause, f"{r:.0f} tried again, {e:.0f} for good") for cause, r, e in report.causes]
     yield from _table("failures by cause", causes)
-    slow = [(age(s), f"{item}  {name}") for item, name, s in report.slowest]
+    slow = [(slot_time(s), f"{item}  {name}") for item, name, s in report.slowest]
     yield from _table("slowest trajectories", slow)
     lags = [(f"{lag} versions", f"{count} members") for lag, count in report.lags.items()]
     yield from _table("age of policies, as far as the stream has results", lags)
+
+
+def interval(seconds: float) -> str:
+    """Behind "per": `minute`, else `8.0 min`."""
+    return "minute" if seconds == 60 else age(seconds)
 
 
 def heading(report: RunReport) -> list[str]:
@@ -66,7 +71,7 @@ def drifted(report: RunReport) -> list[str]:
 
 
 def _course(report: RunReport) -> Iterator[str]:
-    step = age(report.course[0].width_s)
+    step = interval(report.course[0].width_s)
     scored = [moment.sums.get("scored", 0.0) for moment in report.course]
     yield f"scored per {step}: {_spark(scored)} at most {max(scored):.0f}"
     rates = [
@@ -87,8 +92,7 @@ def _losses(report: RunReport) -> list[tuple[str, str]]:
     found = []
     for loss in waterfall(report.good):
         bar = "#" * round(_BAR * loss.share)
-        name = loss.name if loss.is_work else f"- {loss.name}"
-        found.append((name, f"{100 * loss.share:5.1f} %  {bar.ljust(_BAR)}  {loss.what}"))
+        found.append((loss.title, f"{100 * loss.share:5.1f} %  {bar.ljust(_BAR)}  {loss.what}"))
     return found
 
 
@@ -98,8 +102,3 @@ def _table(title: str, rows: Sequence[tuple[str, str]]) -> Iterator[str]:
         yield title
         width = max(len(name) for name, _ in rows)
         yield from (f"  {name.ljust(width)}  {rest}".rstrip() for name, rest in rows)
-
-
-def plain(text: str) -> str:
-    """Names come from anywhere: nothing in them may steer the terminal."""
-    return "".join(c if c.isprintable() else "?" for c in text)

@@ -9,7 +9,7 @@ from hermes_queue.ledger.accounts.goodput import Goodput
 
 WHAT = {
     "setup": "load, prepare, get a slot, set it up",
-    "waiting": "waits for a place, for permission to call, or its run is paused",
+    "waiting": "a place, permission to call, or the end of a pause is waited for",
     "model": "agent waits for the model",
     "tools": "agent's tools and everything else that it does",
     "verify": "verifier and judge",
@@ -40,6 +40,11 @@ class Loss:
     def is_work(self) -> bool:
         """Whether the time went into trajectories that count."""
         return self.name in WORK
+
+    @property
+    def title(self) -> str:
+        """The name in a terminal, where a `-` marks what came to nothing."""
+        return self.name if self.is_work else f"- {self.name}"
 
 
 def waterfall(good: Goodput) -> list[Loss]:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from hermes_queue.cli.watch.table import aligned
 from hermes_queue.ledger.mixing.shown import ShownMix, ShownSource
 
 _HEAD = ("source", "weight", "share", "groups", "trajectories", "epoch", "rows", "sampler", "state")
@@ -23,9 +24,10 @@ def summary_rows(found: Sequence[ShownMix]) -> list[tuple[str, ...]]:
 
 def mix_lines(mix: ShownMix) -> Iterator[str]:
     """One mix, source by source."""
-    yield f"{mix.name}: {_served(mix)}"
-    live = f"  (set: {_live(mix.live)})" if mix.live else ""
-    yield f"{mix.waiting} waiting, {mix.running} running, {mix.finished} finished{live}"
+    yield f"{mix.name}: served by {_served(mix)}"
+    yield f"{mix.waiting} waiting, {mix.running} running, {mix.finished} finished"
+    if mix.live:
+        yield f"set by `mix set`: {_live(mix.live)}"
     if not mix.sources:
         yield "its sources have not been read yet"
         return
@@ -47,9 +49,7 @@ def mix_lines(mix: ShownMix) -> Iterator[str]:
                 _state(source),
             )
         )
-    widths = [max(len(row[place]) for row in rows) for place in range(len(_HEAD))]
-    for row in rows:
-        yield "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip()
+    yield from aligned(rows)
     for name, source in mix.sources.items():
         if source.looked:
             counts = ", ".join(f"{count} {what}" for what, count in sorted(source.looked.items()))
@@ -79,7 +79,7 @@ def _state(source: ShownSource) -> str:
 def _served(mix: ShownMix) -> str:
     facts: dict[str, Any] = mix.served_by
     if facts:
-        text = f"{facts.get('host')}, process {facts.get('pid')}"
+        text = f"process {facts.get('pid')} on {facts.get('host')}"
         if since := facts.get("since"):
             text += time.strftime(", since %Y-%m-%d %H:%M UTC", time.gmtime(since))
         return text

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from contextlib import closing
 from typing import Any, cast
 
 import click
 
+from hermes_queue.cli.dead import duration
+from hermes_queue.cli.watch.table import age, print_table
 from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.scheduling import KINDS, Scheduler, Share, Shares, SlotUse
 from hermes_queue.ledger.scheduling.shares import ShareKind
@@ -28,31 +31,29 @@ hermes-queue shares reset team research
 """
 shares = click.Group("shares", help=_HELP)
 
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_HEAD = ("KIND", "NAME", "RUNNING", "WAITING", "SLOTS LATELY", "SET")
+_DEFAULT = "default"
+_UNSET = "nothing is set"
 
 
-class _Number(click.ParamType):  # type: ignore[type-arg]
-    """A number, or `default` for what was not set."""
+class _OrDefault(click.ParamType):  # type: ignore[type-arg]
+    """A value of another type, or `default` for one that is to be removed."""
 
-    name = "number"
-
-    def __init__(self, *, is_time: bool = False, is_whole: bool = False) -> None:
-        self._is_time, self._is_whole = is_time, is_whole
+    def __init__(self, name: str, type_: click.ParamType | Callable[[str], Any]) -> None:  # type: ignore[type-arg]
+        self.name, self._type = name, click.types.convert_type(type_)
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float | str:
-        text, factor = str(value).strip(), 1
-        if text == "default":
-            return text
-        if self._is_time and text[-1:] in _UNITS:
-            text, factor = text[:-1], _UNITS[text[-1]]
-        try:
-            return int(text) if self._is_whole else float(text) * factor
-        except ValueError:
-            units = ", or with one of the units s, m, h, d" if self._is_time else ""
-            whole = "a whole number" if self._is_whole else "a number"
-            self.fail(f"{value!r} is not {whole}{units}, nor `default`", param, ctx)
+        if value == _DEFAULT:
+            return _DEFAULT
+        found: float = self._type.convert(value, param, ctx)
+        return found
+
+
+_NUMBER = _OrDefault("number", click.FLOAT)
+_WHOLE = _OrDefault("number", click.INT)
+_TIME = _OrDefault("time", duration)
 
 
 @shares.command("list")
@@ -61,9 +62,12 @@ def list_shares(as_json: bool) -> None:
     """Print lanes with their use of the slots, and whatever anything is set for."""
     with closing(Ledger.connect()) as ledger:
         found = Scheduler(ledger).usage()
-    for usage in found:
-        click.echo(json.dumps(_facts(usage)) if as_json else _line(usage))
-    if not found and not as_json:
+    if as_json:
+        for usage in found:
+            click.echo(json.dumps(_facts(usage)))
+    elif found:
+        print_table([_HEAD, *map(_row, found)])
+    else:
         click.echo("nothing is set, and no lane has been used lately")
 
 
@@ -73,73 +77,103 @@ def _facts(usage: SlotUse) -> dict[str, Any]:
     return facts | {"set": usage.share.model_dump(exclude_none=True)}
 
 
-def _line(usage: SlotUse) -> str:
-    parts = [] if usage.running is None else [f"{usage.running} running"]
-    if usage.waiting is not None:
-        parts.append(f"{usage.waiting} waiting")
-    if usage.mean_slots is not None:
-        parts.append(f"{usage.mean_slots:.1f} slots lately")
-    parts += [
-        f"{name.replace('_', '-')} {value:g}"
-        for name, value in usage.share.model_dump(exclude_none=True).items()
-    ]
-    return f"{f'{usage.kind} {usage.name}'.strip()}: {', '.join(parts) or 'nothing is set'}"
+def _row(usage: SlotUse) -> tuple[str, ...]:
+    running, waiting = ("-" if n is None else str(n) for n in (usage.running, usage.waiting))
+    lately = "-" if usage.mean_slots is None else f"{usage.mean_slots:.1f}"
+    return (
+        usage.kind,
+        _named(usage.kind, usage.name),
+        running,
+        waiting,
+        lately,
+        _said(usage.share),
+    )
+
+
+def _named(kind: str, name: str) -> str:
+    """The name; runs without a team are together a team without one."""
+    return name or ("-" if kind == "fleet" else "(none)")
+
+
+def _said(share: Share) -> str:
+    """`weight 3, quota 100 h per 1.0 d`."""
+    known = share.model_dump(exclude_none=True)
+    window_s, half_life_s = known.pop("window_s", None), known.pop("half_life_s", None)
+    quota_h = known.pop("quota_h", None)
+    parts = [f"{field.replace('_', '-')} {value:g}" for field, value in known.items()]
+    if quota_h is not None:
+        parts.append(f"quota {quota_h:g} h per {age(window_s or 86400)}")
+    elif window_s is not None:
+        parts.append(f"window {age(window_s)}, which counts with a quota")
+    if half_life_s is not None:
+        parts.append(f"half-life {age(half_life_s)}")
+    return ", ".join(parts) or "-"
 
 
 @shares.command("set")
 @click.argument("kind", type=click.Choice(KINDS))
-@click.argument("name", default="")
-@click.option("--weight", type=_Number(), help="Part of the slot-time among its siblings.")
+@click.argument("name", required=False)
+@click.option("--weight", type=_NUMBER, help="Part of the slot-time among its siblings.")
 @click.option(
-    "--reserved", type=_Number(), help="Part of the slot-time that a lane gets before others, 0-1."
+    "--reserved", type=_NUMBER, help="Part of the slot-time that a lane gets before others, 0-1."
 )
+@click.option("--order", type=_WHOLE, help="Preference of a lane beyond that, lower first.")
+@click.option("--max-running", type=_WHOLE, help="Trajectories at once.")
+@click.option("--quota-h", type=_NUMBER, help="Slot-hours in each window of --window.")
 @click.option(
-    "--order", type=_Number(is_whole=True), help="Preference of a lane beyond that, lower first."
+    "--window", "window_s", type=_TIME, help="Window of the quota, e.g. 12h; a day if not set."
 )
-@click.option("--max-running", type=_Number(is_whole=True), help="Trajectories at once.")
-@click.option("--quota-h", type=_Number(), help="Slot-hours in each window.")
-@click.option("--window", "window_s", type=_Number(is_time=True), help="Window of the quota: 1d.")
 @click.option(
     "--half-life",
     "half_life_s",
-    type=_Number(is_time=True),
-    help="Of the fleet: after so long, used slot-time counts half: 30m.",
+    type=_TIME,
+    help="Of the fleet: after this time used slot-time counts half; 30m if not set.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print what is set then as JSON.")
-def set_share(kind: str, name: str, as_json: bool, **values: float | str | None) -> None:
+def set_share(kind: str, name: str | None, as_json: bool, **values: float | str | None) -> None:
     """Set values for the KIND called NAME; `default` removes one, others stay.
 
     The KIND `fleet` has no name; the name "" of a team is that of runs without one.
     """
     changes: dict[str, Any] = {
-        field: None if value == "default" else value
+        field: None if value == _DEFAULT else value
         for field, value in values.items()
         if value is not None
     }
     if not changes:
         raise click.UsageError("say what to set, e.g. --weight 2; see --help")
+    name = _name_of(kind, name)
     with closing(Ledger.connect()) as ledger:
         share = Shares(ledger).change(cast(ShareKind, kind), name, changes)
-    _say(kind, name, share, as_json)
-
-
-def _say(kind: str, name: str, share: Share, as_json: bool) -> None:
-    known = share.model_dump(exclude_none=True)
     if as_json:
+        known = share.model_dump(exclude_none=True)
         click.echo(json.dumps({"kind": kind, "name": name, "set": known}))
-        return
-    text = ", ".join(f"{field.replace('_', '-')} {value:g}" for field, value in known.items())
-    click.echo(f"{f'{kind} {name}'.strip()}: {text or 'nothing is set'}")
+    else:
+        said = _said(share)
+        click.echo(f"{_title(kind, name)}: {_UNSET if said == '-' else said}")
+
+
+def _name_of(kind: str, name: str | None) -> str:
+    """The name as given; only the fleet goes without."""
+    if name is None and kind != "fleet":
+        hint = ' ("" is that of runs without one)' if kind == "team" else ""
+        raise click.UsageError(f"name the {kind}{hint}, e.g. hermes-queue shares set {kind} NAME")
+    return name or ""
+
+
+def _title(kind: str, name: str) -> str:
+    return kind if kind == "fleet" else f"{kind} {_named(kind, name)}"
 
 
 @shares.command()
 @click.argument("kind", type=click.Choice(KINDS))
-@click.argument("name", default="")
-def reset(kind: str, name: str) -> None:
+@click.argument("name", required=False)
+def reset(kind: str, name: str | None) -> None:
     """Set nothing any more for the KIND called NAME."""
+    name = _name_of(kind, name)
     with closing(Ledger.connect()) as ledger:
         known = Shares(ledger).reset(cast(ShareKind, kind), name)
-    what = f"{kind} {name}".strip()
+    what = _title(kind, name)
     if not known:
         raise click.ClickException(f"nothing was set for {what}; see `hermes-queue shares list`")
-    click.echo(f"{what}: nothing is set")
+    click.echo(f"{what}: {_UNSET}")

@@ -11,25 +11,21 @@ from itertools import islice
 import click
 
 from hermes_queue.cli.dead import duration
-from hermes_queue.cli.watch.table import age, print_table
+from hermes_queue.cli.watch.table import age, plain, print_table
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.ledger import Ledger
-from hermes_queue.ledger.tasks import Task, TaskMemory
+from hermes_queue.ledger.tasks import Task, TaskMemory, band_of
 from hermes_queue.ledger.tasks.lines import line_of
 
 _HEAD = ("pass rate", "scored", "attempts", "seconds", "flaky", "deaths", "last", "task", "row")
 
 
-def band(text: str) -> tuple[float, float]:
-    """The bounds of `LOW-HIGH`, both between 0 and 1."""
-    low, _, high = text.partition("-")
+def _band(text: str) -> tuple[float, float]:
+    """A type of click for pass rates."""
     try:
-        bounds = float(low), float(high)
-    except ValueError:
-        bounds = 1.0, 0.0
-    if not 0 <= bounds[0] <= bounds[1] <= 1:
-        raise click.BadParameter(f"{text!r} is not LOW-HIGH; write e.g. 0.1-0.9 or 0-0")
-    return bounds
+        return band_of(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +63,7 @@ def _filters(command: Callable[..., None]) -> Callable[..., None]:
         click.option("--flaky", is_flag=True,
                      help="Only those where a regrade of the same answer gave another score."),
         click.option("--deadly", is_flag=True, help="Only those under which workers died."),
-        click.option("--pass-rate", type=band, metavar="LOW-HIGH",
+        click.option("--pass-rate", type=_band, metavar="LOW-HIGH",
                      help="Only those with such a pass rate, e.g. 0-0 or 0.1-0.9."),
         click.option("--model", metavar="NAME",
                      help="Only those this model has been scored on; pass rates are its own. "
@@ -118,7 +114,7 @@ def _row(task: Task, model: str | None, now: float) -> tuple[str, ...]:
         str(task.deaths or "-"),
         age(now - task.last_seen),
         f"{task.env}:{task.item_sha256}",
-        _printable(task.instance_id),
+        plain(task.instance_id),
     )
 
 
@@ -149,11 +145,11 @@ def _show(task: Task) -> None:
         ("task", f"{task.env}:{task.item_sha256}"),
         (
             "row",
-            f"{_printable(task.instance_id)} (env version {_printable(task.env_version) or '?'})",
+            f"{plain(task.instance_id)} (env version {plain(task.env_version) or '?'})",
         ),
         ("seen", f"first {age(now - task.first_seen)} ago, last {age(now - task.last_seen)} ago"),
         ("attempts", str(task.attempts)),
-        ("pass rate", f"{_percent(task.pass_rate)} of {task.scored} scored by models"),
+        ("pass rate", f"{_percent(task.rate.pass_rate)} of {task.rate.scored} scored by models"),
         ("seconds", spread),
         ("cost", "-" if cost is None else f"{cost:.4f} USD a trajectory ({task.priced} priced)"),
         ("tokens", str(task.tokens)),
@@ -162,11 +158,11 @@ def _show(task: Task) -> None:
     ):
         click.echo(f"{name:10} {value}")
     for each in task.causes:
-        what = f"{_printable(each.cause)} in {_printable(each.stage)}"
+        what = f"{plain(each.cause)} in {plain(each.stage)}"
         click.echo(f"failed     {what}: {each.times} times, last {age(now - each.at)} ago")
     rows = [
-        (_printable(s.solver.model), _printable(s.solver.policy) or "-", _percent(s.pass_rate),
-         str(s.scored), "-" if s.seconds_mean is None else f"{s.seconds_mean:.1f}",
+        (plain(s.solver.model), plain(s.solver.policy) or "-", _percent(s.rate.pass_rate),
+         str(s.rate.scored), "-" if s.seconds.mean is None else f"{s.seconds.mean:.1f}",
          age(now - s.last_seen))
         for s in task.solvers
     ]  # fmt: skip
@@ -211,9 +207,4 @@ def _percent(rate: float | None) -> str:
     return "-" if rate is None else f"{100 * rate:.0f} %"
 
 
-def _printable(text: str) -> str:
-    """Names come from jobs and files: control characters do not reach the terminal."""
-    return "".join(each if each.isprintable() else "?" for each in text)
-
-
-__all__ = ["TaskFilter", "band", "forget", "list_tasks", "show"]
+__all__ = ["TaskFilter", "forget", "list_tasks", "show"]

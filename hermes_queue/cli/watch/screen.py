@@ -14,7 +14,7 @@ from rich.text import Text
 from hermes_queue.cli.overview import Lane, Overview, RunProgress
 from hermes_queue.cli.watch.running import AllRunning
 from hermes_queue.cli.watch.scrolling import Scrolling
-from hermes_queue.cli.watch.table import age, ahead_of_trainer, plain
+from hermes_queue.cli.watch.table import age, ahead_of_trainer, figure, plain
 from hermes_queue.ledger.accounts.goodput import goodput_of
 from hermes_queue.ledger.answers import middle
 
@@ -270,11 +270,11 @@ def _goodput(seen: Overview) -> Text:
     good = goodput_of(seen.lately.accounts)
     if good.per_slot_hour is None:
         return _line(("GOODPUT ", "bold cyan"), "last hour: no lease has ended")
-    usd = "" if good.per_usd is None else f", {good.per_usd:.3g} per US$"
+    usd = "" if good.per_usd is None else f", {figure(good.per_usd)} per US$"
     lost = [f"{name} {100 * s / good.leased_s:.0f} %" for name, s in good.lost[:_MOST_LOSSES]]
     return _line(
         ("GOODPUT ", "bold cyan"),
-        f"{good.per_slot_hour:.3g} per slot-hour{usd}, "
+        f"{figure(good.per_slot_hour)} per slot-hour{usd}, "
         f"{100 * good.work_s / good.leased_s:.0f} % of slot-time useful",
         (f"; lost: {', '.join(lost)}" if lost else "", "yellow"),
     )

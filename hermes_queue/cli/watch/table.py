@@ -1,8 +1,8 @@
-"""Rows and ages as text."""
+"""Rows, times and numbers as text."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import click
 
@@ -11,10 +11,16 @@ from hermes_queue.ledger.fleet.pacing import RunPace
 
 def print_table(rows: Sequence[Sequence[str]]) -> None:
     """Print rows, including the heading, in columns as wide as their widest cell."""
+    for line in aligned(rows):
+        click.echo(line)
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Rows, including the heading, as lines."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        click.echo("  ".join(cells).rstrip())
+        yield "  ".join(cells).rstrip()
 
 
 def plain(text: str) -> str:
@@ -28,6 +34,19 @@ def age(seconds: float) -> str:
         if seconds >= size:
             return f"{seconds / size:.1f} {unit}"
     return f"{max(0.0, seconds):.0f} s"
+
+
+def slot_time(seconds: float) -> str:
+    """Time of slots, in hours however many they are: `0.4 s`, `3.5 min`, `1,204.0 h`."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 3600 else f"{seconds / 3600:,.1f} h"
+
+
+def figure(value: float) -> str:
+    """A number to three digits, and a large one without an exponent: `24,100`."""
+    rounded = float(f"{value:.3g}")
+    return f"{rounded:,.0f}" if abs(rounded) >= 100 else f"{rounded:g}"
 
 
 def ahead_of_trainer(pace: RunPace, now: float) -> str:

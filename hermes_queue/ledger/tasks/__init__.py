@@ -15,6 +15,7 @@ from hermes_queue.ledger.tasks.task import (
     Spread,
     Task,
     TaskCause,
+    band_of,
     member_of,
     solver_of,
 )
@@ -29,6 +30,7 @@ __all__ = [
     "Task",
     "TaskCause",
     "TaskMemory",
+    "band_of",
     "member_of",
     "solver_of",
 ]

@@ -86,10 +86,21 @@ class PassRate:
         """None without scores."""
         return min(1.0, self.passes / self.scored) if self.scored else None
 
-    @property
-    def mean_score(self) -> float | None:
-        """None without scores."""
-        return self.score_sum / self.scored if self.scored else None
+
+def band_of(text: str) -> tuple[float, float]:
+    """The bounds of a band of pass rates, `LOW-HIGH`.
+
+    Raises:
+        ValueError: they are no rates, or not in this order.
+    """
+    low, _, high = text.partition("-")
+    try:
+        bounds = float(low), float(high)
+    except ValueError:
+        bounds = 1.0, 0.0
+    if not 0 <= bounds[0] <= bounds[1] <= 1:
+        raise ValueError(f"{text!r} is not LOW-HIGH; write e.g. 0.1-0.9, or 0-0")
+    return bounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,36 +112,6 @@ class SolverStats:
     seconds: Spread
     """Without `squares`."""
     last_seen: float
-
-    @property
-    def scored(self) -> int:
-        """Trajectories with a score."""
-        return self.rate.scored
-
-    @property
-    def passes(self) -> int:
-        """Trajectories with a score of `PASSES_FROM` or more."""
-        return self.rate.passes
-
-    @property
-    def score_sum(self) -> float:
-        """Sum of their scores."""
-        return self.rate.score_sum
-
-    @property
-    def pass_rate(self) -> float | None:
-        """None without scores."""
-        return self.rate.pass_rate
-
-    @property
-    def mean_score(self) -> float | None:
-        """None without scores."""
-        return self.rate.mean_score
-
-    @property
-    def seconds_mean(self) -> float | None:
-        """Active seconds of a trajectory; None if nothing was measured."""
-        return self.seconds.mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,26 +158,6 @@ class Task:
     """Newest first."""
     solvers: tuple[SolverStats, ...] = ()
     """Newest first."""
-
-    @property
-    def scored(self) -> int:
-        """Trajectories of models with a score."""
-        return self.rate.scored
-
-    @property
-    def passes(self) -> int:
-        """Trajectories of models with a score of `PASSES_FROM` or more."""
-        return self.rate.passes
-
-    @property
-    def score_sum(self) -> float:
-        """Sum of the scores of models."""
-        return self.rate.score_sum
-
-    @property
-    def pass_rate(self) -> float | None:
-        """Of all models; None without scores."""
-        return self.rate.pass_rate
 
     @property
     def flake_rate(self) -> float | None:

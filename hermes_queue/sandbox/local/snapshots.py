@@ -20,6 +20,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from hermes_queue.cancellation import unbroken
 from hermes_queue.errors import NoSnapshot
 from hermes_queue.sandbox.base import ExecutionResult
 from hermes_queue.sandbox.local.registry import BOOT_ID
@@ -37,11 +38,15 @@ FORGOTTEN_S = 7 * 86400.0
 """Age at which nobody needs a snapshot, not even of a deployment whose workers are gone."""
 _LEAST_BYTES = 1 << 20
 _ERROR_CHARS = 300
-_BUSY, _SHARED_MEMORY, _SYSTEM_V, _NO_TAR = 75, 76, 77, 127
+_BUSY, _SHARED_MEMORY, _SYSTEM_V, _TOO_LONG, _NO_TAR = 75, 76, 77, 78, 127
 _TOO_LARGE = 128 + 25
 """The exit code after SIGXFSZ."""
 
-# Builtins of bash alone until `exec`: the only processes are the first one and this one.
+_PATH_BYTES = 4000
+"""From this length on, paths are refused: `tar` packs what no system call takes, and then cannot
+unpack it."""
+
+# Builtins of bash alone until it is known that the only processes are the first one and this one.
 _PACK = f"""
 for process in /proc/[0-9]*; do
   [ "$process" = /proc/1 ] || [ "$process" = /proc/$$ ] || exit {_BUSY}
@@ -54,6 +59,9 @@ for kind in shm sem msg; do
   [ ${{#lines[@]}} -lt 2 ] || exit {_SYSTEM_V}
 done
 ulimit -c 0
+cd / && printf -v any '%{_PATH_BYTES}s' && any=${{any// /?}}
+found=$(LC_ALL=C exec find workspace home/agent tmp var/tmp -xdev -path "$any*" -printf x -quit)
+[ -z "$found" ] || exit {_TOO_LONG}
 ulimit -f "$LIMIT_KIB"
 exec tar --create --file=- --format=posix --pax-option=delete=atime,delete=ctime \
   --xattrs --xattrs-include='user.*' --sparse --one-file-system \
@@ -67,6 +75,7 @@ _WHY = {
     _BUSY: "processes run in the background",
     _SHARED_MEMORY: "/dev/shm is not empty",  # noqa: S108 - the slot's
     _SYSTEM_V: "there are System V shared memory, semaphores or messages",
+    _TOO_LONG: f"a path has {_PATH_BYTES} bytes or more, and could not be unpacked",
     _NO_TAR: "there is no tar in the slot",
 }
 _ID = re.compile(r"[0-9a-f]{32}")
@@ -103,7 +112,8 @@ class LocalSnapshots:
                     "boot": BOOT_ID.read_text().strip(),
                     "bytes": size,
                 }
-                await asyncio.to_thread(self._describe, snapshot_id, about)
+                # Cancelled in between, the thread would go on to write what is removed below.
+                await unbroken(asyncio.to_thread(self._describe, snapshot_id, about))
             except BaseException:
                 self._remove(snapshot_id)
                 raise

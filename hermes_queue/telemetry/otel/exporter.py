@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
+from urllib.parse import unquote_to_bytes
 
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.settings import MetricsSettings, OtelSettings
@@ -36,6 +37,8 @@ _TOGETHER = 32
 """Attempts that are encoded together."""
 _SPANS, _SPANS_WITH_CONTENTS = 512, 16
 """Spans of one part of a request, which is sent, or dropped, as a whole."""
+
+_ATTRIBUTES_CHARACTERS = 4096
 
 MakeSpans = Callable[[], Sequence[TraceSpan]]
 
@@ -262,20 +265,44 @@ def _add_made(spans: list[TraceSpan], make: MakeSpans) -> None:
 
 
 def _resource(service: str, instance: str, own_version: str) -> dict[str, AttributeValue]:
-    """Who exports, and further attributes from the variable that OpenTelemetry has for them."""
+    """Who exports, and further attributes from the variables that OpenTelemetry has for them."""
     resource: dict[str, AttributeValue] = {
-        "service.name": os.environ.get("OTEL_SERVICE_NAME") or f"hermes-queue-{service}",
+        "service.name": f"hermes-queue-{service}",
         "service.namespace": "hermes-queue",
         "service.version": own_version,
         "service.instance.id": instance,
         "host.name": platform.node(),
         "process.pid": os.getpid(),
     }
-    for pair in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")[:4096].split(","):
-        name, found, value = pair.partition("=")
-        if found and name.strip():
-            resource[name.strip()] = value.strip()
+    try:
+        resource |= _attributes(os.environ.get("OTEL_RESOURCE_ATTRIBUTES", ""))
+    except ValueError as error:
+        # As the specification has it: of a variable with an error, nothing is used.
+        text = "OTEL_RESOURCE_ATTRIBUTES is ignored: %s"
+        logger.warning(text, error, extra={"action": "otel_attributes"})
+    if name := os.environ.get("OTEL_SERVICE_NAME"):
+        resource["service.name"] = name
     return resource
+
+
+def _attributes(text: str) -> dict[str, str]:
+    """Pairs `NAME=VALUE`, each percent-encoded, with commas in between.
+
+    Raises:
+        ValueError: what is wrong, without the values.
+    """
+    if len(text) > _ATTRIBUTES_CHARACTERS:
+        raise ValueError(f"it has more than {_ATTRIBUTES_CHARACTERS} characters")
+    found = {}
+    for place, pair in enumerate(filter(str.strip, text.split(",")), 1):
+        name, equals, value = (unquote_to_bytes(part.strip()) for part in pair.partition("="))
+        if not equals or not name:
+            raise ValueError(f"pair {place} is not NAME=VALUE")
+        try:
+            found[name.decode()] = value.decode()
+        except UnicodeDecodeError:
+            raise ValueError(f"pair {place} is no percent-encoded UTF-8") from None
+    return found
 
 
 def _version() -> str:

@@ -9,6 +9,8 @@ import socket
 import ssl
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 _RETRIED = frozenset({408, 429, 502, 503, 504})
@@ -46,7 +48,7 @@ class CollectorTransport:
         self._headers |= headers
         self._context = ssl.create_default_context() if self._tls else None
         self._lock = threading.Lock()
-        self._connection: http.client.HTTPConnection | None = None
+        self._connection: _CutConnection | None = None
         self._is_closed = False
 
     @property
@@ -62,7 +64,7 @@ class CollectorTransport:
         """
         connection = self._opened()
         # A socket's own limit is for each operation: a server that sends a byte a second keeps it.
-        timer = threading.Timer(self._timeout_s, _cut, (connection,))
+        timer = threading.Timer(self._timeout_s, connection.cut)
         timer.daemon = True
         timer.start()
         try:
@@ -83,30 +85,63 @@ class CollectorTransport:
             self._is_closed = True
             connection = self._connection
         if connection is not None:
-            _cut(connection)
+            connection.cut()
 
-    def _opened(self) -> http.client.HTTPConnection:
+    def _opened(self) -> _CutConnection:
         place, timeout_s = (self._host, self._port), self._timeout_s
-        made = http.client.HTTPConnection(*place, timeout=timeout_s)
+        made = _CutConnection(*place, timeout=timeout_s)
         if self._context:
-            made = http.client.HTTPSConnection(*place, timeout=timeout_s, context=self._context)
+            made = _CutTlsConnection(*place, timeout=timeout_s, context=self._context)
         with self._lock:
             if self._is_closed:
                 raise NotDelivered("closed", again=False)
             self._connection = made
         return made
 
-    def _end(self, connection: http.client.HTTPConnection) -> None:
+    def _end(self, connection: _CutConnection) -> None:
         with self._lock:
             self._connection = None
         connection.close()
 
 
-def _cut(connection: http.client.HTTPConnection) -> None:
-    """End both directions of a connection, whichever thread waits for it."""
-    opened = connection.sock
-    if opened is not None:
-        try:
-            opened.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            return
+class _CutConnection(http.client.HTTPConnection):
+    """A connection that another thread can end for good, be it open, opening or not yet begun."""
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self._cut_lock = threading.Lock()
+        self._is_cut = False
+        self._same: socket.socket | None = None
+        """The connection once more: a handshake takes the first socket's descriptor away."""
+
+    def connect(self) -> None:
+        """Connect, for TLS without its handshake.
+
+        Raises:
+            OSError: nobody answers, or the connection was cut meanwhile.
+        """
+        super().connect()
+        with self._cut_lock:
+            if self._is_cut:
+                raise TimeoutError("cut while it was opened")
+            self._same = self.sock.dup()
+
+    def cut(self) -> None:
+        """End both directions, whichever thread waits for them; it cannot be opened again."""
+        with self._cut_lock:
+            self._is_cut = True
+            if self._same is not None:
+                with suppress(OSError):
+                    self._same.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Close it."""
+        super().close()
+        with self._cut_lock:
+            if self._same is not None:
+                self._same.close()
+            self._same = None
+
+
+class _CutTlsConnection(http.client.HTTPSConnection, _CutConnection):
+    """The same with TLS, whose handshake begins after `_CutConnection.connect`."""
