@@ -234,6 +234,16 @@ def test_a_run_whose_count_is_none_strands_no_job_that_begins(ledger):
     assert ledger.client.zscore("hq:leases", job.trajectory_id)
 
 
+def test_a_job_with_times_and_versions_that_are_none_begins(ledger):
+    job = make_job()
+    enqueue(ledger, job)
+    fields = {"used": "x", "queued": "y", "booked": "z"}
+    ledger.client.hset(f"hq:traj:{job.trajectory_id}", mapping=fields)
+    ledger.client.hset("hq:run:run", "policy_version", "newest")
+    begun = begin(ledger, job)
+    assert (begun.verdict, begun.used_s, begun.policy_version) == ("run", 0.0, None)
+
+
 def test_a_job_whose_deaths_are_none_is_not_left_running(ledger):
     job = make_job()
     enqueue(ledger, job)
