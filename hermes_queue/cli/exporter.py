@@ -20,6 +20,7 @@ from typing import Any
 import click
 import redis
 
+from hermes_queue.cli.mixing.measured import read_mixes
 from hermes_queue.cli.overview import lane_now
 from hermes_queue.cli.sharing.measured import read_shares
 from hermes_queue.cli.watch.scaling import wanted_slots
@@ -154,6 +155,7 @@ class Exporter:
         yield from _counted(totals(self.ledger))
         yield from self._read_goodput(now)
         yield from self._read_budgets()
+        yield from read_mixes(self.ledger)
 
     def _scan(self) -> None:
         """Scan all keys, unless that was done recently. One pass finds lanes and limits."""

@@ -82,7 +82,7 @@ KEYS = (
     Key("handed", "zset", "ledger/fleet", "trajectories that wait to be graded, or are being "
         "graded, by the time at which their work expires", "with the last of them"),
     Key("graders:{lane}", "zset", "ledger/fleet", "hosts of workers that grade what agents of this "
-        "lane have done, by the end of their last beat", "seconds"),
+        "lane have done, by the end of their last beat", _DAY),
     Key("group:{id}", "hash", "ledger", "size, policy, members so far and their summaries",
         _END, "rw r r -"),
     Key("item:{sha256}", "string", "ledger",

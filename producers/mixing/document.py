@@ -164,7 +164,14 @@ class Budgets(_Table):
 
     cost_usd: float | None = Field(default=None, gt=0)
     tokens: float | None = Field(default=None, gt=0)
+    slot_hours: float | None = Field(default=None, gt=0)
     wall_s: float | None = Field(default=None, gt=0)
+
+    def given(self) -> dict[str, float]:
+        """Those that are set, by the names that `set_budgets` takes."""
+        found = self.model_dump(exclude_none=True)
+        hours = found.pop("slot_hours", None)
+        return found if hours is None else found | {"slot_s": 3600 * hours}
 
 
 def _possible_name(name: str) -> str:
@@ -186,6 +193,8 @@ class MixDocument(_Table):
     backlog: Backlog = Backlog()
     max_ahead: int | None = Field(default=None, ge=1)
     """As `--max-ahead` of a producer."""
+    max_drift: float | None = Field(default=None, ge=0, le=1)
+    """As `--max-drift` of a producer."""
     budgets: Budgets = Budgets()
     slots: PartOfSlots = PartOfSlots()
     flags: Flags = {}

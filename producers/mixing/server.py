@@ -14,6 +14,7 @@ from typing import Any
 from hermes_queue.broker.enqueue import enqueue
 from hermes_queue.errors import ConfigurationError, RedisFull, RedisUnavailable
 from hermes_queue.ledger import Ledger, Runs
+from hermes_queue.ledger.accounts.drift import set_max_drift
 from hermes_queue.ledger.budgets import set_budgets
 from hermes_queue.ledger.fleet.pacing import set_pace
 from hermes_queue.ledger.mixing import Checkpoint, LiveSettings, MixBatch, MixHeld, MixLost
@@ -119,17 +120,21 @@ class MixServer:
             }
             for each in self._sources.values()
         }
-        if budgets := self._document.budgets.model_dump(exclude_none=True):
+        budgets, max_drift = self._document.budgets.given(), self._document.max_drift
+        if budgets:
             set_budgets(self._ledger, name, budgets)
-            self._resume()
+            self._resume("budget")
+        if max_drift is not None:
+            set_max_drift(self._ledger, name, max_drift)
+            self._resume("drift")
         if self._document.max_ahead:
             set_pace(self._ledger, name, self._document.max_ahead)
 
-    def _resume(self) -> None:
-        """Go on with a run that had spent a budget, if the file has raised it."""
+    def _resume(self, paused_by: str) -> None:
+        """Go on with a run that a budget, or drift, has paused: the file says anew what it may."""
         runs, name = Runs(self._ledger), self._document.name
         pause = runs.paused(name)
-        if pause and pause.by == "budget":
+        if pause and pause.by == paused_by:
             try:
                 runs.resume(name)
             except ConfigurationError as error:

@@ -46,6 +46,7 @@ _OF_THE_MIX = {
     "concurrency": "a mix only enqueues; set it where workers are started",
     "cycle": "rows come again by themselves; say how often with epochs",
     "max_ahead": "set max_ahead of the mix",
+    "max_drift": "set max_drift of the mix",
     "team": "set slots.team of the mix",
     "max_running": "set slots.max_running of the mix",
     "weight": "set weight of the source, or slots.weight of the mix",

@@ -22,6 +22,7 @@ from hermes_queue.errors import (
     HermesQueueError,
 )
 from hermes_queue.ledger import Ledger, Runs
+from hermes_queue.ledger.accounts.drift import set_max_drift
 from hermes_queue.ledger.budgets import set_budgets
 from hermes_queue.ledger.fleet.pacing import set_pace
 from hermes_queue.ledger.ledger import RUN_TTL_S
@@ -208,7 +209,7 @@ class Launch:
         return groups
 
     def _open(self, ledger: Ledger) -> None:
-        """Set the run's budgets and pace, and resume it if an exhausted budget has paused it.
+        """Set the run's budgets, drift and pace; resume it if one of those that are set paused it.
 
         An embedded run is resumed from any pause, because only this command can resume it.
         """
@@ -217,11 +218,14 @@ class Launch:
             self.report.progress.say("the run's lock is too long to be kept; see --lock FILE")
         if budgets := self.options.budgets.given():
             set_budgets(ledger, run_id, budgets)
+        if (max_drift := self.options.budgets.max_drift) is not None:
+            set_max_drift(ledger, run_id, max_drift)
         if max_ahead := self.options.staleness.max_ahead:
             set_pace(ledger, run_id, max_ahead)
         pause = runs.paused(run_id)
         is_embedded = self.report.summary.mode == "embedded"
-        if pause and (is_embedded or (pause.by == "budget" and budgets)):
+        raised = {"budget": bool(budgets), "drift": max_drift is not None}
+        if pause and (is_embedded or raised.get(pause.by)):
             runs.resume(run_id)
 
     def _enqueue(self, ledger: Ledger, groups: Mapping[str, int], stop: threading.Event) -> None:

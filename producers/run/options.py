@@ -17,6 +17,7 @@ from producers.known.options import KnownOptions
 from producers.lock.flags import with_lock
 from producers.lock.options import LockOptions
 from producers.run.flags import Options, at_least, flag, number, switch
+from producers.run.queueing.budgets import BudgetOptions
 from producers.run.queueing.part import PartOptions
 from producers.run.sandbox_options import SandboxOptions, chosen_backend
 from producers.source import Producer
@@ -259,31 +260,6 @@ class LimitOptions(Options):
     agent_timeout_s: float | None = _timeout("agent", "all turns together")
     verify_timeout_s: float | None = _timeout("verify", "grading")
     total_timeout_s: float | None = _timeout("total", "all attempts together")
-
-
-@dataclass(frozen=True)
-class BudgetOptions(Options):
-    """Budgets of the run, by the names that `set_budgets` takes."""
-
-    title: ClassVar[str] = "budgets of the run; it pauses when one is spent"
-    cost_usd: float | None = flag(
-        "largest cost of all model calls of the run",
-        spelled="--budget-cost",
-        type=_POSITIVE,
-        metavar="USD",
-    )
-    tokens: float | None = flag(
-        "largest number of prompt and completion tokens of the run together",
-        spelled="--budget-tokens",
-        type=_POSITIVE,
-        metavar="N",
-    )
-    wall_s: float | None = flag(
-        "longest time since the run's first enqueue",
-        spelled="--budget-wall",
-        type=_POSITIVE,
-        metavar="SECONDS",
-    )
 
 
 @dataclass(frozen=True)

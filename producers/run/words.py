@@ -9,11 +9,11 @@ from typing import Any, NoReturn
 from hermes_queue.errors import ConfigurationError
 from producers.run.flags import Options
 from producers.run.options import (
-    BudgetOptions,
     GroupOptions,
     ProducerOptions,
     StalenessOptions,
 )
+from producers.run.queueing.budgets import BudgetOptions
 from producers.run.queueing.part import PartOptions
 from producers.run.sandbox_options import chosen_backend
 from producers.source import Producer

@@ -45,6 +45,11 @@ def _no_copies_are_left() -> Iterator[None]:
             path.unlink()
 
 
+def name_of(ledger, worker: WorkerProcess) -> str:
+    [found] = [w["owner"] for w in ledger.workers() if w["pid"] == worker.process.pid]
+    return found
+
+
 def graders_are_there(ledger) -> None:
     wait_until("graders", lambda: ledger.client.exists("hq:graders:train"))
 
@@ -132,3 +137,34 @@ def test_a_grader_that_is_shut_down_hands_the_grading_back(
     start_worker(arguments=["--stages", "verify"], **settings())
     [record] = factory.wait_done(RUN)
     assert (record.score, record.attempt, record.attempts) == (1.0, 1, ())
+
+
+@pytest.mark.fleet
+def test_while_graders_are_missing_agents_workers_take_what_waits_for_them(
+    factory, start_worker: Start, ledger, tmp_path: Path
+) -> None:
+    armed = tmp_path / "armed"
+    armed.touch()
+    graders = start_worker(arguments=["--stages", "verify"], **settings("restore", armed))
+    graders_are_there(ledger)
+    agents = start_worker(arguments=["--stages", "agent"], **settings())
+
+    def run(instance: str) -> Any:
+        job = make_job(
+            RUN, instance, env="steps_env:ENV", item={"turns": TURNS}, agent=played(TURNS)
+        )
+        enqueue([job], ledger=ledger)
+        return job
+
+    first = run("first")
+    wait_until("the kill", lambda: not graders.alive)
+    [record] = factory.wait_done(RUN)
+    assert (record.score, record.attempt, record.attempts) == (1.0, 1, ())
+    agents.wait_for_log("has had no graders")
+    assert record.provenance.worker == name_of(ledger, agents)
+    again = start_worker(arguments=["--stages", "verify"], **settings())
+    agents.wait_for_log("has graders again")
+    second = run("second")
+    records = {each.trajectory_id: each for each in factory.wait_done(RUN)}
+    assert set(records) == {first.trajectory_id, second.trajectory_id}
+    assert records[second.trajectory_id].provenance.worker == name_of(ledger, again)

@@ -20,6 +20,8 @@ from worker_process import wait_until
 
 from hermes_queue.bodies import codec
 from hermes_queue.ledger import Ledger, Runs
+from hermes_queue.ledger.accounts.drift import drift_of
+from hermes_queue.ledger.budgets import accounts
 from hermes_queue.ledger.fleet.pacing import RunPace, pace_of
 from hermes_queue.models import Failure, ScoredTrajectory, TrajectoryJob, identity
 from hermes_queue.results.consume import consume
@@ -119,6 +121,38 @@ def test_a_run_that_follows_a_trainer_is_paced_before_its_first_job(url: str) ->
     ledger = Ledger.connect(url=url)
     assert (pace_of(ledger, "r"), ledger.run_status("r").queued) == (RunPace(4, 0, 0, None), 4)
     ledger.close()
+
+
+def test_slot_hours_and_drift_are_limited_before_the_first_job(url: str) -> None:
+    assert produce("--budget-slot-hours", "0.5", "--max-drift", "0.01") == 0
+    ledger = Ledger.connect(url=url)
+    assert accounts(ledger, "r", now=0)["slot_s"].limit == 1800
+    assert drift_of(ledger, "r").max_drift == 0.01
+    ledger.close()
+
+
+@pytest.mark.parametrize(
+    ("paused_by", "flags"),
+    [("budget", ("--budget-slot-hours", "9")), ("drift", ("--max-drift", "0.5"))],
+)
+def test_a_paused_run_goes_on_when_its_limit_is_raised_and_not_before(
+    url: str, paused_by: str, flags: tuple[str, str]
+) -> None:
+    assert produce(*flags) == 0
+    ledger = Ledger.connect(url=url)
+    Runs(ledger).pause("r", "too much", by=paused_by)
+    assert produce() == 0
+    assert Runs(ledger).paused("r") is not None
+    assert produce(*flags) == 0
+    assert Runs(ledger).paused("r") is None
+    ledger.close()
+
+
+@pytest.mark.parametrize("share", ["-0.1", "1.5", "nan", "few"])
+def test_a_share_that_is_none_is_refused(share: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        produce("--max-drift", share)
+    assert "--max-drift" in capsys.readouterr().err
 
 
 def test_a_run_id_stands_for_one_configuration_but_not_for_one_selection(

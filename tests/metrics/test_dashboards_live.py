@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 import math
+import os
 import shutil
 import subprocess
 import urllib.parse
@@ -15,13 +16,16 @@ from pathlib import Path
 
 import pytest
 from chat_endpoint import ChatEndpoint, completion
+from mixes import write_mix
 from ports import free_port
 from records import make_job
 from scrape import fetch, worker_endpoint
 from worker_process import wait_until
+from zygote import start_forked
 
 from hermes_queue.broker.enqueue import enqueue
 from hermes_queue.ledger.accounts.shared import SharedBudgets
+from hermes_queue.ledger.scheduling import Shares
 from hermes_queue.results.consume import consume
 from hermes_queue.settings import MetricsSettings
 from hermes_queue.sinks.metering import metered
@@ -127,6 +131,20 @@ def batch(number: int, base_url: str) -> list:
     ]
 
 
+@contextmanager
+def running_mix(redis_url: str, directory: Path) -> Iterator[None]:
+    """A mix that feeds the workers as fast as they go."""
+    directory.mkdir()
+    file = write_mix(directory, {"a": "", "b": "weight = 2"}, head="backlog = {low = 2, high = 6}")
+    environment = {**os.environ, "HERMES_QUEUE_REDIS_URL": redis_url}
+    process = start_forked("hermes_queue.cli", "mix", file, environment=environment)
+    try:
+        yield
+    finally:
+        process.kill()
+        process.communicate(timeout=30)
+
+
 @pytest.mark.timeout(300)
 async def test_every_panel_answers_with_data_during_a_run(
     redis_server, ledger, start_worker, exporter, tmp_path
@@ -139,13 +157,17 @@ async def test_every_panel_answers_with_data_during_a_run(
         HERMES_QUEUE_RETRY_BACKOFF_S="0.1",
     )
     SharedBudgets(ledger).set("env:gsm8k", {"tokens": 1e12})
+    Shares(ledger).change("env", "gsm8k", {"max_running": 1000})
     async with ChatEndpoint(handler()) as endpoint, running_sink(redis_server.url) as sink_port:
         addresses = {
             "exporter:9808": exporter.removeprefix("http://"),
             "sink:9810": f"127.0.0.1:{sink_port}",
             "flower:5555": worker_endpoint(ledger, worker.process.pid).split("/")[2],
         }
-        with running_prometheus(tmp_path / "prometheus", free_port(), addresses) as prometheus:
+        with (
+            running_mix(redis_server.url, tmp_path / "mix"),
+            running_prometheus(tmp_path / "prometheus", free_port(), addresses) as prometheus,
+        ):
             open_queries = dict(queries())
             assert len(open_queries) == len(queries()) > 40
 

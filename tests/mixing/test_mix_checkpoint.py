@@ -16,6 +16,8 @@ from zygote import run_forked
 
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.ledger import Ledger, Runs
+from hermes_queue.ledger.accounts.drift import drift_of
+from hermes_queue.ledger.budgets import accounts
 from hermes_queue.ledger.mixing import Checkpoint, MixBatch, MixHeld, MixLost, checkpoint
 from hermes_queue.ledger.mixing.checkpoint import forget
 from hermes_queue.ledger.mixing.tuning import tune
@@ -397,3 +399,17 @@ def test_a_number_of_a_batch_that_is_none_is_said(ledger):
     ledger.client.hset("hq:mix:m", "seq", "1.5")
     with pytest.raises(ConfigurationError, match="hermes-queue mix forget m"):
         Checkpoint(ledger, "m").take()
+
+
+@pytest.mark.parametrize(
+    ("paused_by", "limit"),
+    [("budget", "budgets = { slot_hours = 2 }"), ("drift", "max_drift = 0.1")],
+)
+def test_a_mix_limits_its_run_and_resumes_it_at_its_next_start(ledger, tmp_path, paused_by, limit):
+    file = write_mix(tmp_path, {"a": "epochs = 1"}, head=limit, rows=2)
+    serve(ledger, file)
+    limits = (accounts(ledger, "m", now=0)["slot_s"].limit, drift_of(ledger, "m").max_drift)
+    assert limits == ((7200, None) if paused_by == "budget" else (None, 0.1))
+    Runs(ledger).pause("m", "too much", by=paused_by)
+    serve(ledger, file)
+    assert Runs(ledger).paused("m") is None

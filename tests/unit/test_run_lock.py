@@ -25,6 +25,7 @@ FLAGS = (
     ' --base-url=http://b/v1 --temperature=0.7 --sampling=top_p=0.9 --sampling=stop=["x"]'
     " --agent-param=tools=prompted --group-size=2 --max-refills=1 --drop-zero-variance"
     " --max-policy-lag=2 --on-stale=drop --max-turns=7 --tool-timeout=2.5 --budget-tokens=100"
+    " --budget-slot-hours=1.5 --max-drift=0.01"
     " --policy-version=9 --priority=3 --lane=eval --pass-rate=0.1-0.9"
 ).split()
 

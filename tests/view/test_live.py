@@ -22,6 +22,7 @@ from hermes_queue.broker.enqueue import enqueue
 from hermes_queue.cli.overview import overview
 from hermes_queue.errors import RedisUnavailable
 from hermes_queue.ledger import Ledger
+from hermes_queue.ledger.accounts.goodput import add_report
 from hermes_queue.view.answers import to_json
 from hermes_queue.view.live import LivePoller
 
@@ -216,3 +217,20 @@ def test_twenty_pages_ask_redis_for_as_much_as_one_top(server, deployment):
             }  # fmt: skip
         assert commands(deployment) - before == one
     assert counted(seen) == counted(json.loads(to_json(shown(deployment))))
+
+
+def test_a_run_shows_what_it_got_for_its_slot_time(server, deployment):
+    enqueue([make_job("new", "i")], ledger=deployment)
+    with closing(ViewServer(replace(server.site, ledger=deployment))) as served:
+        assert served.get("/api/runs/new").json["goodput"] is None
+        sums = {"s|model": 900, "s|verify": 300, "s|retry:model": 600, "c|scored": 2, "usd|m": 4}
+        counts = [("new", name, by) for name, by in sums.items()]
+        add_report(deployment, "w1", 1, counts=counts, moments=(), slow=())
+        found = served.get("/api/runs/new").json["goodput"]
+    assert (found["scored"], found["leased_s"], found["per_slot_hour"]) == (2, 1800, 4)
+    assert (found["usd"], found["per_usd"]) == (4, 0.5)
+    assert [(each["name"], each["seconds"], each["is_lost"]) for each in found["accounts"]] == [
+        ("model", 900, False),
+        ("retry:model", 600, True),
+        ("verify", 300, False),
+    ]

@@ -26,15 +26,23 @@ from hermes_queue.bodies import codec, handed
 from hermes_queue.broker.pool import RunningTask, running
 from hermes_queue.ledger import Claim, Ledger, Runs, Spent
 from hermes_queue.ledger.cancelling import cancel
-from hermes_queue.ledger.fleet.handovers import hand_over, note_graders, snapshot_needs
+from hermes_queue.ledger.fleet.handovers import (
+    grading_of,
+    hand_over,
+    note_graders,
+    snapshot_needs,
+)
+from hermes_queue.ledger.fleet.lanes import note_lanes
 from hermes_queue.ledger.poison import item_hash
 from hermes_queue.models import ScoredTrajectory, TrajectoryJob
+from hermes_queue.queues import lanes_with_quarantine
 from hermes_queue.settings import ModelSettings, StageSettings, WorkerSettings
 from workers import runtime as runtimes
 from workers.bounds import copies
 from workers.resume.unneeded import delete_unneeded
 from workers.runtime import Runtime
 from workers.spool import Spool
+from workers.stages.graders import GradersWatch
 from workers.trajectory import run_trajectory
 
 pytestmark = pytest.mark.xdist_group("openai")
@@ -535,3 +543,55 @@ async def test_a_copy_that_waits_to_be_graded_is_not_too_old(
     assert await delete_unneeded(fleet.shelf, fleet.ledger, ttl_s=1.0) == 0
     await fleet.run(job, "verify")
     assert not snapshot_needs(fleet.ledger, [name])[name].snapshot_id
+
+
+# --- graders that are missing -----------------------------------------------------------------
+
+
+def test_graders_that_died_before_the_clock_was_set_back_are_known_no_longer(
+    ledger: Ledger,
+) -> None:
+    take_back = swept(ledger)
+    job = make_job()
+    enqueue(ledger, job)
+    note_lanes(ledger, ["train"])
+    seconds, _ = cast(Any, ledger.client.time())
+    ledger.client.zadd("hq:graders:train", {"g": seconds + 3600})
+    ledger.client.set("hq:sweep:last", f"{seconds + 3600}.0")
+    take_back()
+    epoch = begin(ledger, job).epoch
+    assert hand_over_again(ledger, job, epoch, "one") == "nobody"
+
+
+async def test_work_waits_for_somebody_until_it_has_a_grader(
+    fleet: Fleet, model: CountingModel
+) -> None:
+    lanes = lanes_with_quarantine("train.verify")
+    assert grading_of(fleet.ledger, "train", lanes).state == "graded"
+    await fleet.run(job_of(fleet, model), "agent")
+    fleet.ledger.client.zadd("hq:graders:train", {socket.gethostname(): 1})
+    assert grading_of(fleet.ledger, "train", lanes).state == "idle", "it is not due yet"
+    fleet.ledger.due()
+    assert grading_of(fleet.ledger, "train", lanes) == ("waits", {socket.gethostname()})
+    fleet.graders()
+    assert grading_of(fleet.ledger, "train", lanes).state == "graded"
+
+
+async def test_an_agents_worker_grades_what_another_one_has_handed_over(
+    fleet: Fleet, model: CountingModel
+) -> None:
+    job = job_of(fleet, model)
+    assert await fleet.run(job, "agent") == "handed over"
+    assert await fleet.run(job, "agent") == "no_tool_call 1.0 (group)"
+    assert model.sampled == [0, 1, 2, 3]
+    assert fleet.kept() == (0, 0, 0)
+
+
+def test_who_has_no_copies_of_slots_leaves_the_grading_to_workers_that_do(fleet: Fleet) -> None:
+    watch = GradersWatch(fleet.runtime("agent"), fleet.ledger)
+    own, another = frozenset({socket.gethostname()}), frozenset({"another"})
+    assert watch._has_copies("train", another), "nobody lives there"
+    facts = {"owner": "w9", "host": "another", "lanes": ["train"]}
+    fleet.ledger.beat("w9", facts, ttl_s=60.0)
+    assert not watch._has_copies("train", another)
+    assert watch._has_copies("train", own)

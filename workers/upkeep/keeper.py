@@ -20,15 +20,14 @@ from hermes_queue.broker.pool import RunningTask, TaskPool
 from hermes_queue.broker.pool.intake import INTAKE, shutdown_is_ordered
 from hermes_queue.errors import HermesQueueError
 from hermes_queue.ledger import Breakers, Claim, DeadLetters, Ledger
-from hermes_queue.ledger.fleet.handovers import note_graders
 from hermes_queue.ledger.fleet.tally import Tally
 from hermes_queue.ledger.scheduling import Scheduler
 from hermes_queue.ledger.tasks import TaskMemory
 from hermes_queue.queues import lanes_with_quarantine
 from hermes_queue.wire.ids import run_of
-from hermes_queue.wire.names import VERIFY
 from workers.bounds.overdue import Overdue
 from workers.runtime import Runtime
+from workers.stages.graders import GradersWatch
 from workers.upkeep.blocked_loop import BlockedLoop
 from workers.upkeep.duties import Duties, Duty
 from workers.upkeep.inventory import Inventory
@@ -93,7 +92,7 @@ class Keeper:
                 Duty("renew", lease.renew_s, self._renew, again_s=0.5),
                 Duty("beat", lease.renew_s, self._beat),
                 Duty("limits", lease.renew_s, self._keep_limits),
-                Duty("graders", lease.renew_s, self._note_graders),
+                Duty("graders", lease.renew_s, GradersWatch(runtime, ledger).look),
                 Duty("leaving", min(1.0, lease.renew_s), self._report_leaving, again_s=0.5),
                 Duty("sandboxes", lease.renew_s, lambda: inventory.renew(ledger)),
                 Duty("sweep", lease.sweep_s, self._sweep),
@@ -210,12 +209,6 @@ class Keeper:
             self._runtime.limiter.renew()
         if self._runtime.places:
             self._runtime.places.renew()
-
-    def _note_graders(self) -> None:
-        lanes = [each.removesuffix(VERIFY) for each in INTAKE.open_lanes if each.endswith(VERIFY)]
-        if lanes:
-            ttl_s = self._runtime.lease.duration_s
-            note_graders(self._ledger, lanes, host=self._runtime.host, ttl_s=ttl_s)
 
     def _sweep(self) -> None:
         lease = self._runtime.lease

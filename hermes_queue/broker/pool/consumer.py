@@ -12,7 +12,7 @@ from typing import Any
 import redis
 from celery import bootsteps
 
-from hermes_queue.broker.pool.intake import shutdown_is_ordered
+from hermes_queue.broker.pool.intake import INTAKE, shutdown_is_ordered
 from hermes_queue.broker.pool.transport import attach
 
 
@@ -39,6 +39,7 @@ class SteadyChannel(bootsteps.StartStopStep):  # type: ignore[misc]
         # From here on, new messages are validated before Celery reads them.
         attach(channel, c.pool.screen, c.pool.room)
         c.pool.events.collect(c.event_dispatcher)
+        INTAKE.attach(c)
 
     def stop(self, c: Any) -> None:
         """Restore unacknowledged messages at once when the worker ends."""

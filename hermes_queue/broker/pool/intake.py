@@ -36,8 +36,13 @@ class Intake:
         """The worker's name for Celery, e.g. celery@host."""
         self.state: State = "open"
         self.paused_lanes: frozenset[str] = frozenset()
+        self.stands_in: tuple[str, ...] = ()
+        """Lanes of graders that are served only while these are missing."""
         self._served: list[str] = []
         self._queues: Any = None
+        self._consumer: Any = None
+        self._added: list[str] = []
+        """Queues of `stands_in` that are consumed from."""
 
     def serve(self, queues: Any) -> None:
         """Consume from both queues of every lane in Celery's `queues`.
@@ -50,12 +55,17 @@ class Intake:
             named = queues_of(stage_lanes(served_lanes(named), stages))
         queues.select(named)
 
+    def attach(self, consumer: Any) -> None:
+        """Celery's consumer has a connection, and consumes from the same queues as before."""
+        self._consumer = consumer
+
     @property
     def lanes(self) -> tuple[str, ...]:
-        """The lanes served now, including those paused here."""
+        """The lanes served now, including those paused here; first what others were to grade."""
         held = self._served if self.paused_lanes or self.state != "open" else []
         names = [] if self._queues is None else list(self._queues.consume_from)
-        return served_lanes([*names, *held])
+        found = served_lanes([*names, *held])
+        return tuple(sorted(found, key=lambda lane: lane not in self.stands_in))
 
     @property
     def open_lanes(self) -> tuple[str, ...]:
@@ -94,6 +104,16 @@ class Intake:
         self.state = "draining"
         self._apply(consumer)
 
+    def stand_in(self, lanes: tuple[str, ...]) -> None:
+        """Serve these lanes, too, and none of those for which it has done so before. Thread-safe.
+
+        The caller takes only open lanes into account, so that a pause ends it.
+        """
+        consumer = self._consumer
+        if lanes != self.stands_in and consumer is not None:
+            self.stands_in = lanes
+            consumer.hub.call_soon(self._consume_for_others, consumer)
+
     def _check(self, consumer: Any, lanes: tuple[str, ...]) -> None:
         if self.state == "draining":
             raise ValueError("the worker is draining: it ends with its last trajectory")
@@ -103,7 +123,9 @@ class Intake:
                 raise ValueError(f"this worker does not serve the lane {lane!r}")
 
     def _note_served(self, consumer: Any) -> None:
-        self._served = self._served or list(consumer.app.amqp.queues.consume_from)
+        if not self._served:
+            names = list(consumer.app.amqp.queues.consume_from)
+            self._served = [name for name in names if name not in self._added]
 
     def _apply(self, consumer: Any) -> None:
         self._note_served(consumer)
@@ -120,6 +142,18 @@ class Intake:
             consumer.cancel_task_queue(name)
         for name in open_queues:  # all of them again: their order is the order of polling
             consumer.add_task_queue(name)
+        self._consume_for_others(consumer)
+
+    def _consume_for_others(self, consumer: Any) -> None:
+        wanted = queues_of(self.stands_in) if self.state == "open" else []
+        for name in self._added:
+            if name not in wanted:
+                consumer.cancel_task_queue(name)
+        for name in wanted:
+            if name not in self._added:
+                queue = consumer.app.amqp.queues[name]  # made as those of the command line are
+                consumer.add_task_queue(queue.name)
+        self._added = wanted
 
 
 INTAKE = Intake()

@@ -38,7 +38,6 @@ else
   redis.call('RENAME', staged, work)
   redis.call('EXPIRE', work, ttl_s)
 end
-redis.call('ZREMRANGEBYSCORE', graders, '-inf', stamp(now))
 redis.call('ZREMRANGEBYSCORE', handed, '-inf', stamp(now))
 redis.call('ZADD', handed, stamp(now + tonumber(ttl_s)), id)
 redis.call('EXPIRE', handed, ttl_s)

@@ -19,6 +19,15 @@ from hermes_queue.wire.ids import run_of
 HandoverVerdict = Literal["ok", "stale", "nobody", "elsewhere", "full", "unstored"]
 
 
+class Grading(NamedTuple):
+    """Whether workers grade what agents of a lane have done."""
+
+    state: Literal["graded", "waits", "idle"]
+    """`waits`: there is such work, and no such worker; `idle`: neither."""
+    hosts: frozenset[str]
+    """With `waits`, hosts of such workers that ended during the last day."""
+
+
 class NeededSnapshot(NamedTuple):
     """The snapshot that a trajectory may go on from."""
 
@@ -99,6 +108,18 @@ def note_graders(ledger: Ledger, lanes: Sequence[str], *, host: str, ttl_s: floa
     """
     keys = [f"graders:{lane}" for lane in lanes]
     ledger.call("graders_note", graders=keys, host=host, ttl_s=max(1.0, ttl_s))
+
+
+def grading_of(ledger: Ledger, lane: str, graded_in: Iterable[str]) -> Grading:
+    """Who grades what agents of a lane have done, which waits in the lanes `graded_in`.
+
+    Raises:
+        RedisUnavailable: repeat the call.
+    """
+    waiting = [f"sched:open:{each}" for each in graded_in]
+    answer = ledger.call("graders_seek", lane=lane, waiting=waiting)
+    hosts = frozenset(host.decode(errors="replace") for host in answer.hosts)
+    return Grading(answer.state.decode(), hosts)
 
 
 def snapshot_needs(ledger: Ledger, trajectory_ids: Iterable[str]) -> dict[str, NeededSnapshot]:

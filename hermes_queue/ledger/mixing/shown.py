@@ -20,6 +20,8 @@ from hermes_queue.ledger.mixing.tuning import SOURCE_NAME, unknown_mix
 NAMES_MAX = 1000
 TEXT_BYTES_MAX = 32 << 20
 """Longer texts are of no producer of ours, and are not read."""
+_LIVE_BYTES_MAX = 100
+"""Of one live setting, which is a number or a word."""
 _FIELDS = ("fence", "owner", "facts", "until", "ended", "sources", "state")
 
 
@@ -75,8 +77,8 @@ def mix_names(ledger: Ledger) -> list[str]:
     return [name.decode(errors="replace") for name in found]
 
 
-def find_mix(ledger: Ledger, name: str) -> ShownMix:
-    """A mix.
+def find_mix(ledger: Ledger, name: str, *, text_bytes_max: int = TEXT_BYTES_MAX) -> ShownMix:
+    """A mix; without its sources if what is written of them is longer than `text_bytes_max`.
 
     Raises:
         ConfigurationError: it is unknown, or what Redis holds of it is no mix.
@@ -87,13 +89,13 @@ def find_mix(ledger: Ledger, name: str) -> ShownMix:
             for each in _FIELDS:
                 pipe.hstrlen(ledger.key(f"mix:{name}"), each)
             lengths = pipe.execute()
-            fields = [f for f, n in zip(_FIELDS, lengths, strict=True) if n <= TEXT_BYTES_MAX]
+            fields = [f for f, n in zip(_FIELDS, lengths, strict=True) if n <= text_bytes_max]
             pipe.hmget(ledger.key(f"mix:{name}"), fields)
             pipe.hlen(ledger.key(f"mix:{name}:live"))
             pipe.hmget(ledger.key(f"run:{name}"), RUN_COUNTERS)
             pipe.time()
             raw, count, counters, (seconds, _) = pipe.execute()
-            live = client.hgetall(ledger.key(f"mix:{name}:live")) if count <= LIVE_MAX else {}
+            live = _read_live(client, ledger.key(f"mix:{name}:live")) if count <= LIVE_MAX else {}
     except redis.ResponseError as error:
         raise ConfigurationError(
             f"mix {name!r}: what Redis holds of it is no mix ({error})"
@@ -120,6 +122,18 @@ def find_mix(ledger: Ledger, name: str) -> ShownMix:
     )
 
 
+def _read_live(client: Any, key: str) -> dict[bytes, bytes]:
+    """The live settings, without those that are too long to be one."""
+    names = client.hkeys(key)
+    with client.pipeline(transaction=False) as pipe:
+        for name in names:
+            pipe.hstrlen(key, name)
+        lengths = pipe.execute()
+    short = [name for name, size in zip(names, lengths, strict=True) if size <= _LIVE_BYTES_MAX]
+    values = client.hmget(key, short) if short else []
+    return {name: value for name, value in zip(short, values, strict=True) if value is not None}
+
+
 def _sources(
     described: Mapping[str, Any], state: Mapping[str, Any], live: Mapping[str, str]
 ) -> dict[str, ShownSource]:
@@ -130,7 +144,7 @@ def _sources(
             continue
         try:
             found[name] = _source(each, _object(states.get(name)), _of_source(live, name))
-        except (LookupError, TypeError, ValueError):
+        except (LookupError, TypeError, ValueError, OverflowError):
             continue  # no producer of ours wrote this
     return found
 

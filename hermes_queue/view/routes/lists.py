@@ -8,6 +8,9 @@ from typing import Any
 from starlette.responses import Response
 
 from hermes_queue.errors import ConfigurationError, RedisFull, RedisUnavailable
+from hermes_queue.ledger import Ledger
+from hermes_queue.ledger.accounts.fields import WORK
+from hermes_queue.ledger.accounts.goodput import goodput_of_run
 from hermes_queue.ledger.runs import RunInfo, Runs
 from hermes_queue.view.app import ApiCall, Route, nothing
 from hermes_queue.view.index.filters import described
@@ -17,6 +20,7 @@ UPTO_MAX = 1 << 53
 """Largest number that a page of a browser holds exactly."""
 RUNS_MAX = 500
 """Runs of the ledger that are listed, most recently enqueued first."""
+ACCOUNTS_MAX = 100
 _LIST = ("q", "sort", "after", "upto", "limit")
 
 
@@ -117,7 +121,8 @@ def run(call: ApiCall) -> Response:
             key: [] for key in ("envs", "models", "policies", "failures")
         }
         found = {**_unindexed(name, ledger or {}), **lists, "stages": {}}
-    return call.json({**found, "ledger": ledger, "problems": problems})
+    goodput = _goodput(call.site.ledger, name) if call.site.ledger and infos else None
+    return call.json({**found, "ledger": ledger, "goodput": goodput, "problems": problems})
 
 
 def fields(call: ApiCall) -> Response:
@@ -141,6 +146,26 @@ def _of_ledger(call: ApiCall, name: str | None = None) -> tuple[list[RunInfo], l
         return [], []
     except (RedisUnavailable, RedisFull) as error:
         return [], [str(error)]
+
+
+def _goodput(ledger: Ledger, name: str) -> dict[str, Any] | None:
+    """What a run got for its slot-time and where that went; None before a lease has ended."""
+    try:
+        good = goodput_of_run(ledger, name)
+    except (RedisUnavailable, RedisFull):
+        return None
+    if good.per_slot_hour is None:
+        return None
+    accounts = sorted(good.seconds.items(), key=lambda account: -account[1])
+    return {
+        **{each: getattr(good, each) for each in ("scored", "leased_s", "usd")},
+        **{each: getattr(good, each) for each in ("per_slot_hour", "per_usd")},
+        "accounts": [
+            {"name": name, "seconds": seconds, "is_lost": name not in WORK}
+            for name, seconds in accounts[:ACCOUNTS_MAX]
+            if seconds > 0
+        ],
+    }
 
 
 def _unindexed(name: str, facts: Mapping[str, Any]) -> dict[str, Any]:

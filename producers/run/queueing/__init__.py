@@ -1,4 +1,5 @@
 """How a run is queued beside others.
 
-part.py  options: the run's part of the slots
+budgets.py  options: what the run may use before it pauses
+part.py     options: the run's part of the slots
 """

@@ -17,5 +17,6 @@ local function set_back(step)
   for _, lane in ipairs(healing('ZRANGE', lanes, 0, -1)) do
     set_back_fields(prefix .. 'lane:' .. lane, {'opened', 'until', 'probe'}, step)
     redis.call('DEL', prefix .. 'lane:' .. lane .. ':outcomes')
+    redis.call('DEL', prefix .. 'graders:' .. lane)  -- those that live report themselves again
   end
 end

@@ -60,6 +60,17 @@ function Progress({ of }) {
 const Stages = ({ data }) => html`<section class="panel" aria-labelledby="stages"><h2 id="stages">stages <span class="quiet">median, 90 %</span></h2>
   <table class="small"><tbody>${Object.entries(data.stages || {}).map(([name, { p50, p90 }]) => html`<tr><th scope="row">${safe(name)}</th><td class="n">${seconds(p50)}</td><td class="n quiet">${seconds(p90)}</td></tr>`)}</tbody></table></section>`;
 
+/** What the run got for the time of its slots, and where that went. @param {{of: any}} props */
+function Goodput({ of }) {
+  if (!of) return null;
+  const per = [`${figure(of.per_slot_hour)} scored per slot-hour`, of.per_usd != null && `${figure(of.per_usd)} per $`].filter(Boolean);
+  return html`<section class="panel" aria-labelledby="goodput"><h2 id="goodput">slot-time <span class="quiet">${seconds(of.leased_s)} leased</span></h2>
+    <p class="quiet">${per.join(", ")}</p><table class="small"><tbody>${of.accounts.slice(0, 8).map((each) => html`<tr>
+    <th scope="row">${each.is_lost ? "lost: " : ""}${safe(each.name)}</th><td><${Bar} of=${each.seconds / of.leased_s} kind=${each.is_lost ? "fail" : ""} /></td>
+    <td class="n">${seconds(each.seconds)}</td></tr>`)}</tbody></table></section>`;
+}
+const figure = (/** @type {number} */ n) => String(Number(n.toPrecision(3)));
+
 /** Numbers that filter when pressed. @param {{title: string, name: string, of: any[]}} props */
 function Shares({ title, name, of }) {
   const { params } = useAddress();
@@ -148,7 +159,7 @@ function Head({ run, session }) {
     ${data && html`<${Facts} of=${[["mean score", html`<b>${score(data.mean)}</b>`], ["trajectories", count(data.count)], ["scored", count(data.scored)], ["failed", data.failed],
       ["cost", money(data.cost)], ["policy", ledger?.policy_version], ["env", safe((data.envs || []).map((each) => each.name).join(", "))], ["model", safe((data.models || []).map((each) => each.name).join(", "))], ["begun", data.created ? `${ago(data.created)} ago` : ""]]} />
     <div class="panels"><${Histogram} scope=${condition("run", run)} /><${Shares} title="policy" name="policy" of=${data.policies} />
-      <${Shares} title="failed" name="cause" of=${data.failures} /><${Stages} data=${data} />
+      <${Shares} title="failed" name="cause" of=${data.failures} /><${Stages} data=${data} /><${Goodput} of=${data.goodput} />
       ${(data.envs || []).length > 1 && html`<${Shares} title="env" name="env" of=${data.envs} />`}</div>`}`;
 }
 
