@@ -345,9 +345,8 @@ def _counted(found: Totals) -> Iterator[MetricValues]:
         values[metrics.RETRIES][cause,] = 0.0
     for cause in (name for name, row in CAUSES.items() if row.dead_letter):
         values[metrics.DEAD_LETTERS_TOTAL][cause,] = 0.0
-    for metric in _TOTALS.values():
-        if not metric.labels:
-            values[metric][()] = 0.0
+    for metric in (each for each in values if not each.labels):
+        values[metric][()] = 0.0
     for env in {key[1] for key in found if key[0] == "trajectories"}:
         for outcome in ("scored", "unscored", "failed", "cancelled"):
             values[metrics.TRAJECTORIES][env, outcome] = 0.0
