@@ -6,6 +6,10 @@
     -- @arg id, owner  a remark         text after two spaces is for people
     -- @arg claims[id, epoch]           any number of rows; `ids[]`: of single values
     -- @answer verdict, jobs[id, lane]  the parts of an answer that is a list
+    -- @lazy settle, lose               of an included file: the functions that others may call
+
+A call of a script makes all functions and tables of its files anew. Those of a `@lazy` file, and of
+the files that only it includes, are made when one of the named functions is called.
 
 A generated preamble makes these names local variables in Lua. `Deployment.call` takes the same
 names: arguments, and the placeholders in patterns of keys. `prefix` is passed automatically.
@@ -143,8 +147,23 @@ def _included(text: str, known: set[str]) -> Iterator[str]:
             if part not in known:
                 known.add(part)
                 found = _text(part if "/" in part else f"include/{part}")
-                yield from _included(found, known)
-                yield found
+                named = ", ".join(body for what, body in _LINE.findall(found) if what == "lazy")
+                if named:
+                    yield _lazily(named, "\n".join([*_included(found, set(known)), found]))
+                else:
+                    yield from _included(found, known)
+                    yield found
+
+
+def _lazily(named: str, text: str) -> str:
+    """The text within a function that is called by the first of those `named` that is called."""
+    stubs = [
+        f"{name} = function(...) {named} = define() return {name}(...) end"
+        for name in named.split(", ")
+    ]
+    return "\n".join(
+        [f"local {named} do local function define()", text, f"return {named} end", *stubs, "end"]
+    )
 
 
 def _parts(name: str, body: str) -> Iterator[_Part]:

@@ -134,7 +134,7 @@ def test_without_a_fleet_there_is_no_memory(memory, monkeypatch, capsys):
 def test_a_wrong_band_is_refused(value, capsys):
     with pytest.raises(SystemExit):
         produce("--pass-rate", value)
-    assert "is not LOW-HIGH, e.g. 0.1-0.9" in capsys.readouterr().err
+    assert "is not LOW-HIGH; write e.g. 0.1-0.9" in capsys.readouterr().err
 
 
 def test_rows_that_are_known_to_kill_workers_are_named_before_they_run(ledger, capsys):

@@ -247,7 +247,7 @@ def test_a_job_with_times_and_versions_that_are_none_begins(ledger):
 def test_a_job_whose_deaths_are_none_is_not_left_running(ledger):
     job = make_job()
     enqueue(ledger, job)
-    ledger.client.hset(f"hq:traj:{job.trajectory_id}", "unseen_deaths", "x")
+    ledger.client.hset(f"hq:traj:{job.trajectory_id}", mapping={"begun": "1", "unseen_deaths": "x"})
     with suppress(redis.ResponseError):
         begin(ledger, job)
     assert ledger.client.hget(f"hq:traj:{job.trajectory_id}", "state") == b"queued"

@@ -50,6 +50,18 @@ def test_a_script_uses_every_key_and_argument_of_its_header() -> None:
         assert unused == [], name
 
 
+def test_a_lazy_file_defines_the_functions_that_others_may_call() -> None:
+    missing, found = [], 0
+    for path in (ROOT / "hermes_queue" / "keyspace" / "lua").glob("*/*.lua"):
+        text = path.read_text()
+        for names in re.findall(r"^-- @lazy (.*)$", text, re.MULTILINE):
+            found += 1
+            defined = re.findall(r"^local function (\w+)", text, re.MULTILINE)
+            missing += [f"{path.name}: {name}" for name in set(names.split(", ")) - set(defined)]
+    assert missing == []
+    assert found > 5
+
+
 def test_a_call_with_a_wrong_name_says_which_are_missing_and_which_it_does_not_take() -> None:
     with pytest.raises(TypeError, match=r"script tally: missing counts; unknown count, ttl"):
         scripts.script("tally").packed("hq:", {"bucket_s": 1, "kept_s": 2, "count": [], "ttl": 1})

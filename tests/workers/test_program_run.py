@@ -226,10 +226,9 @@ async def test_time_is_up_for_a_program_that_goes_on_to_hammer_its_endpoint(
 async def test_a_program_that_never_had_a_reply_is_no_zero(
     slots: LocalBackend, code: str, words: str
 ) -> None:
+    limits = {"agent_timeout_s": 1.5 if "sleep" in code else 60.0}
     async with scripted_model(BOXED) as model:
-        draft, failure = await attempted(
-            slots, model, program(code), limits={"agent_timeout_s": 1.5}
-        )
+        draft, failure = await attempted(slots, model, program(code), limits=limits)
     assert isinstance(failure, ModelConfigError)
     assert words in str(failure)
     assert (failure.stage, draft.verdict, model.requests) == ("agent", None, [])

@@ -3,8 +3,7 @@
 -- Take the lease of one trajectory, or explain why not. With lanes, it is that of the job which is next in
 -- these, whatever job the message names: messages say only that jobs wait.
 --
--- @key traj = traj:{id}, leases, delayed, waiting, run = run:{run_id}, parked = run:{run_id}:parked
--- @key ahead = run:{run_id}:ahead, held = run:{run_id}:held, paced_runs = paced
+-- @key traj = traj:{id}, leases, delayed, waiting, run = run:{run_id}, paced_runs = paced
 -- @key results, unread_bytes = results:bytes, group = group:{group_id}, poison
 -- @key sched, running = sched:running
 -- @key took = sched:took:{owner}  jobs by `slot`, for calls whose answer was lost
@@ -43,15 +42,15 @@ local refused = refused_number({{'attempt', attempt, 0, EXACT, true}, {'lease, s
   {'most groups', soft_max_groups, 0, EXACT}, {'most bytes', soft_max_bytes, 0, EXACT}})
 if refused then return refused end
 local chosen = #lanes > 0 and chosen_job()
-if chosen then turn_to(chosen.id) end
-local job = chosen and chosen.job or fields_of(traj, unpack(FIELDS))
+if chosen then turn_to(chosen) end
+local job = chosen and chosen.job or job_of(traj)
 if chosen then attempt = job.attempt or attempt end
 if not chosen and #lanes > 0 and waits(job) then return {'none', '', id} end
 local function begin()
-  local verdict = unfit(job)
+  local verdict = not (chosen and chosen.leaf) and unfit(job)
   if verdict then return {verdict, '', id} end
   local g = chosen and chosen.g or hash(group, unpack(OF_GROUP))
-  local r = chosen and chosen.r or accounts(run)
+  local r = chosen and chosen.r or accounts_of(run_of(id))
   local is_repeated = job.state == 'running'
   local cancel = job.cancel or g.cancel or ''
   g.only_ends = cancel ~= ''
@@ -77,7 +76,7 @@ local function begin()
   -- A job that was never handed back has waited since its group was enqueued.
   local queued = job.queued or g.created or ''
   return {'run', warning, id, epoch, tonumber(job.attempt), deaths, job.job, number(job.used, '0'), job.attempts or '',
-    number(r and r.policy_version, '', '^%-?%d+$'), number(queued, ''), number(begun, ''), cancel, redis.call('EXISTS', poison) == 1 and '1' or '',
+    number(r and r.policy_version, '', '^%-?%d+$'), number(queued, ''), number(begun, ''), cancel, not calm(job.lane) and redis.call('EXISTS', poison) == 1 and '1' or '',
     job.journal and '1' or '', number(job.booked, '', '^%d+$'), job.handed or ''}
 end
 return without_junk(begin, chosen, job)

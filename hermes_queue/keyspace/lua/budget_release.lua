@@ -1,4 +1,4 @@
--- @include time, hash, entries, healing, budget, shared_budget
+-- @include time, hash, entries, healing, shared_budget
 -- Put jobs back for which a shared budget has room again, or that was lifted. A batch per call.
 --
 -- @key budgets, held = budget-held:{name}, delayed, paced_runs = paced

@@ -1,4 +1,4 @@
--- @include time, entries, healing, ids, sched/tree
+-- @include time, entries, members, healing, ids, sched/leaf
 -- Cancel single trajectories and whole groups. Each ends as a failure of the cause `cancelled`, which
 -- counts in its group like any other failure that is not refilled, so that the group can close.
 --

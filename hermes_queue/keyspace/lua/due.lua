@@ -1,4 +1,4 @@
--- @include time, entries, healing, ids, sched/tree
+-- @include time, entries, healing, ids, sched/tree, sched/put
 -- Jobs whose delay is over: each waits in its leaf again, before jobs that have not begun if it has. One mover
 -- claims them, publishes their messages and then confirms; if it dies in between, they are due again after
 -- the claim.

@@ -1,4 +1,4 @@
--- @include time, hash, numbers, healing, lives, bulk, sched/tree, enqueue/claimed, enqueue/misfits, enqueue/wait
+-- @include time, hash, numbers, healing, lives, bulk, sched/tree, sched/put, enqueue/claimed, enqueue/misfits, enqueue/wait
 -- Claim jobs of one run: each trajectory id is accepted only once.
 --
 -- @key run = run:{run_id}  counters

@@ -1,4 +1,4 @@
--- @include time, healing, budget, totals, numbers, hash, journal, sched/freed
+-- @include time, healing, budget_settle, totals, numbers, hash, journal, sched/freed
 -- The owner of a trajectory whose agent is done hands it over: another worker grades it.
 --
 -- @key traj = traj:{id}, leases, delayed, run = run:{run_id}, totals

@@ -1,4 +1,4 @@
--- @include time, healing, budget, hash, sched/freed
+-- @include time, healing, budget_settle, hash, sched/freed
 -- The owner of a job hands it back to run alone if workers died under another job of the same item.
 --
 -- @key traj = traj:{id}, leases, delayed, run = run:{run_id}

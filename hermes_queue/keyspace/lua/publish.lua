@@ -1,10 +1,9 @@
--- @include time, hash, numbers, entries, healing, lives, publish/body, publish/settle, publish/group, publish/accept
--- @include publish/letter, publish/another, publish/decide, publish/close
+-- @include time, hash, numbers, healing, body_name, publish/body, publish/settle, publish/group, publish/accept
+-- @include publish/letter, publish/another, publish/decide
 -- Make one trajectory final, exactly once; if that decides its group, close the group.
 --
 -- @key traj = traj:{id}, leases, delayed, waiting, group = group:{group_id}
--- @key run = run:{run_id}, parked = run:{run_id}:parked, failed = failed:{run_id}, purged = purged:{run_id}
--- @key ahead = run:{run_id}:ahead, held = run:{run_id}:held
+-- @key run = run:{run_id}
 -- @key results, unread_bytes = results:bytes  size of all bodies that wait for a reader, also of open groups
 -- @key objects  see object_note.lua
 -- @key dead, poison, totals, staged = staged:{token}
@@ -38,8 +37,7 @@ if refused then
   return refused
 end
 local described = failure ~= '' and cjson.decode(failure) or {}
-local job = hash(traj, 'state', 'owner', 'epoch', 'floor', 'lane', 'priority', 'job', 'reserved', 'journal', 'begun',
-  'shared', 'handed', 'leaf')
+local job = hash(traj, 'state', 'owner', 'epoch', 'floor', 'reserved', 'journal', 'begun', 'shared', 'handed', 'leaf')
 local verdict = is_missing and 'unstored' or verdict_without_group(job)
 if verdict then return without_body(verdict) end
 local facts = read_group()
@@ -48,22 +46,16 @@ if verdict then return without_body(verdict) end
 
 local own_name = body_name(id, job.floor)
 keep_body(own_name)
-if described.dead then
-  local letter = write_letter(job, facts, described)
-  if described.item then remember_item(letter, described) end
-  if described.task then count_deaths(described) end
+if refillable == '1' or described.dead or described.keep or facts.version then
+  for name, value in pairs(hash(traj, 'lane', 'priority', 'job')) do job[name] = value end
 end
-count('settled')
+if described.dead then keep_letter(job, facts, described) end
 local warning = settle(traj, id, job, 'final', {cost_usd, tokens})
-count_end(facts, described)
+count_end(job, facts, described)
 add_member(facts, own_name, job.held_s)
-refill_or_keep(job, facts, described)
-local is_outdated = evict_stale(job, facts, own_name)
+if refillable == '1' or described.keep then refill_or_keep(job, facts, described) end
+local is_outdated = facts.version and evict_stale(job, facts, own_name)
 
-local group_end = decide(facts)
-if not group_end then
-  if not is_outdated then keep_summary() end
-  return {is_outdated and 'outdated' or 'ok', warning}
-end
-local revoked = gather(facts, group_end)
-return {close(facts, group_end), warning ~= '' and warning or revoked}
+local ended, revoked = decide(facts)
+if not ended then return {is_outdated and 'outdated' or 'ok', warning} end
+return {ended, warning ~= '' and warning or revoked}

@@ -1,4 +1,4 @@
--- @include time, entries, healing, ids, sched/tree, sched/ticket
+-- @include time, entries, healing, ids, sched/leaf, sched/ticket
 -- Find jobs of a lane that wait and stand in no leaf, from which they could be taken: an older version enqueued
 -- them, or somebody has deleted a key. They are due again, and then they do. Keys of the lane's messages that are of
 -- another type are removed: as long as there is one, no worker that serves the lane can take a message of any.

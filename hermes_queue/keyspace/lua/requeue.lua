@@ -1,4 +1,4 @@
--- @include time, healing, budget, totals, numbers, hash, journal, sched/freed
+-- @include time, healing, budget_settle, totals, numbers, hash, journal, sched/freed
 -- The current owner hands a job back: for a retry (attempt + 1), or unchanged (attempt stays).
 --
 -- @key traj = traj:{id}, leases, delayed, run = run:{run_id}, totals

@@ -1,4 +1,4 @@
--- @include time, entries, healing, budget, hash, journal, sched/freed
+-- @include time, entries, members, healing, budget_settle, hash, journal, sched/freed
 -- Cancel waiting and running trajectories in these groups of a cancelled run. May be repeated.
 --
 -- @key run = run:{run_id}, parked = run:{run_id}:parked, ahead = run:{run_id}:ahead, held = run:{run_id}:held, leases, delayed, waiting

@@ -1,4 +1,4 @@
--- @include entries
+-- @include entries, members
 -- Delete groups of a run that is being purged, and their trajectories. Their results stay. May be
 -- repeated.
 --

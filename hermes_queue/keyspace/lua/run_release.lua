@@ -1,4 +1,4 @@
--- @include time, entries, healing, ids, hash, release/over
+-- @include time, entries, members, healing, ids, hash, release/over
 -- Let groups of a run begin that waited for its trainer, as far as it has come. A batch per call.
 --
 -- @key run = run:{run_id}, ahead = run:{run_id}:ahead, held = run:{run_id}:held, delayed, results

@@ -1,4 +1,5 @@
--- @include time, hash, entries, sched/freed, sched/usage, sched/round, sched/visit, sched/limits
+-- @include time, hash, entries, sched/tree, sched/put, sched/rows, sched/ticket, sched/reopen
+-- @include sched/usage, sched/round, sched/visit, sched/limits
 -- Keep the tree of waiting jobs in order, a part with each call: charge what running jobs have used, open what was
 -- shut and is free again, and send messages to lanes in which jobs wait and none is left.
 --

@@ -1,4 +1,5 @@
--- @include time, hash, ids, entries, healing, budget, totals, goodput, deaths, sched/freed, sweep/clock_set_back, sweep/take_back
+-- @include time, hash, ids, entries, healing, budget_settle, totals, goodput, deaths, sched/freed
+-- @include sweep/clock_set_back, sweep/take_back
 -- Take back the jobs whose lease has expired and queue them again, in one step.
 --
 -- @key leases, delayed, swept = sweep:last, totals, lanes

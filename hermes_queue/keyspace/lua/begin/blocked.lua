@@ -1,3 +1,4 @@
+-- @lazy block
 -- Ways to jobs of which none may begin now, because their run, team or env has as many running jobs as it may
 -- have, or has used its quota. They are shut, so that nobody looks at them again, and are noted in
 -- sched:blocked:{name} until one of those jobs ends or the quota's window does.
@@ -13,7 +14,6 @@ local function limits_of(way)
 end
 
 local function exhausted_level(way)
-  way.rows = {}
   local most = tonumber(way.r and way.r.max_running or '')
   if most and (tonumber(way.r.running or '') or 0) >= most then return 'run', 'run|' .. way.run_id end
   if not has_limits then return nil end
@@ -29,7 +29,7 @@ local function block(way)
   local level, name = exhausted_level(way)
   if not level then return false end
   local step = way.steps[level == 'env' and 1 or level == 'run' and 2 or 3]
-  shut_child(unpack(step))
+  shut_child(step[1], step[2])
   local key = prefix .. 'sched:blocked:' .. name
   redis.call('SADD', key, way.leaf)
   redis.call('EXPIRE', key, KEPT_S)

@@ -4,7 +4,7 @@
 
 -- What stands in the job's field `leaf` while it runs, for `sched/freed.lua`.
 local function marker_of(leaf, way)
-  return string.format('%.3f %.3f %s %s', now, at, way and way.r and way.r.max_running and '1' or '0', leaf)
+  return now_text .. ' ' .. stamp(at) .. (way and way.r and way.r.max_running and ' 1 ' or ' 0 ') .. leaf
 end
 
 -- Counts of running jobs, of which those of the lane, team and env matter to limits alone.
@@ -31,17 +31,27 @@ local function charge_named(leaf)
   add_running(leaf, r, c + at)
 end
 
+-- Whether jobs wait in other lanes of this call.
+local function other_lanes_wait(own)
+  local keys = {}
+  for _, lane in ipairs(lanes) do
+    if lane ~= own then keys[#keys + 1] = open_set(lane) end
+  end
+  return keys[1] and redis.call('EXISTS', unpack(keys)) > 0
+end
+
 local function charge(way)
   local r, c = counts_of(way.leaf)
-  if not (way.competes or #lanes > 1) then
+  if not (way.competes or other_lanes_wait(way.lane)) then
     add_running(way.leaf, r, c + at)
   else
     local due = r * (at + RUNNING_S)
     local seconds, rows, of_run = due - c - at, way.rows, tonumber(way.r and way.r.weight or '') or 1
     local weights = {weight_of(rows.env), setting(rows.run, 'weight') or of_run, weight_of(rows.team)}
     for i, step in ipairs(way.steps) do
-      step[3] = later(step[3], seconds / math.max(1e-3, weights[i]), at, half)
-      redis.call('ZADD', open_set(step[1]), stamp(step[3]), step[2])
+      local key = open_set(step[1])
+      local point = later(redis.call('ZSCORE', key, step[2]), seconds / math.max(1e-3, weights[i]), at, half)
+      redis.call('ZADD', key, stamp(point), step[2])
     end
     add_running(way.leaf, r, due)
     local lane = facts[way.lane]

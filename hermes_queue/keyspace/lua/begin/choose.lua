@@ -3,26 +3,25 @@
 local TRIES = 12  -- jobs that are gone, and leaves in which none may begin, that one call looks at
 local TOOK_TTL_S = 86400
 
--- The next child, its score, and whether there are others.
+-- The next child, and whether there are others.
 local function first_of(key)
-  local found = redis.call('ZRANGE', key, 0, 1, 'WITHSCORES')
-  return found[1], found[2], found[3] and true
+  local found = redis.call('ZRANGE', key, 0, 1)
+  return found[1], found[2]
 end
 
--- The next way to jobs: the names and scores of the children on it, from team to env; nil if there is none.
+-- The next way to jobs: the names of the children on it, from env to team; nil if there is none.
 local function way_to(lane)
   for _ = 1, TRIES do
-    local team, of_team, others = first_of(open_set(lane))
+    local team, others = first_of(open_set(lane))
     if not team then return nil end
     local in_team = lane .. '|' .. team
-    local run_id, of_run, more = first_of(open_set(in_team))
-    if not run_id then shut_child(lane, team, of_team) else
+    local run_id, more = first_of(open_set(in_team))
+    if not run_id then shut_child(lane, team) else
       local in_run = in_team .. '|' .. run_id
-      local env, of_env, most = first_of(open_set(in_run))
-      if not env then shut_child(in_team, run_id, of_run) else
-        return {lane = lane, leaf = in_run .. '|' .. env, run_id = run_id, competes = others or more or most,
-          names = {team = team, run = run_id, env = env},
-          steps = {{in_run, env, of_env}, {in_team, run_id, of_run}, {lane, team, of_team}}}
+      local env, most = first_of(open_set(in_run))
+      if not env then shut_child(in_team, run_id) else
+        return {lane = lane, leaf = in_run .. '|' .. env, run_id = run_id, competes = others or more or most, rows = {},
+          names = {team = team, run = run_id, env = env}, steps = {{in_run, env}, {in_team, run_id}, {lane, team}}}
       end
     end
   end
@@ -32,7 +31,7 @@ end
 local function close_way(way)
   for i, step in ipairs(way.steps) do
     if i > 1 and redis.call('EXISTS', open_set(way.steps[i - 1][1])) == 1 then return end
-    shut_child(step[1], step[2], step[3])
+    shut_child(step[1], step[2])
   end
 end
 
@@ -40,6 +39,8 @@ local function leave(way)
   take_out(way.leaf, way.id)
   if way.is_last then close_way(way) end
 end
+
+local function accounts_of(run_id) return accounts(prefix .. 'run:' .. run_id, 'team', 'weight', 'max_running') end
 
 -- A way with the next job of a lane that may begin, or nil.
 local function next_of(lane)
@@ -49,9 +50,10 @@ local function next_of(lane)
     local ids = redis.call('ZRANGE', jobs_of(way.leaf), 0, 1)
     way.id, way.is_last = ids[1], #ids < 2
     if not way.id then close_way(way) else
-      local whole, r = pcall(accounts, prefix .. 'run:' .. way.run_id)
+      local whole, r = pcall(accounts_of, way.run_id)
       way.r = whole and r
-      if not (whole and block(way)) then
+      local is_bounded = has_limits or way.r and way.r.max_running
+      if not (whole and is_bounded and block(way)) then
         if whole and is_right(way) then return way end
         leave(way)  -- it has ended, or runs, since; or a key of its own, which its producer writes, is junk
       end
@@ -62,7 +64,7 @@ end
 -- What this call has taken before, if its answer was lost: {id, job}.
 local function taken_before()
   local id = string.match(redis.call('HGET', took, slot) or '', '^' .. nonce .. ' (.+)$')
-  local job = id and fields_of(prefix .. 'traj:' .. id, unpack(FIELDS))
+  local job = id and job_of(prefix .. 'traj:' .. id)
   if job and job.state == 'running' and job.nonce == nonce then return {id = id, job = job} end
 end
 
@@ -71,7 +73,7 @@ local function choice()
   if before then return before end
   read_lanes()
   if is_full() then return nil end
-  for _, lane in ipairs(in_order()) do
+  for _, lane in ipairs(#lanes == 1 and lanes or in_order()) do
     local way = may_serve(lane) and next_of(lane)
     if way then return way end
   end

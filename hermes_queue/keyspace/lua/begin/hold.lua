@@ -1,9 +1,25 @@
--- @include begin/pace, begin/budget, begin/shared
+-- @include accounts, begin/pace, begin/budget, begin/shared
 -- Reasons to hold a job back for a while, in this order; it uses no attempt. It waits in `delayed`, or for its
 -- run's trainer, or parked.
 
-local breakers = {}
+local budgets = prefix .. 'budgets'
+local breakers, is_calm = {}, nil
+
+-- Whether there is no poison item, no shared budget and no circuit breaker of these lanes, or of the named job's: one
+-- command tells what else each of them would ask for.
+local function calm(named)
+  if is_calm ~= nil then return is_calm end
+  local names, keys = #lanes > 0 and lanes or {named}, {poison, budgets}
+  for i, name in ipairs(names) do keys[2 + i] = prefix .. 'lane:' .. name end
+  is_calm = redis.call('EXISTS', unpack(keys)) == 0
+  if is_calm then
+    for i, name in ipairs(names) do breakers[name] = {key = keys[2 + i]} end
+  end
+  return is_calm
+end
+
 local function breaker_of(name)
+  calm(name)
   if not breakers[name] then
     local key = prefix .. 'lane:' .. name
     breakers[name] = hash(key, 'state', 'until', 'open_s', 'probe')
@@ -39,19 +55,21 @@ end
 
 -- `held`, `paused`, `paced`, `over_budget` or nil, and a warning about the run's budget or ''.
 local function reason_to_wait(job, g, r)
-  if paced(g, r) then return 'paced', '' end
+  if r and r.max_ahead and paced(g, r) then return 'paced', '' end
   local lane = breaker_of(job.lane)
   local free_at = breaker_free_at(lane)
   if free_at > now then return hold(free_at), '' end
   local later = now + 5 + 5 * (now % 1)
   if is_back_pressure(g) then return hold(later), '' end
   local over, told, wanted, kept, warning = nil, '', nil, nil, ''
-  if not job.handed then over, told, wanted = shared_hold(job, r) end
+  if not job.handed and not is_calm and redis.call('EXISTS', budgets) == 1 then
+    over, told, wanted = shared_hold(job, r)
+  end
   if over then return over, told end
-  if not job.handed then kept, warning = budget_reserve(job.job, r) end
+  if not job.handed and is_budgeted(r) then kept, warning = budget_reserve(job.job, r) end
   if kept == 'paused' then return turn_away(kept), warning end
   if kept then return hold(later), warning end
-  shared_reserve(wanted)
+  if wanted then shared_reserve(wanted) end
   if lane.state then redis.call('HSET', lane.key, 'probe', stamp(now)) end
   return nil, warning
 end

@@ -15,10 +15,7 @@ local function read_lanes()
   at = steady(values[1], values[2])
   for i, lane in ipairs(lanes) do
     local point, row = values[2 * i + 3] or nil, values[2 * i + 4] or nil
-    local is_eval = string.match(lane, '^eval%f[%W]') and not string.find(lane, '.quarantine', 1, true)
-    facts[lane] = {name = lane, place = i, row = row, point = point, order = setting(row, 'order') or i,
-      weight = weight_of(row), reserved = setting(row, 'reserved') or is_eval and EVAL_RESERVED or 0,
-      used = used_at(point, at, half)}
+    facts[lane] = {place = i, row = row, point = point}
   end
 end
 
@@ -28,11 +25,16 @@ local function is_full()
 end
 
 local function in_order()
-  if #lanes == 1 then return lanes end
   local sum, order = 0, {}
-  for _, lane in pairs(facts) do sum = sum + lane.used end
+  for _, lane in pairs(facts) do
+    lane.used = used_at(lane.point, at, half)
+    sum = sum + lane.used
+  end
   for i, name in ipairs(lanes) do
     local lane = facts[name]
+    local is_eval = string.match(name, '^eval%f[%W]') and not string.find(name, '.quarantine', 1, true)
+    lane.order, lane.weight = setting(lane.row, 'order') or i, weight_of(lane.row)
+    lane.reserved = setting(lane.row, 'reserved') or is_eval and EVAL_RESERVED or 0
     lane.class = lane.reserved == 0 and 2 or lane.used < lane.reserved * sum and 1 or sum == 0 and 1 or 3
     order[i] = name
   end

@@ -20,7 +20,7 @@ local function lease(is_repeated, job, g, r, marker)
       redis.call('HSET', group, 'begun', '1')
       if job.leaf and (tonumber(g.planned or '') or 1) > 1 then put_first(job.leaf, g) end
     end
-    admit(g)
+    if g.is_admitted then admit(g) end
     if r then redis.pcall('HINCRBY', run, 'running', 1) end  -- as in `budget_book`
   end
   healing('ZREM', delayed, id)

@@ -8,10 +8,10 @@ end
 
 -- Have all names in this script be those of another job.
 local function turn_to(chosen)
-  if chosen == id then return end
-  id = chosen
-  traj, group, run = prefix .. 'traj:' .. id, prefix .. 'group:' .. group_of(id), prefix .. 'run:' .. run_of(id)
-  parked, ahead, held = run .. ':parked', run .. ':ahead', run .. ':held'
+  if chosen.id == id then return end
+  id = chosen.id
+  traj, group = prefix .. 'traj:' .. id, prefix .. 'group:' .. (chosen.group_id or group_of(id))
+  run = prefix .. 'run:' .. (chosen.run_id or run_of(id))
 end
 
 -- Whether a named job waits in a leaf, from which it is not chosen now.
@@ -25,7 +25,7 @@ local function close_leaf(leaf)
   if not lane or redis.call('EXISTS', jobs_of(leaf)) == 1 then return end
   local in_team = lane .. '|' .. team
   for _, step in ipairs({{in_team .. '|' .. run_id, env}, {in_team, run_id}, {lane, team}}) do
-    shut_child(step[1], step[2], redis.call('ZSCORE', open_set(step[1]), step[2]) or nil)
+    shut_child(step[1], step[2])
     if redis.call('EXISTS', open_set(step[1])) == 1 then return end
   end
 end

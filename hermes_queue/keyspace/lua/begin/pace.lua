@@ -5,7 +5,7 @@
 -- Set the job aside if its group has to wait for the trainer: `paced` or nil. The mover, which calls
 -- run_release, puts it back; so it occupies neither a worker nor the broker.
 local function paced(g, r)
-  local most = tonumber(r and r.max_ahead or '')
+  local most, ahead, held = tonumber(r.max_ahead), run .. ':ahead', run .. ':held'
   if not most or not g.created or g.begun or healing('HEXISTS', ahead, group_of(id)) == 1 then return nil end
   -- Those that wait go first, even if there is room by now.
   if healing('HLEN', ahead) < most and redis.call('EXISTS', held) == 0 then
@@ -21,7 +21,7 @@ local function paced(g, r)
 end
 
 local function admit(g)
-  if not g.is_admitted then return end
+  local ahead = run .. ':ahead'
   healing('HSET', ahead, group_of(id), '')
   redis.call('EXPIRE', ahead, math.max(1, redis.call('TTL', run)))
 end

@@ -5,8 +5,8 @@ local function turn_away(run_state)
   healing('ZREM', delayed, id)
   healing('ZREM', waiting, id)
   if run_state == 'paused' then
-    healing('SADD', parked, id)
-    redis.call('EXPIRE', parked, ttl)
+    healing('SADD', run .. ':parked', id)
+    redis.call('EXPIRE', run .. ':parked', ttl)
   else
     redis.call('HDEL', traj, 'job', 'attempts', 'leaf')
     redis.call('HSET', traj, 'state', 'cancelled')

@@ -1,4 +1,5 @@
--- @include budget
+-- @lazy shared_hold, shared_reserve
+-- @include shared_budget
 -- A job whose env, team or model has a budget without room is set aside in budget-held:{name} until there is
 -- some: the next window, a higher limit, or others that need less than was reserved. budget_release puts
 -- it back, in the order in which jobs came.
@@ -17,7 +18,6 @@ end
 
 -- `over_budget`, a warning or ''; else nil, '' and what has to be reserved.
 local function shared_hold(job, r)
-  if redis.call('EXISTS', prefix .. 'budgets') == 0 then return nil, '' end
   local limits, names = shared_facts(job.job, r and r.team)
   if #names == 0 then return nil, '' end
   local known, wanted = redis.call('HMGET', prefix .. 'budgets', unpack(names)), {}
@@ -40,7 +40,6 @@ local function shared_hold(job, r)
 end
 
 local function shared_reserve(wanted)
-  if not wanted then return end
   for name, want in pairs(wanted) do
     local key = prefix .. 'budget:' .. name
     redis.call('HINCRBY', key, 'running', 1)

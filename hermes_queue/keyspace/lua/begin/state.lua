@@ -1,7 +1,16 @@
 -- The state of a job that may begin, or not.
-local FIELDS = {'state', 'attempt', 'job', 'nonce', 'lane', 'epoch', 'cancel', 'quarantine_deaths', 'unseen_deaths',
-  'used', 'attempts', 'queued', 'begun', 'journal', 'booked', 'handed', 'leaf'}
 local OF_GROUP = {'cancel', 'begun', 'created', 'planned', 'env'}
+
+-- The job's fields that matter here. Most of them only one that has begun before can have.
+local function job_of(key)
+  local job = fields_of(key, 'state', 'attempt', 'job', 'lane', 'epoch', 'cancel', 'queued', 'begun', 'leaf')
+  if job.state and (job.begun or job.epoch ~= '0') then
+    local more = fields_of(key, 'nonce', 'quarantine_deaths', 'unseen_deaths', 'used', 'attempts', 'journal', 'booked',
+      'handed')
+    for name, value in pairs(more) do job[name] = value end
+  end
+  return job
+end
 
 -- A number in a field, as text; `otherwise` if it is none that a worker could read.
 local function number(text, otherwise, form)
@@ -22,11 +31,11 @@ end
 
 -- Whether a job that was chosen still waits in its leaf, and is one. Its group is read along.
 local function is_right(way)
-  local job = fields_of(prefix .. 'traj:' .. way.id, unpack(FIELDS))
-  way.job = job
+  local job = job_of(prefix .. 'traj:' .. way.id)
+  way.job, way.group_id = job, group_of(way.id)
   if job.state ~= 'queued' or job.leaf ~= way.leaf or not job.job then return false end
   if not is_job(way.id, job.lane, job.attempt, job.epoch) or run_of(way.id) ~= way.run_id then return false end
-  local whole, g = pcall(hash, prefix .. 'group:' .. group_of(way.id), unpack(OF_GROUP))
+  local whole, g = pcall(hash, prefix .. 'group:' .. way.group_id, unpack(OF_GROUP))
   way.g = g
   return whole
 end

@@ -22,10 +22,3 @@ local function floor_of_leftover(key, floor)
   forget(key)
   return floor
 end
-
--- The name of a trajectory's body, after `body:`: its id and, from the second life on, ~ and the life.
--- `floor`: of the trajectory, nil = none.
-local function body_name(id, floor)
-  floor = tonumber(floor or '') or 0
-  return floor > 0 and id .. '~' .. string.format('%.0f', floor / EPOCHS) or id
-end

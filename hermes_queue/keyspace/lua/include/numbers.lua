@@ -9,8 +9,9 @@ local function refused_number(checked)
   for _, each in ipairs(checked) do
     local value = tonumber(each[2])
     -- NaN fails both comparisons; Redis' own commands accept neither blanks nor 0x10.
-    if not value or string.find(each[2], '[xX%s]') or not (value >= each[3] and value <= each[4])
-      or each[5] and not string.find(each[2], '^%-?%d+$') then
+    local is_written_so = value and (each[5] and string.find(each[2], '^%-?%d+$')
+      or not each[5] and not string.find(each[2], '[xX%s]'))
+    if not (is_written_so and value >= each[3] and value <= each[4]) then
       return redis.error_reply('NUMBER ' .. each[1] .. ' is ' .. string.sub(each[2], 1, 60)
         .. ', not a' .. (each[5] and ' whole' or '') .. ' number from ' .. string.format('%.17g', each[3])
         .. ' to ' .. string.format('%.17g', each[4]) .. '; nothing was changed')

@@ -1,10 +1,12 @@
+-- @lazy shared_settle
+-- @include shared_budget
 -- Settle a job in the budgets that it shares: once, because the caller removes what is reserved (`raw`). The
 -- rest is as in `budget_book`. Of the names in `raw`, which a producer could write, those alone count that the
--- job (JSON) and its run `r` (nil = unknown) declare.
+-- job (JSON) and its run declare.
 
-local function shared_settle(raw, job, r, spent, held_s, noted)
-  if not raw then return end
-  local own, _, names = {}, shared_facts(job, r and r.team)
+local function shared_settle(raw, job, run, spent, held_s, noted)
+  local team = redis.pcall('HGET', run, 'team')
+  local own, _, names = {}, shared_facts(job or '', type(team) == 'string' and team or nil)
   for _, name in ipairs(names) do own[name] = true end
   local whole, reserved = pcall(cjson.decode, raw)
   if not whole or type(reserved) ~= 'table' then return end

@@ -11,7 +11,7 @@ local function total(key, by, name, ...)
     label = string.gsub(label, '|', '/')
     field, rest = field .. '|' .. string.sub(label, 1, 120), rest .. '|other'
   end
-  local sum = redis.call('HINCRBYFLOAT', key, field, by)
+  local sum = redis.call(by == 1 and 'HINCRBY' or 'HINCRBYFLOAT', key, field, by)
   -- A sum of one count is a new field.
   if field ~= rest and tonumber(sum) == tonumber(by) and redis.call('HLEN', key) > TOTALS_MOST then
     redis.call('HDEL', key, field)

@@ -3,7 +3,7 @@
 -- The verdict on a record that no group waits for, or whose object may be gone; nil if its group decides.
 local function verdict_without_group(job)
   local state = job.state
-  if not state then return redis.call('EXISTS', purged) == 1 and 'cancelled' or 'unknown' end
+  if not state then return redis.call('EXISTS', prefix .. 'purged:' .. run_id) == 1 and 'cancelled' or 'unknown' end
   if tonumber(epoch) <= (tonumber(job.floor or '') or 0) then return 'stale' end  -- of a former life
   local has_ended = state == 'final' or state == 'cancelled'
   if object ~= '' and not has_ended and not redis.call('ZSCORE', objects, object) then return 'unstored' end

@@ -1,4 +1,9 @@
+-- @lazy refill_or_keep, evict_stale
+-- @include lives, members, publish/lose
 -- Further samples of a group, in place of failed or stale ones.
+
+-- How many replacements of this kind the group has had.
+local function had(kind) return whole(redis.call('HGET', group, kind)) or 0 end
 
 -- The same job under the next sample index. Deaths of its predecessor do not count for it.
 local function another(job, facts, as, counter)
@@ -11,8 +16,8 @@ local function another(job, facts, as, counter)
     'lane', (string.gsub(string.gsub(job.lane, '%.quarantine%-?%d*$', ''), '%.verify$', '')), 'priority', job.priority, 'job', job.job,
     'queued', stamp(now))
   healing('ZADD', delayed, stamp(now), fresh)
-  facts[as], facts.planned = facts[as] + 1, facts.planned + 1
-  redis.call('HSET', group, as, facts[as], 'planned', facts.planned)
+  facts.planned = facts.planned + 1
+  redis.call('HSET', group, as, had(as) + 1, 'planned', facts.planned)
   count('total')
   count(counter)
 end
@@ -20,20 +25,22 @@ end
 -- Replace a failure of infrastructure, or keep its job for `run retry`.
 local function refill_or_keep(job, facts, failure)
   local wanted = facts.planned - facts.failed < facts.size
-  if refillable == '1' and wanted and facts.refills < (facts.policy.max_refills or 0) then
+  if refillable == '1' and wanted and had('refills') < (facts.policy.max_refills or 0) then
     another(job, facts, 'refills', 'refilled')
   elseif failure.keep and its_run then
+    local failed = prefix .. 'failed:' .. run_id
     redis.call('HSET', failed, id, cjson.encode({failure.cause, failure.reason, job.job}))
     redis.call('EXPIRE', failed, math.max(1, redis.call('TTL', run)))
   end
 end
 
 -- Members whose policy is now too old, this record included, leave the open group: their bodies
--- expire, and new samples are made as the policy requires. Returns whether this record left, too.
+-- expire, and new samples are made as the policy requires. The policy's age is bounded. Returns whether this record
+-- left, too.
 local function evict_stale(job, facts, own_name)
-  if is_measured and facts.version and policy_oldest == '' then count('policy_unknown') end
+  if is_measured and policy_oldest == '' then count('policy_unknown') end
   local left = false
-  if not (facts.evicts_stale and facts.version) then return left end
+  if not facts.evicts_stale then return left end
   for index = 0, facts.planned - 1 do
     local raw = redis.call('HGET', group, 'm:' .. index)
     local m = raw and member_of(raw)
@@ -49,7 +56,7 @@ local function evict_stale(job, facts, own_name)
       lose('stale', 1, m[6])
       left = left or m[1] == own_name
       if facts.policy.on_stale == 'requeue' and facts.planned - facts.failed < facts.size
-        and facts.requeues < (facts.policy.max_requeues or 0) then
+        and had('requeues') < (facts.policy.max_requeues or 0) then
         another(job, facts, 'requeues', 'stale_requeued')
       end
     end

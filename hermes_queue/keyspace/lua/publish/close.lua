@@ -10,6 +10,7 @@ local function mean_and_deviation(scores)
 end
 
 -- Whether a trainer paces the run; `ahead` has its groups that are not trained, see begin/pace.lua.
+local ahead = run .. ':ahead'
 local function is_paced() return its_run and its_run.max_ahead end
 
 local function why_dropped(policy, group_end)
@@ -67,7 +68,11 @@ end
 local function close(facts, group_end)
   redis.call('HSET', group, 'closed', stamp(now))
   redis.call('EXPIRE', group, finished_ttl_s)
-  for index in pairs(group_end.known.s) do redis.call('HDEL', group, 's:' .. index) end
+  local summaries = {}
+  for index in pairs(group_end.known.s) do summaries[#summaries + 1] = 's:' .. index end
+  for first = 1, #summaries, 1000 do
+    redis.call('HDEL', group, unpack(summaries, first, math.min(first + 999, #summaries)))
+  end
   if group_end.stopped_early then count('stopped_early') end
   if not group_end.complete then count('incomplete') end
   local why = why_dropped(facts.policy, group_end)

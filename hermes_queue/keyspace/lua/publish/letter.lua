@@ -1,3 +1,4 @@
+-- @lazy keep_letter
 -- @include tasks
 -- Dead letters, and poison items: those under which workers died.
 
@@ -9,7 +10,7 @@ local function write_letter(job, facts, failure)
   local log = redis.call('GET', prefix .. 'log:' .. (killed or owner))
   return redis.call('XADD', dead, '*', 'cause', failure.cause, 'reason', failure.reason,
     'stage', failure.stage, 'trajectory_id', id, 'run_id', run_id, 'group_id', group_id,
-    'env', facts.env or '', 'instance_id', facts.instance_id or '', 'owner', owner, 'attempts', failure.attempts,
+    'env', facts.env or '', 'instance_id', redis.call('HGET', group, 'instance_id') or '', 'owner', owner, 'attempts', failure.attempts,
     'died', died, 'log', log or '', 'job', job.job or '', 'earlier', known.earlier or '')
 end
 
@@ -30,4 +31,11 @@ local function count_deaths(failure)
   local _, deaths = string.gsub(redis.call('HGET', traj, 'died') or '', '\n', '')
   local news = {deaths = deaths, last = now}
   remember_task(failure.task, stored_task(failure.task), news, failure.tasks_ttl_s)
+end
+
+-- `failure`: a dead one.
+local function keep_letter(job, facts, failure)
+  local letter = write_letter(job, facts, failure)
+  if failure.item then remember_item(letter, failure) end
+  if failure.task then count_deaths(failure) end
 end

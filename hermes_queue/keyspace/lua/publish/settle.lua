@@ -1,17 +1,30 @@
--- @include budget, totals, journal, goodput, sched/freed
+-- @include budget, totals, journal, sched/freed
 -- Settles ended trajectories, and counts them.
 
 -- An unscored record counts as measured everywhere but where scores are compared.
 local is_measured = score ~= ''
 local has_score = is_measured and score ~= 'unscored'
-local its_run = readable_accounts(run)
+local its_run = readable_accounts(run, 'settled', 'finished')
 local function count(name, by)  -- as in `budget_book`
   if its_run then redis.pcall('HINCRBY', run, name, by or 1) end
 end
 
+-- The same for several, of which `its_run` has the sums.
+local function count_all(names, by)
+  if not its_run then return end
+  local flat = {}
+  for i, name in ipairs(names) do
+    local sum = its_run[name] or '0'
+    if #sum > 15 or not string.find(sum, '^%-?%d+$') then count(name, by[i]) else
+      flat[#flat + 1], flat[#flat + 2] = name, string.format('%.0f', sum + by[i])
+    end
+  end
+  if flat[1] then redis.call('HSET', run, unpack(flat)) end
+end
+
 -- Remove a trajectory from everything that would run it, for good. `job`: its state, reservation, journal, hand-over
 -- and `begun`;
--- `spent` as in the budget. Returns a warning about the budget or ''.
+-- `spent` as in the budget, for our own, which is counted elsewhere. Returns a warning about the budget or ''.
 local function settle(key, its_id, job, becomes, spent)
   drop_journal(prefix, key, its_id, job)
   drop_handover(prefix, key, its_id, job)
@@ -21,27 +34,19 @@ local function settle(key, its_id, job, becomes, spent)
   redis.call('EXPIRE', key, finished_ttl_s)
   redis.call('ZREM', leases, its_id)
   if job.state == 'running' then
-    count('running', -1)
+    if not spent then count('running', -1) end
     freed(job.leaf)
   else  -- a running job waits nowhere: each of these holds queued jobs alone
     healing('ZREM', delayed, its_id)
     healing('ZREM', waiting, its_id)
-    healing('SREM', parked, its_id)
+    healing('SREM', run .. ':parked', its_id)
     take_out(job.leaf, its_id)
-    if its_run and its_run.max_ahead then healing('ZREM', held, its_id) end
+    if its_run and its_run.max_ahead then healing('ZREM', run .. ':held', its_id) end
     if not spent then return '' end
   end
   job.held_s = job.state == 'running' and leased_s(job.begun, now) or 0
-  shared_settle(job.shared, declared, its_run, spent, job.held_s)
+  if job.shared then shared_settle(job.shared, declared, run, spent, job.held_s) end
   return budget_book(run, its_run, job.reserved, spent, now, nil, job.held_s)
-end
-
--- Measured attempts do not count any more: so many, with the seconds of their slots.
-local function lose(account, attempts, seconds)
-  if not its_run then return end
-  local ttl_s = redis.call('TTL', run)
-  charge(prefix, run_id, ttl_s, 'd|' .. account, attempts, now)
-  charge(prefix, run_id, ttl_s, 'l|' .. account, seconds, now)
 end
 
 -- Store the body. In later lives it has a distinct name, under which its object is then listed.
@@ -55,8 +60,9 @@ local function keep_body(name)
   end
 end
 
-local function count_end(facts, failure)
-  count(is_measured and 'finished' or 'failed')
+local function count_end(job, facts, failure)
+  if not is_measured then count('failed') end
+  count_all({'settled', 'finished', 'running'}, {1, is_measured and 1 or 0, job.state == 'running' and -1 or 0})
   local cause = failure.cause
   total(totals, 1, 'trajectories', facts.env, has_score and 'scored' or is_measured and score or cause == 'cancelled' and cause or 'failed')
   if cause and cause ~= 'cancelled' then total(totals, 1, 'failures', facts.env, cause) end

@@ -1,31 +1,7 @@
--- @include sched/tree, sched/rows, sched/ticket
+-- @include sched/leaf, sched/reopen
 -- A job that ran has ended, or waits again: its slot-time is known. Nothing here may keep a job from ending, so
 -- errors (a key of another type, which a producer could write) are left to `sched_tick`.
 local REOPENED = 4  -- ways that one freed slot opens again
-
--- Let ways that were shut at a limit be looked at again.
-local function reopen(name, most)
-  local key = prefix .. 'sched:blocked:' .. name
-  for _, leaf in ipairs(redis.call('SPOP', key, most)) do
-    local lane = parts_of_leaf(leaf)
-    local first = lane and redis.call('ZRANGE', jobs_of(leaf), 0, 0)[1]
-    if first then
-      open_way(leaf)
-      if not has_messages(lane) then send_tickets(lane, 1, first) end
-    end
-  end
-end
-
-local function spend(names, seconds)
-  for _, name in ipairs(names) do
-    local row = redis.call('HGET', prefix .. 'sched', name) or nil
-    if setting(row, 'quota_h') and setting(row, 'window_s') then
-      local key = spent_key(name, row)
-      redis.call('INCRBYFLOAT', key, string.format('%.3f', seconds))
-      redis.call('EXPIRE', key, math.ceil(2 * setting(row, 'window_s')))
-    end
-  end
-end
 
 local function give_back(marker)
   local since, began, is_bounded, leaf = string.match(marker, '^(%S+) (%S+) (%d) (.+)$')
@@ -34,7 +10,9 @@ local function give_back(marker)
   local known = redis.call('HMGET', key, leaf, 'limits')
   local r, c = counts_in(known[1])
   local fields = {leaf, string.format('%d %.3f', math.max(0, r - 1), c - tonumber(began) - seconds)}
-  local lane, team, run_id, env = parts_of_leaf(leaf)
+  local is_limited = known[2] or is_bounded == '1'
+  local lane, team, run_id, env
+  if is_limited then lane, team, run_id, env = parts_of_leaf(leaf) end
   if known[2] then
     for i, name in ipairs({'lane|' .. lane, 'team|' .. team, 'env|' .. env}) do
       local count = tonumber(redis.call('HGET', key, name) or '') or 1
@@ -42,7 +20,7 @@ local function give_back(marker)
     end
   end
   redis.call('HSET', key, unpack(fields))
-  if known[2] or is_bounded == '1' then
+  if is_limited then
     local names = {'run|' .. run_id, 'team|' .. team, 'env|' .. env}
     spend(names, seconds)
     spend({'lane|' .. lane}, seconds)

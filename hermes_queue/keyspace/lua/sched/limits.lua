@@ -52,7 +52,7 @@ local function any_job(lane)
     else
       if depth == 1 then return nil end
       local above, child = string.match(node, '^(.*)|([^|]*)$')
-      shut_child(above, child, redis.call('ZSCORE', open_set(above), child) or nil)
+      shut_child(above, child)
       node, depth = lane, 1
     end
   end

@@ -1,0 +1,28 @@
+-- @lazy reopen, spend
+-- @include sched/tree, sched/put, sched/rows, sched/ticket
+-- What was shut at a limit, and what counts towards quotas.
+
+-- Let ways that were shut at a limit be looked at again.
+local function reopen(name, most)
+  local key = prefix .. 'sched:blocked:' .. name
+  for _, leaf in ipairs(redis.call('SPOP', key, most)) do
+    local lane = parts_of_leaf(leaf)
+    local first = lane and redis.call('ZRANGE', jobs_of(leaf), 0, 0)[1]
+    if first then
+      open_way(leaf)
+      if not has_messages(lane) then send_tickets(lane, 1, first) end
+    end
+  end
+end
+
+-- Count slot-time in the quotas of these names.
+local function spend(names, seconds)
+  for _, name in ipairs(names) do
+    local row = redis.call('HGET', prefix .. 'sched', name) or nil
+    if setting(row, 'quota_h') and setting(row, 'window_s') then
+      local key = spent_key(name, row)
+      redis.call('INCRBYFLOAT', key, string.format('%.3f', seconds))
+      redis.call('EXPIRE', key, math.ceil(2 * setting(row, 'window_s')))
+    end
+  end
+end
