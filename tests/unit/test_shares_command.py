@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 
 import pytest
 from click.testing import CliRunner
+from ledger_steps import begin
+from records import make_job
 
 from hermes_queue.cli import cli
+from hermes_queue.ledger import Ledger
+from hermes_queue.ledger.answers import RunPart
 
 
 @pytest.fixture
@@ -38,6 +43,20 @@ def test_default_takes_one_value_back_and_reset_all(shares):
     assert shares("list").output == "nothing is set, and no lane has been used lately\n"
     again = shares("reset", "lane", "eval")
     assert (again.exit_code, "see `hermes-queue shares list`" in again.output) == (1, True)
+
+
+def test_runs_are_listed_with_the_team_that_they_belong_to(shares):
+    assert shares("list", "--runs").output == "no jobs run or wait\n"
+    with closing(Ledger.connect()) as ledger:
+        for run_id, team in (("r1", "red"), ("r2", "")):
+            jobs = [make_job(run_id, f"i{n}") for n in range(2)]
+            ledger.enqueue(run_id, jobs, config={}, part=RunPart(team))
+            ledger.published(job.trajectory_id for job in jobs)
+        assert begin(ledger, jobs[0]).verdict == "run"
+    rows = [line.split() for line in shares("list", "--runs").output.splitlines()]
+    assert rows[1:] == [["train", "(none)", "r2", "1", "1"], ["train", "red", "r1", "0", "2"]]
+    first = json.loads(shares("list", "--runs", "--json").output.splitlines()[0])
+    assert (first["team"], first["running"], first["waiting"]) == ("", 1, 1)
 
 
 @pytest.mark.parametrize(
