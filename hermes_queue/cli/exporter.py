@@ -62,6 +62,7 @@ _TOTALS: dict[str, Metric] = {
     "failures": metrics.FAILURES,
     "retries": metrics.RETRIES,
     "lease_expiries": metrics.LEASE_EXPIRIES,
+    "junk_keys": metrics.JUNK_KEYS,
     "groups": metrics.GROUPS,
     "dead_letters": metrics.DEAD_LETTERS_TOTAL,
     "cost_usd": metrics.COST_USD,
@@ -320,13 +321,12 @@ def _state_of(answer: Any) -> str:
 
 def _counted(found: Totals) -> Iterator[MetricValues]:
     """The ledger's totals. A counter that appeared with its first increment would have no rate."""
-    values: dict[Metric, dict[tuple[str, ...], float]] = {m: {} for m in _TOTALS.values()}
+    values: dict[Metric, dict[tuple[str, ...], float]]
+    values = {each: {} if each.labels else {(): 0.0} for each in _TOTALS.values()}
     for cause in WIDE_CAUSES:
         values[metrics.RETRIES][cause,] = 0.0
     for cause in (name for name, row in CAUSES.items() if row.dead_letter):
         values[metrics.DEAD_LETTERS_TOTAL][cause,] = 0.0
-    for metric in (metrics.LEASE_EXPIRIES, metrics.COST_USD, metrics.UNPRICED, metrics.TOKENS):
-        values[metric][()] = 0.0
     for env in {key[1] for key in found if key[0] == "trajectories"}:
         for outcome in ("scored", "unscored", "failed", "cancelled"):
             values[metrics.TRAJECTORIES][env, outcome] = 0.0

@@ -2,16 +2,16 @@
 
 local function turn_away(run_state)
   local ttl = math.max(1, redis.call('TTL', run))
-  redis.call('ZREM', delayed, id)
-  redis.call('ZREM', waiting, id)
+  healing('ZREM', delayed, id)
+  healing('ZREM', waiting, id)
   if run_state == 'paused' then
-    redis.call('SADD', run .. ':parked', id)
+    healing('SADD', run .. ':parked', id)
     redis.call('EXPIRE', run .. ':parked', ttl)
   else
     redis.call('HDEL', traj, 'job', 'attempts', 'leaf')
     redis.call('HSET', traj, 'state', 'cancelled')
     redis.call('EXPIRE', traj, ttl)
-    redis.call('HINCRBY', run, 'cancelled', 1)
+    redis.pcall('HINCRBY', run, 'cancelled', 1)
   end
   return run_state
 end
