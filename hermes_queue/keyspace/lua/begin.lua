@@ -1,4 +1,4 @@
--- @include time, hash, numbers, ids, entries, journal, begin/state, begin/run, begin/pace, begin/hold
+-- @include time, hash, numbers, ids, entries, begin/state, begin/run, begin/pace, begin/hold
 -- @include begin/choose, begin/charge, begin/lease, begin/named
 -- Take the lease of one trajectory, or explain why not. With lanes, it is that of the job which is next in
 -- these, whatever job the message names: messages say only that jobs wait.
@@ -38,10 +38,14 @@
 -- graded begins all the same, as one process grades what it runs, and needs nothing of a budget.
 -- cancelled: the job was cancelled before, or is now because its run was.
 -- A job that has to end as cancelled begins although other reasons would hold it back.
-local refused = refused_number({{'attempt', attempt, 0, EXACT, true}, {'lease, s', lease_s, 0, 1e9},
-  {'most groups', soft_max_groups, 0, EXACT}, {'most bytes', soft_max_bytes, 0, EXACT}})
+local refused = wrong_number('attempt', attempt, 0, EXACT, true) or wrong_number('lease, s', lease_s, 0, 1e9)
+  or wrong_number('most groups', soft_max_groups, 0, EXACT) or wrong_number('most bytes', soft_max_bytes, 0, EXACT)
 if refused then return refused end
-local chosen = #lanes > 0 and chosen_job()
+-- Errors of the scheduler's own keys (of another type, which a producer could write) keep no job from beginning: then
+-- messages stand for the jobs that they name.
+local is_sound, chosen = true, nil
+if #lanes > 0 then is_sound, chosen = pcall(choice) end
+chosen = is_sound and chosen
 if chosen then turn_to(chosen) end
 local job = chosen and chosen.job or job_of(traj)
 if chosen then attempt = job.attempt or attempt end
@@ -56,12 +60,8 @@ local function begin()
   g.only_ends = cancel ~= ''
   local warning = ''
   if not is_repeated then
-    verdict = turned_away(r, cancel, job.handed)
+    if r and r.state ~= 'active' then verdict = turned_away(r, cancel, job) end
     if not verdict and cancel == '' then verdict, warning = held_back(job, g, r) end
-    if verdict == 'cancelled' then
-      drop_journal(prefix, traj, id, job)
-      drop_handover(prefix, traj, id, job)
-    end
     if verdict then
       withdraw(chosen, job)
       return {verdict, warning, id}

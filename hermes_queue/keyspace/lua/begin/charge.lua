@@ -46,9 +46,9 @@ local function charge(way)
     add_running(way.leaf, r, c + at)
   else
     local due = r * (at + RUNNING_S)
-    local seconds, rows, of_run = due - c - at, way.rows, tonumber(way.r and way.r.weight or '') or 1
+    local seconds, rows, of_run = due - c - at, way.rows or {}, tonumber(way.r and way.r.weight or '') or 1
     local weights = {weight_of(rows.env), setting(rows.run, 'weight') or of_run, weight_of(rows.team)}
-    for i, step in ipairs(way.steps) do
+    for i, step in ipairs(steps_of(way)) do
       local key = open_set(step[1])
       local point = later(redis.call('ZSCORE', key, step[2]), seconds / math.max(1e-3, weights[i]), at, half)
       redis.call('ZADD', key, stamp(point), step[2])

@@ -9,7 +9,7 @@ local function first_of(key)
   return found[1], found[2]
 end
 
--- The next way to jobs: the names of the children on it, from env to team; nil if there is none.
+-- The next way to jobs, nil if there is none.
 local function way_to(lane)
   for _ = 1, TRIES do
     local team, others = first_of(open_set(lane))
@@ -20,8 +20,8 @@ local function way_to(lane)
       local in_run = in_team .. '|' .. run_id
       local env, most = first_of(open_set(in_run))
       if not env then shut_child(in_team, run_id) else
-        return {lane = lane, leaf = in_run .. '|' .. env, run_id = run_id, competes = others or more or most, rows = {},
-          names = {team = team, run = run_id, env = env}, steps = {{in_run, env}, {in_team, run_id}, {lane, team}}}
+        return {lane = lane, team = team, run_id = run_id, env = env, leaf = in_run .. '|' .. env,
+          competes = others or more or most}
       end
     end
   end
@@ -29,9 +29,9 @@ end
 
 -- Close the way behind the last job of its leaf.
 local function close_way(way)
-  for i, step in ipairs(way.steps) do
-    if i > 1 and redis.call('EXISTS', open_set(way.steps[i - 1][1])) == 1 then return end
+  for _, step in ipairs(steps_of(way)) do
     shut_child(step[1], step[2])
+    if redis.call('EXISTS', open_set(step[1])) == 1 then return end
   end
 end
 
@@ -72,7 +72,8 @@ local function choice()
   local before = taken_before()
   if before then return before end
   read_lanes()
-  if is_full() then return nil end
+  local most = fleet_row and setting(fleet_row, 'max_running')
+  if most and redis.call('ZCARD', leases) >= most then return nil end
   for _, lane in ipairs(#lanes == 1 and lanes or in_order()) do
     local way = may_serve(lane) and next_of(lane)
     if way then return way end

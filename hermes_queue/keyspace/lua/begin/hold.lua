@@ -67,7 +67,7 @@ local function reason_to_wait(job, g, r)
   end
   if over then return over, told end
   if not job.handed and is_budgeted(r) then kept, warning = budget_reserve(job.job, r) end
-  if kept == 'paused' then return turn_away(kept), warning end
+  if kept == 'paused' then return turn_away(kept, job), warning end
   if kept then return hold(later), warning end
   if wanted then shared_reserve(wanted) end
   if lane.state then redis.call('HSET', lane.key, 'probe', stamp(now)) end

@@ -1,8 +1,8 @@
 -- The other members of a group that begins are next in their leaf, so that few groups are open at a time.
 local function put_first(leaf, g)
-  local flat, own = {}, group_of(id)
+  local flat, own, place = {}, group_of(id), place_of(0, STARTED)
   for index = 0, math.min(tonumber(g.planned), 1000) - 1 do
-    flat[2 * index + 1], flat[2 * index + 2] = place_of(0, STARTED, index), own .. '.' .. index
+    flat[2 * index + 1], flat[2 * index + 2] = place, own .. '.' .. index
   end
   redis.pcall('ZADD', jobs_of(leaf), 'XX', unpack(flat))
 end
@@ -13,7 +13,7 @@ local function lease(is_repeated, job, g, r, marker)
   local epoch, begun = tonumber(job.epoch), job.begun or ''
   if not is_repeated then
     epoch, begun = epoch + 1, stamp(now)
-    redis.call('HSET', traj, 'state', 'running', 'epoch', string.format('%.0f', epoch), 'owner', owner,
+    redis.call('HSET', traj, 'state', 'running', 'epoch', string.format('%d', epoch), 'owner', owner,
       'nonce', nonce, 'stage', 'load', 'begun', begun, 'leaf', marker)
     if g.created and not g.begun and not g.only_ends then
       redis.call('HSET', group, 'begun', '1')
