@@ -53,8 +53,8 @@ if not chosen and #lanes > 0 and waits(job) then return {'none', '', id} end
 local function begin()
   local verdict = not (chosen and chosen.leaf) and unfit(job)
   if verdict then return {verdict, '', id} end
-  local g = chosen and chosen.g or hash(group, unpack(OF_GROUP))
-  local r = chosen and chosen.r or accounts_of(run_of(id))
+  local g = chosen and chosen.g or group_facts(group)
+  local r = chosen and chosen.r or accounts(run, 'max_running')
   local is_repeated = job.state == 'running'
   local cancel = job.cancel or g.cancel or ''
   g.only_ends = cancel ~= ''
@@ -67,7 +67,8 @@ local function begin()
       return {verdict, warning, id}
     end
   end
-  local leaf = chosen and chosen.leaf or job.leaf or name_of_leaf(job.lane, r and r.team, run_of(id), g.env)
+  local leaf = chosen and chosen.leaf or job.leaf
+    or name_of_leaf(job.lane, redis.call('HGET', run, 'team'), run_of(id), redis.call('HGET', group, 'env'))
   local epoch, begun = lease(is_repeated, job, g, r, marker_of(leaf, chosen))
   if not is_repeated then account(chosen, job, leaf) end
   -- A death that a living parent saw is the job's own fault; a death together with the parent may have

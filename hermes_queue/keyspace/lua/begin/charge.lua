@@ -46,7 +46,7 @@ local function charge(way)
     add_running(way.leaf, r, c + at)
   else
     local due = r * (at + RUNNING_S)
-    local seconds, rows, of_run = due - c - at, way.rows or {}, tonumber(way.r and way.r.weight or '') or 1
+    local seconds, rows, of_run = due - c - at, way.rows or {}, tonumber(redis.call('HGET', run, 'weight') or '') or 1
     local weights = {weight_of(rows.env), setting(rows.run, 'weight') or of_run, weight_of(rows.team)}
     for i, step in ipairs(steps_of(way)) do
       local key = open_set(step[1])

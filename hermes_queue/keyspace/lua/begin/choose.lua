@@ -40,8 +40,6 @@ local function leave(way)
   if way.is_last then close_way(way) end
 end
 
-local function accounts_of(run_id) return accounts(prefix .. 'run:' .. run_id, 'team', 'weight', 'max_running') end
-
 -- A way with the next job of a lane that may begin, or nil.
 local function next_of(lane)
   for _ = 1, TRIES do
@@ -50,7 +48,7 @@ local function next_of(lane)
     local ids = redis.call('ZRANGE', jobs_of(way.leaf), 0, 1)
     way.id, way.is_last = ids[1], #ids < 2
     if not way.id then close_way(way) else
-      local whole, r = pcall(accounts_of, way.run_id)
+      local whole, r = pcall(accounts, prefix .. 'run:' .. way.run_id, 'max_running')
       way.r = whole and r
       local is_bounded = has_limits or way.r and way.r.max_running
       if not (whole and is_bounded and block(way)) then
@@ -63,8 +61,10 @@ end
 
 -- What this call has taken before, if its answer was lost: {id, job}.
 local function taken_before()
-  local id = string.match(redis.call('HGET', took, slot) or '', '^' .. nonce .. ' (.+)$')
-  local job = id and job_of(prefix .. 'traj:' .. id)
+  local text = redis.call('HGET', took, slot)
+  if not text or string.sub(text, 1, #nonce + 1) ~= nonce .. ' ' then return nil end
+  local id = string.sub(text, #nonce + 2)
+  local job = job_of(prefix .. 'traj:' .. id)
   if job and job.state == 'running' and job.nonce == nonce then return {id = id, job = job} end
 end
 
