@@ -3,8 +3,8 @@
 The scheduler is the real one: the scripts of this checkout on a redis-server, but for `TIME`, which
 they read from a key. Trajectories only take their time, which has a heavy tail. Reported are each
 team's part of the slot-time while all teams had jobs waiting, against its weight; the longest time
-that such a team went without a start; and how long the first of its jobs waited, against a queue in
-which whoever comes first is served first.
+that such a team went without a start; how long the first of its jobs waited; and the goodput of
+all; against a queue in which whoever comes first is served first.
 
     python -m benchmarks.schedule_day
     python -m benchmarks.schedule_day --slots 2000 --teams 20 --hours 4
@@ -84,6 +84,15 @@ class Outcome:
     """Slot-seconds by team, after the first half hour."""
     started: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
     """Seconds from the beginning at which trajectories of a team began."""
+    ended: int = 0
+    """Trajectories that ended in these hours."""
+    ended_s: float = 0.0
+    """Their slot-seconds."""
+
+    def end(self, seconds: float) -> None:
+        """One has ended that took so long."""
+        self.ended += 1
+        self.ended_s += seconds
 
 
 @contextmanager
@@ -135,6 +144,7 @@ class Fleet:
         while self._running and self._running[0][0] <= now_s:
             ends_s, name, team, epoch, began_s = heapq.heappop(self._running)
             self._count(team, began_s, ends_s)
+            self.outcome.end(ends_s - began_s)
             ended.append(_publication(name, epoch))
         for some in _pieces(ended):
             for verdict in self._ledger.make_all(some):
@@ -205,6 +215,8 @@ def first_come(day: Day) -> Outcome:
                 break
             heapq.heapreplace(free, began + duration)
             outcome.started[team].append(began)
+            if began + duration <= end_s:
+                outcome.end(duration)
             outcome.used_s[team] += max(0.0, min(began + duration, end_s) - max(began, 1800.0))
     return outcome
 
@@ -229,11 +241,14 @@ def longest_gap_s(day: Day, outcome: Outcome) -> float:
 def say(name: str, day: Day, outcome: Outcome) -> None:
     """Print what came out."""
     found = shares(day, outcome)
+    slot_s = 3600 * day.slots * day.hours
     began = [min(outcome.started[team], default=day.hours * 3600) for team in range(day.teams)]
     print(
         f"{name:<12} part of the slot-time over weight {min(found):.3f} to {max(found):.3f}; "
         f"longest time without a start {longest_gap_s(day, outcome):,.0f} s; first start after "
-        f"{statistics.median(began):,.0f} s in the median, {max(began):,.0f} s at most"
+        f"{statistics.median(began):,.0f} s in the median, {max(began):,.0f} s at most; goodput "
+        f"{3600 * outcome.ended / slot_s:.3f} trajectories a slot-hour, "
+        f"{100 * outcome.ended_s / slot_s:.1f} % of the slot-time in them"
     )
 
 

@@ -225,6 +225,9 @@ class NoSnapshot(HermesQueueError):
     Never a failure of a trajectory: it goes on, or starts anew.
     """
 
+    may_pass = False
+    """Whether a copy is there that cannot be restored now: the disk is full, or the host slow."""
+
 
 class StoreUnavailable(HermesQueueError):
     """The object store of large bodies cannot be reached, or refuses our credentials."""

@@ -145,8 +145,8 @@ def enqueue(
             ]
             # If this process dies before `published`, the claimed jobs may have no message. The
             # ledger keeps them as due, so a worker sends it; a second one is answered `busy`.
-            publish_messages(ledger, first)
-            ids = (job.trajectory_id for job in accepted)
+            sent = publish_messages(ledger, first)
+            ids = (job.trajectory_id for job in sent)
             ledger.published(ids, claim=accepted.claim)
             if noted:
                 noted.sent(accepted)
@@ -182,8 +182,8 @@ def publish_due(ledger: Ledger, *, limit: int = 500) -> int:
     """
     claim, jobs = ledger.due(limit=limit)
     if jobs:
-        publish_messages(ledger, jobs, retry=True)
-        ledger.published((job.trajectory_id for job in jobs), claim=claim)
+        sent = publish_messages(ledger, jobs, retry=True)
+        ledger.published((job.trajectory_id for job in sent), claim=claim)
     return len(jobs)
 
 

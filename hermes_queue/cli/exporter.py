@@ -8,6 +8,7 @@ because its cost grows with Redis.
 from __future__ import annotations
 
 import json
+import logging
 import signal
 import threading
 import time
@@ -20,6 +21,7 @@ from typing import Any
 import click
 import redis
 
+from hermes_queue.cli.limits import read_engines, read_limits
 from hermes_queue.cli.mixing.measured import read_mixes
 from hermes_queue.cli.overview import lane_now
 from hermes_queue.cli.sharing.measured import read_shares
@@ -31,8 +33,7 @@ from hermes_queue.ledger.accounts.fields import DRIFTED, LOST, TURNS, WORK
 from hermes_queue.ledger.accounts.goodput import fleet_fields, goodput_of
 from hermes_queue.ledger.accounts.shared import SharedBudgets
 from hermes_queue.ledger.answers import ENDED
-from hermes_queue.ledger.fleet.flights import FLIGHT_PARTS, engine_state
-from hermes_queue.ledger.fleet.limiter import EndpointLimits
+from hermes_queue.ledger.fleet.flights import FLIGHT_PARTS
 from hermes_queue.ledger.fleet.sandboxes import Sandboxes
 from hermes_queue.ledger.fleet.tally import Tally, Totals, totals
 from hermes_queue.queues import queue_name, retry_queue_name
@@ -45,6 +46,8 @@ from hermes_queue.telemetry.endpoint import MetricsEndpoint
 from hermes_queue.telemetry.meter import PrometheusMeter, Values
 from hermes_queue.telemetry.metrics import Metric
 from hermes_queue.telemetry.pages import NotNow
+
+logger = logging.getLogger(__name__)
 
 MetricValues = tuple[Metric, Values]
 
@@ -59,6 +62,7 @@ _TOTALS: dict[str, Metric] = {
     "failures": metrics.FAILURES,
     "retries": metrics.RETRIES,
     "lease_expiries": metrics.LEASE_EXPIRIES,
+    "junk_keys": metrics.JUNK_KEYS,
     "groups": metrics.GROUPS,
     "dead_letters": metrics.DEAD_LETTERS_TOTAL,
     "cost_usd": metrics.COST_USD,
@@ -144,17 +148,20 @@ class Exporter:
         workers = self.ledger.workers()
         lanes = sorted(self._lanes(workers))
         yield metrics.WORKERS, {(): len(workers)}
-        yield from self._read_slots(workers)
-        yield from self._read_lanes(lanes, workers, now)
-        yield from self._read_runs()
-        yield from self._read_sandboxes(now)
-        yield from self._read_limits()
-        yield from self._read_engines()
-        yield from self._read_consumers(now)
-        yield from _counted(totals(self.ledger))
-        yield from self._read_goodput(now)
-        yield from self._read_budgets()
-        yield from read_mixes(self.ledger)
+        for part in (
+            self._read_slots(workers),
+            self._read_lanes(lanes, workers, now),
+            self._read_runs(),
+            self._read_sandboxes(now),
+            read_limits(self.ledger, self._limits),
+            read_engines(self.ledger, self._engines),
+            self._read_consumers(now),
+            _counted(totals(self.ledger)),
+            self._read_goodput(now),
+            self._read_budgets(),
+            read_mixes(self.ledger),
+        ):
+            yield from _whole(part)
 
     def _scan(self) -> None:
         """Scan all keys, unless that was done recently. One pass finds lanes and limits."""
@@ -231,43 +238,6 @@ class Exporter:
             counts[backend, "leaked"] += 0
         yield metrics.SANDBOXES, counts
 
-    def _read_limits(self) -> Iterator[MetricValues]:
-        limits = EndpointLimits(self.ledger)
-        calls: dict[tuple[str, ...], float] = {}
-        pauses: dict[tuple[str, ...], float] = {}
-        answers: dict[tuple[str, ...], float] = {}
-        for name in self._limits:
-            state = limits.state(name)
-            if state is None:
-                continue
-            endpoint, _, model = name.partition("|")
-            pauses[endpoint, model] = state.pause_s
-            for label in ("limit", "leased", "waiting"):
-                calls[endpoint, model, label] = getattr(state, label)
-            for outcome in ("granted", "refused", "paused"):
-                answers[endpoint, model, outcome] = getattr(state, outcome)
-        yield metrics.LIMIT, calls
-        yield metrics.LIMIT_PAUSE, pauses
-        yield metrics.LIMIT_ANSWERS, answers
-
-    def _read_engines(self) -> Iterator[MetricValues]:
-        found = {name: engine_state(self.ledger, name) for name in self._engines}
-        known = {name: state for name, state in found.items() if state is not None}
-        flights: dict[tuple[str, ...], float] = {}
-        tokens: dict[tuple[str, ...], float] = {}
-        requests: dict[tuple[str, ...], float] = {}
-        for name, state in known.items():
-            flights[name, "flying"], flights[name, "waiting"] = state.flying, state.waiting
-            tokens[name, "in_flight"] = state.tokens
-            if state.kv_tokens is not None:
-                tokens[name, "cache"] = state.kv_tokens
-                tokens[name, "room"] = state.kv_tokens * (state.level or 0.0)
-            for label in ("running", "waiting"):
-                requests[name, label] = float(state.memo.get(label) or 0)
-        yield metrics.ENGINE_TRAJECTORIES, flights
-        yield metrics.ENGINE_TOKENS, tokens
-        yield metrics.ENGINE_REQUESTS, requests
-
     def _read_budgets(self) -> Iterator[MetricValues]:
         used: dict[tuple[str, ...], float] = {}
         waiting: dict[tuple[str, ...], float] = {}
@@ -321,6 +291,18 @@ class Exporter:
         yield metrics.CONSUMER_AGE_SECONDS, ages
 
 
+def _whole(part: Iterable[MetricValues]) -> list[MetricValues]:
+    """What a part says; nothing if somebody has put another type in the place of a key of it."""
+    try:
+        return list(part)
+    except redis.ResponseError as error:
+        if not str(error).startswith("WRONGTYPE"):
+            raise
+        extra = {"action": "metrics_left_out"}
+        logger.warning("some metrics are left out: a key holds the wrong type", extra=extra)
+        return []
+
+
 def _state_of(answer: Any) -> str:
     """The state of a run by its fields; "" if it is purged, or not as we write it."""
     if isinstance(answer, redis.ResponseError):
@@ -339,13 +321,12 @@ def _state_of(answer: Any) -> str:
 
 def _counted(found: Totals) -> Iterator[MetricValues]:
     """The ledger's totals. A counter that appeared with its first increment would have no rate."""
-    values: dict[Metric, dict[tuple[str, ...], float]] = {m: {} for m in _TOTALS.values()}
+    values: dict[Metric, dict[tuple[str, ...], float]]
+    values = {each: {} if each.labels else {(): 0.0} for each in _TOTALS.values()}
     for cause in WIDE_CAUSES:
         values[metrics.RETRIES][cause,] = 0.0
     for cause in (name for name, row in CAUSES.items() if row.dead_letter):
         values[metrics.DEAD_LETTERS_TOTAL][cause,] = 0.0
-    for metric in (metrics.LEASE_EXPIRIES, metrics.COST_USD, metrics.UNPRICED, metrics.TOKENS):
-        values[metric][()] = 0.0
     for env in {key[1] for key in found if key[0] == "trajectories"}:
         for outcome in ("scored", "unscored", "failed", "cancelled"):
             values[metrics.TRAJECTORIES][env, outcome] = 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import asdict
 
@@ -11,6 +12,9 @@ import click
 from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.fleet.flights import engine_names, engine_state
 from hermes_queue.ledger.fleet.limiter import EndpointLimits
+from hermes_queue.telemetry import metrics
+from hermes_queue.telemetry.meter import Values
+from hermes_queue.telemetry.metrics import Metric
 
 _HELP = """Show the call limits of model endpoints, and how many calls wait.
 
@@ -74,3 +78,44 @@ def forget(name: str) -> None:
     if not known:
         raise click.ClickException(f"no limit {name!r}; see `hermes-queue limits list`")
     click.echo(f"{name}: forgotten")
+
+
+def read_limits(ledger: Ledger, names: Iterable[str]) -> Iterator[tuple[Metric, Values]]:
+    """What the exporter says of these limits. Raises RedisUnavailable."""
+    known = EndpointLimits(ledger)
+    calls: dict[tuple[str, ...], float] = {}
+    pauses: dict[tuple[str, ...], float] = {}
+    answers: dict[tuple[str, ...], float] = {}
+    for name in names:
+        state = known.state(name)
+        if state is None:
+            continue
+        endpoint, _, model = name.partition("|")
+        pauses[endpoint, model] = state.pause_s
+        for label in ("limit", "leased", "waiting"):
+            calls[endpoint, model, label] = getattr(state, label)
+        for outcome in ("granted", "refused", "paused"):
+            answers[endpoint, model, outcome] = getattr(state, outcome)
+    yield metrics.LIMIT, calls
+    yield metrics.LIMIT_PAUSE, pauses
+    yield metrics.LIMIT_ANSWERS, answers
+
+
+def read_engines(ledger: Ledger, names: Iterable[str]) -> Iterator[tuple[Metric, Values]]:
+    """What the exporter says of these engines. Raises RedisUnavailable."""
+    found = {name: engine_state(ledger, name) for name in names}
+    known = {name: state for name, state in found.items() if state is not None}
+    flights: dict[tuple[str, ...], float] = {}
+    tokens: dict[tuple[str, ...], float] = {}
+    requests: dict[tuple[str, ...], float] = {}
+    for name, state in known.items():
+        flights[name, "flying"], flights[name, "waiting"] = state.flying, state.waiting
+        tokens[name, "in_flight"] = state.tokens
+        if state.kv_tokens is not None:
+            tokens[name, "cache"] = state.kv_tokens
+            tokens[name, "room"] = state.kv_tokens * (state.level or 0.0)
+        for label in ("running", "waiting"):
+            requests[name, label] = float(state.memo.get(label) or 0)
+    yield metrics.ENGINE_TRAJECTORIES, flights
+    yield metrics.ENGINE_TOKENS, tokens
+    yield metrics.ENGINE_REQUESTS, requests

@@ -12,6 +12,7 @@ from typing import Any
 import redis
 
 from hermes_queue.keyspace.connection import explained
+from hermes_queue.ledger.accounts.shared import SharedBudget, SharedBudgets
 from hermes_queue.ledger.fleet.lanes import Breakers, LaneState, known_lanes
 from hermes_queue.ledger.fleet.tally import Lately, Tally
 from hermes_queue.ledger.ledger import Ledger
@@ -99,6 +100,8 @@ class Overview:
     lately: Lately
     dead_letters: int
     stream: StreamState
+    budgets: tuple[SharedBudget, ...] = ()
+    """Shared budgets for whose room jobs wait."""
 
     @property
     def oldest(self) -> list[dict[str, Any]]:
@@ -147,6 +150,7 @@ def _overview(ledger: Ledger) -> Overview:
         lately=Tally(ledger).lately(FAILURE_WINDOW_S, now=now),
         dead_letters=dead,
         stream=StreamState(groups, int(stream_bytes or 0), tuple(consumer_groups(ledger))),
+        budgets=tuple(each for each in SharedBudgets(ledger).all() if each.waiting),
     )
 
 

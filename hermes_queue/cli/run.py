@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from hermes_queue.cli.watch.table import age, ahead_of_trainer, print_table
+from hermes_queue.cli.watch.table import age, ahead_of_trainer, plain, print_table
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.ledger import Ledger, RunInfo, Runs
 from hermes_queue.ledger import policy as policies
@@ -92,8 +92,10 @@ def show(run_id: str, as_json: bool) -> None:
         click.echo(json.dumps(row))
         return
     config, accounts, pace = row.pop("config"), row.pop("accounts"), row.pop("pace")
+    del row["counters"]  # they stand in rows of their own, too
+    row |= row.pop("part")
     row["created"] = f"{age(time.time() - row['created'])} ago"
-    lines = [[name, str(value)] for name, value in row.items() if value not in ("", None)]
+    lines = [[name, plain(str(value))] for name, value in row.items() if value not in ("", None)]
     if pace:
         lines.append(["ahead", ahead_of_trainer(RunPace(**pace), time.time())])
     lines += [_account(**account) for account in accounts.values()]

@@ -97,6 +97,9 @@ KEYS = (
         "while jobs of it wait", _DAY),
     Key("reconcile:{lane}", "hash", "ledger", "position of the search for jobs that nobody could "
         "take", "an hour"),
+    Key("recovery", "hash", "ledger", "position of the search for jobs that stand nowhere", _DAY),
+    Key("junk", "string", "ledger", "key of a wrong type that was removed last, for that search",
+        _DAY, "rw - - -"),
     # --- which of the waiting jobs is next
     Key("sched", "hash", "ledger/scheduling", "what operators [set](scheduling.md) for lanes, "
         "teams, runs and envs; the scheduler's clock, usage and waiting jobs of lanes", "no",

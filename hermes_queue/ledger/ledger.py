@@ -50,6 +50,9 @@ PACE_LOOK_S = 2.0
 BUDGET_MARK = "$budget:"
 """Before the name of a shared budget among paced runs."""
 RECONCILED_AT_ONCE = 1000
+RECOVERED_AT_ONCE = 500
+RECOVER_S = 5.0
+"""Shortest time between two looks of the fleet for jobs that stand nowhere."""
 SWEPT_AT_ONCE = 1000
 
 
@@ -123,6 +126,16 @@ class Ledger(Deployment):
         found = self.call("reconcile", lane=lane, age_s=age_s, most=RECONCILED_AT_ONCE)
         return [part.decode(errors="replace") for part in found]
 
+    def recover(self, *, lease_s: float) -> tuple[str, list[str], bool]:
+        """Put jobs back that stand nowhere, a part of all with each call; see `recover.lua`.
+
+        Returns the name of a key of a wrong type that was removed, or "", the ids of the jobs, and
+        whether to call it again at once.
+        """
+        answer = self.call("recover", lease_s=lease_s, every_s=RECOVER_S, most=RECOVERED_AT_ONCE)
+        found = [name.decode(errors="replace") for name in answer.found]
+        return answer.removed.decode(errors="replace"), found, bool(answer.more)
+
     def run_status(self, run_id: str) -> RunStatus:
         """Counters of a run; all zero if it is unknown."""
         return RunStatus.of(self.hash_fields(f"run:{run_id}", *RUN_COUNTERS))
@@ -132,7 +145,11 @@ class Ledger(Deployment):
         with explained(self.url), self.client.pipeline(transaction=False) as pipe:
             pipe.zcard(self.key("waiting"))
             pipe.zcard(self.key("delayed"))
-            return sum(pipe.execute())
+            found = pipe.execute(raise_on_error=False)
+            # A key of another type, which workers remove, has no jobs.
+            if other := next((each for each in found if _is_no_wrong_type(each)), None):
+                raise other
+        return sum(each for each in found if isinstance(each, int))
 
     # --- workers --------------------------------------------------------------------------
 
@@ -274,3 +291,7 @@ class Ledger(Deployment):
                 record, body, owner=owner, finished_ttl_s=finished_ttl_s, results=self._results
             ).confirmed(confirm)
         )
+
+
+def _is_no_wrong_type(answer: Any) -> bool:
+    return isinstance(answer, Exception) and "WRONGTYPE" not in str(answer)

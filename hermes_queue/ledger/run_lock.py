@@ -70,10 +70,11 @@ def kept_lock(ledger: Deployment, run_id: str) -> str:
     [text] = ledger.hash_fields(f"run:{run_id}", "lock") if size <= LOCK_BYTES_MAX else [""]
     try:  # any producer may have written it
         lock = json.loads(text)
+        shown = json.dumps(lock, indent=2) if isinstance(lock, dict) else ""
     except (ValueError, RecursionError):
-        lock = None
-    if not isinstance(lock, dict):
+        shown = ""
+    if not shown:
         raise ConfigurationError(
             f"run {run_id!r} has no lock: it is unknown, or no `python -m producers` made it"
         )
-    return json.dumps(lock, indent=2) + "\n"
+    return shown + "\n"

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.keyspace.connection import explained, explanation
-from hermes_queue.ledger.answers import ENDED, RUN_COUNTERS, RunStatus
+from hermes_queue.ledger.answers import ENDED, RUN_COUNTERS, WHOLE_PART, RunPart, RunStatus
 from hermes_queue.ledger.budgets import ACCOUNT_FIELDS, Budget, accounts, accounts_of
 from hermes_queue.ledger.fleet import pacing
 from hermes_queue.ledger.fleet.pacing import RunPace
@@ -21,7 +21,8 @@ from hermes_queue.wire.ids import group_of
 
 logger = logging.getLogger(__name__)
 
-_FIELDS = ("state", "reason", "config", "paused_by", "policy_version")
+_OF_PART = ("team", "weight", "max_running")
+_FIELDS = ("state", "reason", "config", "paused_by", "policy_version", *_OF_PART)
 _OPTIONS = {"cost_usd": "cost", "tokens": "tokens", "slot_s": "slot-hours", "wall_s": "wall"}
 """By budget: the option of `hermes-queue run budget`."""
 RUNS_AT_ONCE = 500
@@ -64,6 +65,8 @@ class RunInfo:
     pace: RunPace | None
     """How far it is ahead of its trainer; None if that does not hold it back."""
     counters: RunStatus
+    part: RunPart = WHOLE_PART
+    """What it was enqueued with for its part of the slots."""
 
 
 class Runs:
@@ -252,7 +255,7 @@ def _run_info(run_id: str, answers: Sequence[Any], now: float) -> RunInfo:
     """Raises ConfigurationError: there is no such run; ValueError: it cannot be read."""
     raw, parked, *pace = answers
     values = [value.decode() if value else "" for value in raw]
-    state, reason, config, by, version = values[: len(_FIELDS)]
+    state, reason, config, by, version, team, weight, most = values[: len(_FIELDS)]
     money, counts = values[len(_FIELDS) : -len(RUN_COUNTERS)], values[-len(RUN_COUNTERS) :]
     if not state:
         raise _unknown(run_id)
@@ -271,6 +274,7 @@ def _run_info(run_id: str, answers: Sequence[Any], now: float) -> RunInfo:
         policy_version=int(version) if version else None,
         pace=pacing.read(pace),
         counters=counters,
+        part=RunPart(team, float(weight) if weight else None, int(most) if most else None),
     )
 
 

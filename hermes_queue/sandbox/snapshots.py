@@ -51,7 +51,7 @@ class KeepsSnapshots(Protocol):
 
         Raises:
             NoSnapshot: there is none here, it is not whole, or files have other paths in this slot.
-                The slot may hold a part of it.
+                The slot may hold a part of it. With `may_pass`, the next attempt may succeed.
             SandboxError: the sandbox could not answer.
         """
 

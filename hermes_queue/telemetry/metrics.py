@@ -231,6 +231,11 @@ LEASE_EXPIRIES = _exporter(
     "lease_expiries_total",
     "Trajectories queued again because their worker stopped renewing the lease.",
 )
+JUNK_KEYS = _exporter(
+    "junk_keys_total",
+    "Keys of a wrong type that were removed, which another program must have written; several "
+    "that are found at once may count as one.",
+)
 GROUPS = _exporter(
     "groups_total{env,outcome}",
     "Groups that were closed, once each; outcome: published, dropped (by their policy).",

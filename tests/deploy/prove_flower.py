@@ -255,8 +255,10 @@ def test_the_rate_limit_button_limits_the_rate(page, flower, worker, guarded, op
 
 
 def test_revoke_ends_a_task_that_waits(page, flower, worker, guarded, operator, produce):
-    # Flower offers it for what a worker holds and has not begun: here because of its rate.
-    ask(guarded, worker, "rate_limit", task_name=RUN_TRAJECTORY, rate_limit="1/h")
+    # Flower offers it for what a worker holds and has not begun: here because of its rate. What is
+    # held because of an earlier rate goes on with that, and would have one of these jobs begin.
+    wait_until("nothing is held", lambda: ask(guarded, worker, "reserved") == [])
+    ask(guarded, worker, "rate_limit", task_name=RUN_TRAJECTORY, rate_limit="4/m")
     produce("--items", "2", "--run-id", "waits")
     wait_until("one ran", lambda: operator.hget("hq:run:waits", "finished") == "1")
     [left] = [i for i in operator.zrange("hq:waiting", 0, -1) if i.startswith("waits.")]

@@ -139,6 +139,13 @@ def test_scalers_divide_by_the_slots_of_a_worker():
         assert given.get("threshold", given.get("targetValue")) == slots
 
 
+def test_without_figures_no_scaler_ends_a_worker():
+    scaled = [each["spec"] for each in MANIFESTS if each["kind"] == "ScaledObject"]
+    assert not [each for each in scaled if "fallback" in each]
+    prometheus = [t for each in scaled for t in each["triggers"] if t["type"] == "prometheus"]
+    assert {each["metadata"]["ignoreNullValues"] for each in prometheus} == {"false"}
+
+
 def test_secrets_that_are_named_are_explained():
     named = {
         (reference["name"], reference["key"])

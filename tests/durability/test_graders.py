@@ -45,8 +45,8 @@ def _no_copies_are_left() -> Iterator[None]:
             path.unlink()
 
 
-def name_of(ledger, worker: WorkerProcess) -> str:
-    [found] = [w["owner"] for w in ledger.workers() if w["pid"] == worker.process.pid]
+def facts_of(ledger, worker: WorkerProcess) -> dict[str, Any]:
+    [found] = [w for w in ledger.workers() if w["pid"] == worker.process.pid]
     return found
 
 
@@ -161,10 +161,12 @@ def test_while_graders_are_missing_agents_workers_take_what_waits_for_them(
     [record] = factory.wait_done(RUN)
     assert (record.score, record.attempt, record.attempts) == (1.0, 1, ())
     agents.wait_for_log("has had no graders")
-    assert record.provenance.worker == name_of(ledger, agents)
+    assert facts_of(ledger, agents)["lanes"] == ["train.verify", "train"]
+    assert record.provenance.worker == facts_of(ledger, agents)["owner"]
     again = start_worker(arguments=["--stages", "verify"], **settings())
     agents.wait_for_log("has graders again")
+    wait_until("the end of it", lambda: facts_of(ledger, agents)["lanes"] == ["train"])
     second = run("second")
     records = {each.trajectory_id: each for each in factory.wait_done(RUN)}
     assert set(records) == {first.trajectory_id, second.trajectory_id}
-    assert records[second.trajectory_id].provenance.worker == name_of(ledger, again)
+    assert records[second.trajectory_id].provenance.worker == facts_of(ledger, again)["owner"]

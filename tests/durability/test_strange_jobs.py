@@ -76,6 +76,21 @@ def test_a_job_whose_message_is_lost_runs_all_the_same(factory, ledger, start_wo
     assert record.trajectory_id == job.trajectory_id
 
 
+def test_a_worker_comes_back_from_junk_in_the_keys_of_all(factory, ledger, start_worker):
+    """A neighbour with a producer's key writes them while jobs run, wait and come back."""
+    worker = start_worker(concurrency=2)
+    factory.enqueue(2, seconds=3)
+    factory.wait_running(2)
+    factory.enqueue(3, run_id="later", seconds=0)
+    for name in ("delayed", "waiting", "v1.train", "v1.train.retry", "lanes", "sched:open:train"):
+        ledger.client.set(f"hq:{name}", "x")
+    factory.enqueue(2, run_id="last", seconds=0)
+    for run_id in ("run", "later", "last"):
+        factory.wait_done(run_id)
+    assert worker.alive
+    assert int(ledger.client.hget("hq:totals", "junk_keys")) >= 1
+
+
 def test_a_worker_survives_a_redis_that_is_full_and_goes_on_after(factory, ledger, start_worker):
     worker = start_worker(concurrency=1)
     ledger.client.config_set("maxmemory", 1)

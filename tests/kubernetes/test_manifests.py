@@ -42,16 +42,6 @@ SCALED_OBJECT: dict[str, Any] = {
                 "minReplicaCount": {"type": "integer", "minimum": 0},
                 "maxReplicaCount": {"type": "integer", "minimum": 1},
                 "advanced": {"type": "object"},
-                "fallback": {
-                    "type": "object",
-                    "required": ["failureThreshold", "replicas"],
-                    "additionalProperties": False,
-                    "properties": {
-                        "failureThreshold": {"type": "integer"},
-                        "replicas": {"type": "integer"},
-                        "behavior": {"enum": ["static", "currentReplicas"]},
-                    },
-                },
                 "triggers": {
                     "type": "array",
                     "minItems": 1,

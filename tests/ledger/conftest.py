@@ -33,6 +33,7 @@ EVERYWHERE = (
     "test_pacing.py::test_a_group_that_the_trainer_acknowledged_unsaid",
     "test_task_memory.py::test_what_was_exported_comes_back",
     "test_task_memory.py::test_the_deaths_of_a_poison_item",
+    "test_junk_heals.py::test_jobs_that_another_program_took_out",
     "test_dead_letters.py::test_jobs_of_a_poison_item_run_alone_from_the_first_attempt",
 )
 """Tests that call every script at least once between them, by the begin of their names."""

@@ -6,7 +6,6 @@ import time
 from contextlib import closing
 
 import pytest
-import redis
 from ledger_steps import LEASE, SWEEP, age_lease, begin, enqueue, publish, swept
 from records import make_job, make_record
 
@@ -60,14 +59,12 @@ def test_an_entry_that_is_no_job_is_taken_out_and_others_move_on(ledger, caplog,
     assert job.trajectory_id in ledger.reconcile("train", age_s=0.0)
 
 
-def test_jobs_that_were_claimed_before_a_key_that_is_no_hash_are_due(ledger):
+def test_a_job_whose_key_is_no_hash_begins_anew(ledger):
     jobs = [make_job(sample=sample, size=3) for sample in range(3)]
     ledger.client.set(f"hq:traj:{jobs[2].trajectory_id}", "x")
-    with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
-        ledger.enqueue("run", jobs, config={})
-    waiting = [job.trajectory_id for job in jobs[:2]]
-    assert ledger.client.zrange("hq:delayed", 0, -1) == [name.encode() for name in waiting]
-    assert ledger.run_status("run").queued == 2
+    assert len(enqueue(ledger, *jobs)) == 3
+    assert ledger.run_status("run").queued == 3
+    assert begin(ledger, jobs[2]).verdict == "run"
 
 
 def test_a_job_whose_sums_cannot_be_kept_keeps_its_place(ledger):

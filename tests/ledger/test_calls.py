@@ -185,16 +185,17 @@ def test_a_large_record_that_expired_before_its_script_ran_is_not_published(ledg
     assert ledger.make_all([call]) == ["group"]
 
 
-def test_a_large_record_for_which_redis_has_no_room_is_not_published(ledger: Ledger):
-    [job] = jobs_of(ledger, 1)
-    ledger.make_all([begin(job)])
-    call = large(job)
-    used = ledger.client.info("memory")["used_memory"]
-    ledger.client.config_set("maxmemory", used - 1)
-    [answer] = ledger.make_all([call])
-    ledger.client.config_set("maxmemory", 0)
-    assert isinstance(answer, RedisFull)
-    assert ledger.make_all([call]) == ["group"]
+def test_a_large_record_for_which_redis_has_no_room_is_not_published(server: RedisServer):
+    with closing(Ledger.connect(url=server.url)) as ledger:
+        [job] = jobs_of(ledger, 1)
+        ledger.make_all([begin(job)])
+        call = large(job)
+        used = ledger.client.info("memory")["used_memory"]
+        ledger.client.config_set("maxmemory", used - 1)
+        [answer] = ledger.make_all([call])
+        ledger.client.config_set("maxmemory", 0)
+        assert isinstance(answer, RedisFull)
+        assert ledger.make_all([call]) == ["group"]
 
 
 def test_a_call_made_again_waits_for_replicas_to_have_what_the_first_one_wrote(tmp_path):

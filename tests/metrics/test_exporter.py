@@ -162,6 +162,16 @@ def test_runs_that_nobody_can_read_take_no_metric_away(deployment):
     assert sum(read(deployment)[metrics.RUNS].values()) == 1
 
 
+@pytest.mark.parametrize("key", ["runs", "delayed", "mixes", "waiting"])
+def test_a_key_of_another_type_takes_only_its_own_part_away(deployment, key):
+    enqueue([make_job("run")], ledger=deployment)
+    deployment.client.delete(f"hq:{key}")
+    deployment.client.set(f"hq:{key}", "x")
+    found = read(deployment)
+    assert (found[metrics.UP], found[metrics.STREAM_GROUPS]) == ({(): 1}, {(): 0})
+    assert found[metrics.TRAJECTORIES] == {}
+
+
 def test_a_queue_that_is_no_list_hides_no_other_lane(deployment):
     enqueue([make_job("run")], ledger=deployment)
     deployment.client.sadd("hq:_kombu.binding.v1.bad", "x")

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.skipif(
 )
 PATHS = 'echo "$PWD $HOME $TMPDIR"'
 NAMES = "/tmp/names"
+DEEP = "import os; [(os.mkdir('n' * 250), os.chdir('n' * 250)) for _ in range(17)]"
 
 
 @pytest.fixture
@@ -90,7 +91,8 @@ async def test_what_cannot_be_brought_back_as_it_was_is_not(hosts, localmodal):
     for spoil, why in (
         (f"touch {NAMES}/mine", "directories of other slots"),
         (f"rm {NAMES}/mine; head -c 4000000 /dev/urandom >large", "larger than"),
-        ("rm large; ipcmk -Q", "System V"),
+        (f'rm large; python3 -c "{DEEP}"', "4000 bytes"),
+        ("rm -r nn*; ipcmk -Q", "System V"),
     ):
         await out(other, heir, spoil)
         with pytest.raises(NoSnapshot, match=why):

@@ -38,6 +38,8 @@ class Shelf:
         self.never_answers = False
         """Whether whoever asks for a copy, or for the end of one, waits for ever."""
         self.never_restores = False
+        self.has_no_room = False
+        """Whether no copy can be restored now."""
         self.count = 0
 
     async def prepare(self, spec: SlotSpec) -> None: ...
@@ -85,6 +87,10 @@ class Shelf:
 
     async def restore(self, slot: Slot, snapshot_id: str) -> None:
         await self._answer_unless("never_restores")
+        if self.has_no_room:
+            error = NoSnapshot("no space left on device")
+            error.may_pass = True
+            raise error
         if snapshot_id not in self.kept:
             raise NoSnapshot("this host does not have the snapshot")
         self.files[slot.slot_id] = list(self.kept[snapshot_id][1])

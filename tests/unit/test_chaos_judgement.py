@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import tempfile
+import threading
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,8 @@ from records import make_record
 from worker_process import wait_until
 
 from hermes_queue.ledger import Ledger
+from hermes_queue.sandbox.local.registry import HostRegistry
+from workers.chaos.__main__ import wait_for_reapers
 from workers.chaos.env import expected_score
 from workers.chaos.fleet import CONSUMERS, DoomedFleet
 from workers.chaos.judgement import Judgement
@@ -109,6 +113,17 @@ def test_an_unacknowledged_delivery_is_seen(scene):
     client.xreadgroup("fast", "c", {"hq:results": ">"})
     [problem] = scene.problems()
     assert problem == "fast: 1 groups delivered and not acknowledged"
+
+
+def test_what_the_last_worker_to_die_has_left_is_judged_after_others_had_time_to_end_it(scene):
+    dead, living = HostRegistry(scene.fleet.cache), HostRegistry(scene.fleet.cache)
+    dead.open("local-x", {})
+    os.close(dead._locks["local-x"])
+    ending = threading.Timer(0.2, living.reclaim)
+    ending.start()
+    wait_for_reapers(scene.fleet)
+    assert scene.problems() == []
+    ending.join()
 
 
 def test_what_is_left_on_disk_and_in_redis_is_seen(scene):

@@ -537,6 +537,17 @@ async def test_trajectories_share_connections(endpoint: Endpoint) -> None:
     assert len(endpoint._tasks) == 1
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+async def test_cookies_of_an_endpoint_are_neither_kept_nor_sent(
+    endpoint: Endpoint, host: str
+) -> None:
+    endpoint.answers = [Answer(ok().body, headers={"set-cookie": "route=replica-1"})]
+    endpoint.url = endpoint.url.replace("127.0.0.1", host)
+    for _ in range(2):
+        await ask(chat(endpoint))
+    assert [head for head in endpoint.headers if "cookie" in head.lower()] == []
+
+
 async def test_of_ever_new_endpoints_a_few_clients_are_kept_and_none_in_use_is_closed(
     endpoint: Endpoint,
 ) -> None:

@@ -12,6 +12,7 @@ from records import make_job, make_record
 from hermes_queue.bodies import codec
 from hermes_queue.cli import cli
 from hermes_queue.ledger import Ledger
+from hermes_queue.ledger.answers import RunPart
 from hermes_queue.models import GroupPolicy
 
 
@@ -42,6 +43,16 @@ def test_pause_and_resume_show_in_the_state(run):
     assert "lunch" in run("show", "r1").output
     assert run("resume", "r1").exit_code == 0
     assert json.loads(run("show", "r1", "--json").output)["state"] == "active"
+
+
+def test_show_has_the_part_of_the_slots_and_each_counter_once(run):
+    with closing(Ledger.connect()) as ledger:
+        ledger.enqueue("r2", [make_job("r2")], config={}, part=RunPart("red", 2.0, 8))
+    rows = [line.split() for line in run("show", "r2").output.splitlines()]
+    facts = dict(row for row in rows if len(row) == 2)
+    assert (facts["team"], facts["weight"], facts["max_running"]) == ("red", "2.0", "8")
+    assert [row[0] for row in rows].count("total") == 1
+    assert not any(row[0] == "counters" for row in rows)
 
 
 def test_cancel_asks_and_purge_forgets_only_what_has_ended(run):

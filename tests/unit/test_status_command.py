@@ -13,6 +13,7 @@ import time
 
 import pytest
 from click.testing import CliRunner
+from ledger_steps import begin
 from records import make_job
 from rich.console import Console
 
@@ -24,6 +25,8 @@ from hermes_queue.cli.watch.screen import frame
 from hermes_queue.cli.watch.scrolling import Scrolling
 from hermes_queue.ledger import Breakers, Ledger, Runs
 from hermes_queue.ledger.accounts.goodput import add_report
+from hermes_queue.ledger.accounts.shared import SharedBudgets
+from hermes_queue.ledger.answers import RunPart
 from hermes_queue.ledger.fleet.lanes import note_lanes, pause_lane
 from hermes_queue.ledger.fleet.pacing import set_pace
 from hermes_queue.ledger.fleet.tally import Tally
@@ -367,5 +370,16 @@ def test_top_says_what_slots_have_brought_and_where_most_of_their_time_was_lost(
     counts = [("run", name, by) for name, by in sums.items()]
     add_report(ledger, "w1", 1, counts=counts, moments=(), slow=())
     text = " ".join(status().split())
-    assert "GOODPUT 180 per slot-hour, 4 per US$, 75 % of slot-time useful; lost:" in text
+    assert "GOODPUT 180 per slot-hour, 4 per US$, 75 % of slot-time scored; lost:" in text
     assert "death 15" in text
+
+
+def test_a_budget_for_whose_room_jobs_wait_is_named(ledger):
+    SharedBudgets(ledger).set("team:red", {"tokens": 1})
+    assert "BUDGET" not in status()
+    job = make_job("r1")
+    ledger.enqueue("r1", [job], config={}, part=RunPart("red"))
+    ledger.published([job.trajectory_id])
+    ledger.client.hset("hq:budget:team:red", "spent:tokens", 1)
+    assert begin(ledger, job).verdict == "over_budget"
+    assert "BUDGET team:red has no room: 1 waiting; see hermes-queue budget list" in status()

@@ -317,6 +317,9 @@ def test_budgets_are_set_and_removed(served, operator):
     assert said.json["command"] == "hermes-queue run budget run --cost none --tokens 5000000000"
     accounts = Runs(operator).get("run").accounts
     assert (accounts["cost_usd"].limit, accounts["tokens"].limit) == (None, 5e9)
+    said = act(served, "run_budget", run="run", budget_slot_hours="0.5")
+    assert said.json["command"] == "hermes-queue run budget run --slot-hours 0.5"
+    assert Runs(operator).get("run").accounts["slot_s"].limit == 1800
     for wrong in ("", "-1", "0", "nan", "inf", "much"):
         assert act(served, "run_budget", run="run", budget_usd=wrong).status == 400
     assert act(served, "run_budget", run="run").status == 409

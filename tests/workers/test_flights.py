@@ -28,8 +28,11 @@ def page(blocks: int = 1000) -> str:
 
 
 @pytest.fixture
-async def make(redis_server: RedisServer) -> AsyncIterator[Make]:
+async def make(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Make]:
     made: list[FleetFlights] = []
+    # However long the first reading takes here, with the import of the SDK, it is waited for.
+    monkeypatch.setattr("hermes_queue.ledger.fleet.flights.PROBE_S", 60.0)
+    monkeypatch.setattr("workers.calls.flights.READ_TIMEOUT_S", 60.0)
 
     def make(**settings: object) -> FleetFlights:
         chosen = {"interval_s": 0.1, "min_trajectories": 1, "fill": 1.0, **settings}

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 from hermes_queue.errors import EXIT_FAILED, EXIT_INTERRUPTED
+from hermes_queue.sandbox.local.registry import HostRegistry
 from workers.chaos.fleet import WITNESS, DoomedFleet
 from workers.chaos.judgement import Judgement
 from workers.chaos.orphans import time_to_last_orphan
@@ -21,6 +22,8 @@ from workers.chaos.schedule import Schedule
 DRAIN_S = 240.0
 """Time for the undisturbed fleet to finish everything; poison jobs add leases."""
 DRAIN_LEASES = 8
+REAP_S = 60.0
+"""Time for a worker to find what a dead one has left on this host."""
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
@@ -68,6 +71,7 @@ def main(argv: list[str] | None = None) -> int:
         rage(fleet, schedule, time.monotonic() + 60 * arguments.minutes)
         schedule.settle()
         drained = drain(fleet, schedule, groups)
+        wait_for_reapers(fleet)
         fleet.stop()
         ledger = fleet.connect()
         judgement.judge(ledger)
@@ -139,6 +143,17 @@ def drain(fleet: DoomedFleet, schedule: Schedule, groups: int) -> bool:
             return True
         time.sleep(0.5)
     return False
+
+
+def wait_for_reapers(fleet: DoomedFleet, *, patience_s: float = REAP_S) -> None:
+    """Wait until the workers have ended the sandboxes of dead ones; what stays is judged.
+
+    The last to die is a worker in quarantine, whose job is buried at once: that may be all that the
+    run has still waited for.
+    """
+    registry, give_up = HostRegistry(fleet.cache), time.monotonic() + patience_s
+    while registry.abandoned() and time.monotonic() < give_up:
+        time.sleep(0.1)
 
 
 def report(arguments: argparse.Namespace, schedule: Schedule, judgement: Judgement) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 from envs.base import Environment, TakesWork
 from hermes_queue.agent.kinds.recorded import recorded_params
 from hermes_queue.bodies.handed import HandedWork, decode_handed, encode_handed
-from hermes_queue.errors import EnvBug, NoSnapshot, RedisFull, WorkLost
+from hermes_queue.errors import EnvBug, NoSnapshot, RedisFull, SandboxError, WorkLost
 from hermes_queue.extensions import offers
 from hermes_queue.ledger import Begun, Claim
 from hermes_queue.ledger.fleet.handovers import (
@@ -104,6 +104,9 @@ class HandOver:
         try:
             await draft.clock.not_counting(partial(restored, restore, limit_s=limit_s))()
         except NoSnapshot as error:
+            # Once more, by whoever is next: the agent's work is worth another attempt.
+            if error.may_pass and all(each.failure.stage != "setup" for each in draft.earlier):
+                raise SandboxError(str(error)) from error
             raise self._lost(str(error)) from error
         context.deadline = draft.clock.deadline  # later than before, by that time
 

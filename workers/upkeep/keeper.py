@@ -39,6 +39,8 @@ logger = logging.getLogger(__name__)
 _DRAINED_S = 2.0
 """How long a draining worker must be seen without a job: one may be on its way to the pool."""
 _RECONCILE_S = 10.0
+_RECOVERED_PAGES = 50
+"""Most calls of `Ledger.recover` in a row, while a whole round is due."""
 _SLOTS_S = 2.0
 """Between reports of where slot-time went: a killed worker takes what is unreported along."""
 _KEPT = ("paused", "cancel")
@@ -221,6 +223,7 @@ class Keeper:
             logger.warning("took %s back: its worker is silent", name, extra=extra)
 
     def _reconcile(self) -> None:
+        self._recover()
         # A quarantine worker is started only while a message of its lane can be seen.
         for lane in (each for own in INTAKE.lanes for each in lanes_with_quarantine(own)):
             lost = self._ledger.reconcile(lane, age_s=1.5 * self._runtime.lease.duration_s)
@@ -228,6 +231,18 @@ class Keeper:
                 message = "%d jobs of lane %s could not be taken and are queued again: %s"
                 extra = {"action": "reconciled"}
                 logger.warning(message, len(lost), lane, ", ".join(lost[:5]), extra=extra)
+
+    def _recover(self) -> None:
+        extra = {"action": "recovered"}
+        for _ in range(_RECOVERED_PAGES):
+            removed, found, more = self._ledger.recover(lease_s=self._runtime.lease.duration_s)
+            if removed:
+                logger.warning("removed %s, which another program wrote", removed, extra=extra)
+            if found:
+                message = "%d jobs had lost their place and have one again: %s"
+                logger.warning(message, len(found), ", ".join(found[:5]), extra=extra)
+            if not more:
+                break
 
     def _schedule(self) -> None:
         # Of all of their lanes: a quarantine worker is started only while a message can be seen.

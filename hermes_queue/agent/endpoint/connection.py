@@ -13,6 +13,7 @@ import json
 from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 from weakref import WeakKeyDictionary
@@ -26,6 +27,7 @@ from hermes_queue.settings.model import ANSWER_MAX_BYTES
 if TYPE_CHECKING:
     import ssl
 
+    import aiohttp
     import httpx2
     from openai import AsyncOpenAI
 
@@ -237,7 +239,7 @@ def _http_client(answer_max_bytes: int) -> httpx2.AsyncClient:
         keepalive_expiry=KEEPALIVE_S,
     )
     try:
-        return openai.DefaultAioHttpClient(
+        client = openai.DefaultAioHttpClient(
             limits=limits,
             # Do not follow redirects: an endpoint could send the conversation, and the key,
             # elsewhere. The answer 3xx is reported with its target.
@@ -245,11 +247,31 @@ def _http_client(answer_max_bytes: int) -> httpx2.AsyncClient:
             verify=trusted_authorities(),
             headers={"Accept-Encoding": ACCEPT_ENCODING},
             event_hooks={"response": [bound_to(answer_max_bytes)]},
+            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
         )
     except RuntimeError as error:
         raise ModelConfigError(
             f"agent openai: {error}: pip install 'hermes-queue[worker]'"
         ) from error
+    # No argument of the client's reaches the transport.
+    for transport in (client._transport, *client._mounts.values()):
+        if transport is not None:
+            transport.client = _session  # type: ignore[attr-defined]
+    return client
+
+
+def _session() -> aiohttp.ClientSession:
+    """A session as the transport makes it, without cookies.
+
+    They would be of all trajectories: a router that sticks to cookies would send all of them to one
+    server, and whatever an endpoint sets would be kept.
+    """
+    import aiohttp
+
+    connector = aiohttp.TCPConnector(
+        keepalive_timeout=KEEPALIVE_S, ssl=trusted_authorities(), limit=CONNECTIONS
+    )
+    return aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
 
 
 @functools.cache

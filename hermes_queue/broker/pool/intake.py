@@ -36,13 +36,13 @@ class Intake:
         """The worker's name for Celery, e.g. celery@host."""
         self.state: State = "open"
         self.paused_lanes: frozenset[str] = frozenset()
-        self.stands_in: tuple[str, ...] = ()
-        """Lanes of graders that are served only while these are missing."""
         self._served: list[str] = []
         self._queues: Any = None
         self._consumer: Any = None
+        self._lent: tuple[str, ...] = ()
+        """Lanes of graders to serve while these are missing."""
         self._added: list[str] = []
-        """Queues of `stands_in` that are consumed from."""
+        """Their queues, as far as they are consumed from."""
 
     def serve(self, queues: Any) -> None:
         """Consume from both queues of every lane in Celery's `queues`.
@@ -60,12 +60,17 @@ class Intake:
         self._consumer = consumer
 
     @property
+    def stands_in(self) -> tuple[str, ...]:
+        """Lanes that this worker serves only while their graders are missing, or still serves."""
+        return tuple(dict.fromkeys((*self._lent, *served_lanes(self._added))))
+
+    @property
     def lanes(self) -> tuple[str, ...]:
         """The lanes served now, including those paused here; first what others were to grade."""
         held = self._served if self.paused_lanes or self.state != "open" else []
         names = [] if self._queues is None else list(self._queues.consume_from)
-        found = served_lanes([*names, *held])
-        return tuple(sorted(found, key=lambda lane: lane not in self.stands_in))
+        found, others = served_lanes([*names, *held]), self.stands_in
+        return tuple(sorted(found, key=lambda lane: lane not in others)) if others else found
 
     @property
     def open_lanes(self) -> tuple[str, ...]:
@@ -107,12 +112,14 @@ class Intake:
     def stand_in(self, lanes: tuple[str, ...]) -> None:
         """Serve these lanes, too, and none of those for which it has done so before. Thread-safe.
 
-        The caller takes only open lanes into account, so that a pause ends it.
+        The caller takes only open lanes into account, so that a pause ends it. It repeats the call:
+        one that meets a lost connection has no effect.
         """
         consumer = self._consumer
-        if lanes != self.stands_in and consumer is not None:
-            self.stands_in = lanes
-            consumer.hub.call_soon(self._consume_for_others, consumer)
+        if consumer is not None:
+            self._lent = lanes
+            if queues_of(lanes) != self._added:
+                consumer.hub.call_soon(self._consume_for_others, consumer)
 
     def _check(self, consumer: Any, lanes: tuple[str, ...]) -> None:
         if self.state == "draining":
@@ -145,7 +152,7 @@ class Intake:
         self._consume_for_others(consumer)
 
     def _consume_for_others(self, consumer: Any) -> None:
-        wanted = queues_of(self.stands_in) if self.state == "open" else []
+        wanted = queues_of(self._lent) if self.state == "open" else []
         for name in self._added:
             if name not in wanted:
                 consumer.cancel_task_queue(name)

@@ -13,6 +13,8 @@ from hermes_queue.ledger.accounts.fields import DRIFTED, TURNS
 
 _BLOCKS = " .:-=+*#"
 _SPARKS_MOST = 60
+_OF_RUN = ("producer", "env", "agent", "model")
+"""Parts of a run's configuration that say what it is."""
 _BAR = 30
 
 
@@ -52,11 +54,12 @@ def heading(report: RunReport) -> list[str]:
     info, counts = report.info, report.info.counters
     ended = counts.total - counts.queued - counts.running
     when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(report.at))
-    env, model = (str(info.config.get(name) or "-") for name in ("env", "model"))
+    known = [f"{name} {info.config[name]}" for name in _OF_RUN if info.config.get(name)]
+    made_of = f"{', '.join(known)}; " if known else ""
     return [
         f"{info.run_id}: {info.state}, {ended} of {counts.total} ended, "
         f"begun {age(report.at - info.created)} ago; {when}",
-        f"env {env}, model {model}; {counts.groups} groups published, {counts.dropped} dropped, "
+        f"{made_of}{counts.groups} groups published, {counts.dropped} dropped, "
         f"{counts.failed} failed, {counts.refilled} refilled, {counts.stale} stale, "
         f"{counts.surplus} surplus",
     ]

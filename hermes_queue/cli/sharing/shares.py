@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import asdict
 from typing import Any, cast
 
 import click
 
 from hermes_queue.cli.dead import duration
-from hermes_queue.cli.watch.table import age, print_table
+from hermes_queue.cli.watch.table import age, plain, print_table
 from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.scheduling import KINDS, Scheduler, Share, Shares, SlotUse
 from hermes_queue.ledger.scheduling.shares import ShareKind
@@ -23,6 +24,7 @@ team of a run is given when it is enqueued.
 
 \b
 hermes-queue shares list
+hermes-queue shares list --runs
 hermes-queue shares set lane eval --reserved 0.2
 hermes-queue shares set team research --weight 3 --max-running 200
 hermes-queue shares set run RUN --quota-h 100 --window 1d
@@ -57,9 +59,15 @@ _TIME = _OrDefault("time", duration)
 
 
 @shares.command("list")
+@click.option(
+    "--runs", "by_run", is_flag=True, help="Print each run that has jobs, with its lane and team."
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
-def list_shares(as_json: bool) -> None:
+def list_shares(by_run: bool, as_json: bool) -> None:
     """Print lanes with their use of the slots, and whatever anything is set for."""
+    if by_run:
+        _list_runs(as_json)
+        return
     with closing(Ledger.connect()) as ledger:
         found = Scheduler(ledger).usage()
     if as_json:
@@ -69,6 +77,28 @@ def list_shares(as_json: bool) -> None:
         print_table([_HEAD, *map(_row, found)])
     else:
         click.echo("nothing is set, and no lane has been used lately")
+
+
+def _list_runs(as_json: bool) -> None:
+    with closing(Ledger.connect()) as ledger:
+        found = Scheduler(ledger).by_run()
+    if as_json:
+        for use in found:
+            click.echo(json.dumps(asdict(use)))
+    elif found:
+        rows = [
+            (
+                plain(use.lane),
+                _named("team", use.team),
+                plain(use.run_id),
+                str(use.running),
+                str(use.waiting),
+            )
+            for use in found
+        ]
+        print_table([("LANE", "TEAM", "RUN", "RUNNING", "WAITING"), *rows])
+    else:
+        click.echo("no jobs run or wait")
 
 
 def _facts(usage: SlotUse) -> dict[str, Any]:
@@ -92,7 +122,7 @@ def _row(usage: SlotUse) -> tuple[str, ...]:
 
 def _named(kind: str, name: str) -> str:
     """The name; runs without a team are together a team without one."""
-    return name or ("-" if kind == "fleet" else "(none)")
+    return plain(name) or ("-" if kind == "fleet" else "(none)")
 
 
 def _said(share: Share) -> str:

@@ -21,6 +21,7 @@ from hermes_queue.ledger.answers import middle
 _BAR_CELLS = 5
 _CHOSEN_WEIGHT = 100
 """Of the table that keys move."""
+_MOST_BUDGETS = 3
 _MOST_PACED = 3
 """Runs that wait for their trainer and have a line of their own."""
 _MOST_LOSSES = 3
@@ -64,7 +65,7 @@ def frame(
     head = [_headline(seen, is_watched=scrolling is not None), _totals(seen)]
     if note:
         head.append(_line((note, "bold red")))
-    tail = [*_paced(seen), _goodput(seen), _failures(seen), _results(seen)]
+    tail = [*_paced(seen), *_budgets(seen), _goodput(seen), _failures(seen), _results(seen)]
     slowest = _slowest(seen) if running is None else _all_running(running)
     blocks = [_runs(seen), _lanes(seen), _workers(seen), slowest]
     if keys.table is not None:
@@ -265,6 +266,18 @@ def _paced(seen: Overview) -> list[Text]:
     ][:_MOST_PACED]
 
 
+def _budgets(seen: Overview) -> list[Text]:
+    """A line for each shared budget that has no room for jobs."""
+    return [
+        _line(
+            ("BUDGET ", "bold cyan"),
+            f"{plain(middle(each.name, 40))} has no room: {each.waiting} waiting; "
+            "see hermes-queue budget list",
+        )
+        for each in seen.budgets
+    ][:_MOST_BUDGETS]
+
+
 def _goodput(seen: Overview) -> Text:
     """Scored trajectories of the last hour, and the largest losses of slot-time."""
     good = goodput_of(seen.lately.accounts)
@@ -275,7 +288,7 @@ def _goodput(seen: Overview) -> Text:
     return _line(
         ("GOODPUT ", "bold cyan"),
         f"{figure(good.per_slot_hour)} per slot-hour{usd}, "
-        f"{100 * good.work_s / good.leased_s:.0f} % of slot-time useful",
+        f"{100 * good.work_s / good.leased_s:.0f} % of slot-time scored",
         (f"; lost: {', '.join(lost)}" if lost else "", "yellow"),
     )
 

@@ -1,4 +1,4 @@
--- @include time, hash, numbers, ids, entries, begin/state, begin/run, begin/pace, begin/hold
+-- @include time, hash, numbers, ids, entries, healing, begin/state, begin/run, begin/pace, begin/hold
 -- @include begin/choose, begin/charge, begin/lease, begin/named
 -- Take the lease of one trajectory, or explain why not. With lanes, it is that of the job which is next in
 -- these, whatever job the message names: messages say only that jobs wait.
@@ -69,15 +69,15 @@ local function begin()
   end
   local leaf = chosen and chosen.leaf or job.leaf
     or name_of_leaf(job.lane, redis.call('HGET', run, 'team'), run_of(id), redis.call('HGET', group, 'env'))
-  local epoch, begun = lease(is_repeated, job, g, r, marker_of(leaf, chosen))
-  if not is_repeated then account(chosen, job, leaf) end
   -- A death that a living parent saw is the job's own fault; a death together with the parent may have
   -- other causes, so it counts for a third.
   local deaths = tonumber(job.quarantine_deaths or '0') + math.floor(tonumber(job.unseen_deaths or '0') / 3)
+  local epoch, begun = lease(is_repeated, job, g, r, marker_of(leaf, chosen))
+  if not is_repeated then account(chosen, job, leaf) end
   -- A job that was never handed back has waited since its group was enqueued.
   local queued = job.queued or g.created or ''
-  return {'run', warning, id, epoch, tonumber(job.attempt), deaths, job.job, job.used or '0', job.attempts or '',
-    r and r.policy_version or '', queued, begun, cancel, not calm(job.lane) and redis.call('EXISTS', poison) == 1 and '1' or '',
-    job.journal and '1' or '', job.booked or '', job.handed or ''}
+  return {'run', warning, id, epoch, tonumber(job.attempt), deaths, job.job, number(job.used, '0'), job.attempts or '',
+    number(r and r.policy_version, '', '^%-?%d+$'), number(queued, ''), number(begun, ''), cancel, not calm(job.lane) and redis.call('EXISTS', poison) == 1 and '1' or '',
+    job.journal and '1' or '', number(job.booked, '', '^%d+$'), job.handed or ''}
 end
 return without_junk(begin, chosen, job)

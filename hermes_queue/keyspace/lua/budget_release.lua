@@ -1,4 +1,4 @@
--- @include time, hash, entries, shared_budget
+-- @include time, hash, entries, healing, shared_budget
 -- Put jobs back for which a shared budget has room again, or that was lifted. A batch per call.
 --
 -- @key budgets, held = budget-held:{name}, delayed, paced_runs = paced
@@ -14,7 +14,7 @@ for _, id in ipairs(redis.call('ZRANGE', held, 0, tonumber(most) - 1)) do
     local want = shared_want(a, (shared_facts(job.job)))
     if not lifted and shared_full(a, want, planned) then break end
     for amount, by in pairs(want) do planned[amount] = (planned[amount] or 0) + by end
-    redis.call('ZADD', delayed, stamp(now + moved * 1e-6), id)  -- in their order
+    healing('ZADD', delayed, stamp(now + moved * 1e-6), id)  -- in their order
     -- Beside those of others: if each sent it to the end of the other's queue, it would never begin.
     local room = #(job.room or '') < 1000 and job.room or ''
     if not string.find(' ' .. room .. ' ', ' ' .. name .. ' ', 1, true) then

@@ -1,4 +1,4 @@
--- @include time, hash, ids, sched/leaf
+-- @include time, entries, members, healing, ids, sched/leaf
 -- Cancel single trajectories and whole groups. Each ends as a failure of the cause `cancelled`, which
 -- counts in its group like any other failure that is not refilled, so that the group can close.
 --
@@ -15,16 +15,16 @@
 local found = {}
 local function cancel(id, attempt)
   local traj = prefix .. 'traj:' .. id
-  local job = hash(traj, 'state', 'attempt', 'leaf')
+  local job = fields_of(traj, 'state', 'attempt', 'leaf')
   local state = job.state or 'unknown'
   local meant = attempt == '' or attempt == job.attempt
   if state == 'queued' and meant then
     state = 'waiting'
-    redis.call('ZREM', waiting, id)  -- first, so that a full Redis accepts the script, see trim.lua
+    healing('ZREM', waiting, id)  -- first, so that a full Redis accepts the script, see trim.lua
     take_out(job.leaf, id)
-    redis.call('SREM', prefix .. 'run:' .. run_of(id) .. ':parked', id)
-    redis.call('ZREM', prefix .. 'run:' .. run_of(id) .. ':held', id)
-    redis.call('ZADD', delayed, stamp(now), id)
+    healing('SREM', prefix .. 'run:' .. run_of(id) .. ':parked', id)
+    healing('ZREM', prefix .. 'run:' .. run_of(id) .. ':held', id)
+    healing('ZADD', delayed, stamp(now), id)
   end
   if meant and (state == 'waiting' or state == 'running' and waiting_only ~= '1') then
     redis.call('HSET', traj, 'cancel', reason)
@@ -33,12 +33,12 @@ local function cancel(id, attempt)
 end
 for _, group_id in ipairs(groups) do
   local group = prefix .. 'group:' .. group_id
-  local g = hash(group, 'size', 'planned', 'closed')
+  local g = fields_of(group, 'size', 'planned', 'closed')
   if not g.size or g.closed then
     found[#found + 1] = {group_id, g.size and 'closed' or 'unknown'}
   else
     redis.call('HSET', group, 'cancel', reason)
-    for index = 0, tonumber(g.planned or g.size) - 1 do
+    for index = 0, samples_of(g) - 1 do
       local id = group_id .. '.' .. index
       if redis.call('EXISTS', prefix .. 'traj:' .. id) == 1 then cancel(id, '') end
     end

@@ -1,4 +1,4 @@
--- @include time, entries, ids, sched/tree, sched/put
+-- @include time, entries, healing, ids, sched/tree, sched/put
 -- Jobs whose delay is over: each waits in its leaf again, before jobs that have not begun if it has. One mover
 -- claims them, publishes their messages and then confirms; if it dies in between, they are due again after
 -- the claim.
@@ -24,7 +24,7 @@ end
 
 local claim = stamp(now + tonumber(claim_s))
 local bad, jobs = {}, {}
-for _, id in ipairs(redis.call('ZRANGEBYSCORE', delayed, '-inf', stamp(now), 'LIMIT', 0, most)) do
+for _, id in ipairs(healing('ZRANGEBYSCORE', delayed, '-inf', stamp(now), 'LIMIT', 0, most)) do
   local job = fields_of(prefix .. 'traj:' .. id, 'state', 'attempt', 'lane', 'priority', 'cancel', 'epoch', 'begun')
   if job.state ~= 'queued' then
     redis.call('ZREM', delayed, id)

@@ -1,4 +1,4 @@
--- @include time, hash, numbers, lives, bulk, sched/tree, sched/put, enqueue/claimed, enqueue/misfits, enqueue/wait
+-- @include time, hash, numbers, healing, lives, bulk, sched/tree, sched/put, enqueue/claimed, enqueue/misfits, enqueue/wait
 -- Claim jobs of one run: each trajectory id is accepted only once.
 --
 -- @key run = run:{run_id}  counters
@@ -64,9 +64,9 @@ end
 local whole, fault = pcall(claim_all)
 add_all(delayed, due, ids)
 pcall(wait_all)
-redis.call('HINCRBY', run, 'total', #accepted + surplus)
-if surplus > 0 then redis.call('HINCRBY', run, 'surplus', surplus) end
-redis.call('ZREMRANGEBYSCORE', runs, '-inf', stamp(now - tonumber(run_ttl_s)))
+redis.pcall('HINCRBY', run, 'total', #accepted + surplus)
+if surplus > 0 then redis.pcall('HINCRBY', run, 'surplus', surplus) end
+healing('ZREMRANGEBYSCORE', runs, '-inf', stamp(now - tonumber(run_ttl_s)))
 redis.call('ZADD', runs, stamp(now), run_id)
 for _, key in ipairs({runs, run, claimed}) do redis.call('EXPIRE', key, run_ttl_s) end
 if floor > 0 then redis.call('EXPIRE', purged, run_ttl_s) end

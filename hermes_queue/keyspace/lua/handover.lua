@@ -1,4 +1,4 @@
--- @include time, budget_settle, totals, numbers, hash, journal, sched/freed
+-- @include time, healing, budget_settle, totals, numbers, hash, journal, sched/freed
 -- The owner of a trajectory whose agent is done hands it over: another worker grades it.
 --
 -- @key traj = traj:{id}, leases, delayed, run = run:{run_id}, totals
@@ -42,13 +42,12 @@ redis.call('ZREMRANGEBYSCORE', handed, '-inf', stamp(now))
 redis.call('ZADD', handed, stamp(now + tonumber(ttl_s)), id)
 redis.call('EXPIRE', handed, ttl_s)
 drop_journal(prefix, traj, id, job)
--- Queue it before all that a malformed field of its own could end, or it would be lost.
 redis.call('ZREM', leases, id)
-redis.call('ZADD', delayed, stamp(now), id)
+healing('ZADD', delayed, stamp(now), id)
 redis.call('HSET', traj, 'state', 'queued', 'owner', '', 'queued', stamp(now), 'lane', lane .. '.verify',
   'handed', handover, 'snapshot', snapshot, 'leaf', '')
 freed(job.leaf)
-redis.call('HINCRBYFLOAT', traj, 'used', used_s)
-if redis.call('EXISTS', run) == 1 then redis.call('HINCRBY', run, 'running', -1) end
+redis.pcall('HINCRBYFLOAT', traj, 'used', used_s)  -- as in `budget_book`
+if redis.call('EXISTS', run) == 1 then redis.pcall('HINCRBY', run, 'running', -1) end
 total_spent(totals, cost_usd, tokens)
 return {'ok', budget_settle(run, traj, {cost_usd, tokens}, now)}

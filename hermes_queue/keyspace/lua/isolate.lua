@@ -1,4 +1,4 @@
--- @include time, budget_settle, hash, sched/freed
+-- @include time, healing, budget_settle, hash, sched/freed
 -- The owner of a job hands it back to run alone if workers died under another job of the same item.
 --
 -- @key traj = traj:{id}, leases, delayed, run = run:{run_id}
@@ -19,7 +19,7 @@ if lane == job.lane then return '' end
 redis.call('HSET', traj, 'lane', lane, 'state', 'queued', 'owner', '', 'queued', stamp(now), 'leaf', '')
 freed(job.leaf)
 redis.call('ZREM', leases, id)
-redis.call('ZADD', delayed, stamp(now), id)
-if redis.call('EXISTS', run) == 1 then redis.call('HINCRBY', run, 'running', -1) end
+healing('ZADD', delayed, stamp(now), id)
+if redis.call('EXISTS', run) == 1 then redis.pcall('HINCRBY', run, 'running', -1) end
 budget_settle(run, traj, {'0', 0}, now)
 return known['letter']

@@ -1,9 +1,9 @@
--- @include time, hash, numbers
+-- @include time, hash, numbers, healing
 -- A producer takes a mix for itself, or keeps it: one process serves a mix at a time.
 --
 -- @key mix = mix:{name}, live = mix:{name}:live, rows = mix:{name}:rows
 -- @key mixes  names by the time of their last start
--- @arg name
+-- @arg prefix, name
 -- @arg owner  random, of one process
 -- @arg facts  JSON about this process, for people
 -- @arg lease_s, ttl_s
@@ -21,7 +21,7 @@ local fence = known.owner == owner and tonumber(known.fence or '') or (tonumber(
 redis.call('HSET', mix, 'owner', owner, 'facts', facts, 'fence', fence, 'started', stamp(now),
   'until', stamp(now + tonumber(lease_s)), 'beats', (tonumber(known.beats or '') or 0) + 1)
 redis.call('HDEL', mix, 'ended')
-redis.call('ZREMRANGEBYSCORE', mixes, '-inf', stamp(now - tonumber(ttl_s)))
+healing('ZREMRANGEBYSCORE', mixes, '-inf', stamp(now - tonumber(ttl_s)))
 redis.call('ZADD', mixes, stamp(now), name)
 for _, key in ipairs({mix, live, rows, mixes}) do redis.call('EXPIRE', key, ttl_s) end
 return {'taken', redis.call('HGET', mix, 'fence'), known.seq or '0', known.state or '', known.pending or ''}

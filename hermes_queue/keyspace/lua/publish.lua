@@ -1,4 +1,4 @@
--- @include time, hash, numbers, body_name, publish/body, publish/settle, publish/group, publish/accept
+-- @include time, hash, numbers, healing, body_name, publish/body, publish/settle, publish/group, publish/accept
 -- @include publish/letter, publish/another, publish/decide
 -- Make one trajectory final, exactly once; if that decides its group, close the group.
 --

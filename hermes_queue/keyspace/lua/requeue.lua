@@ -1,4 +1,4 @@
--- @include time, budget_settle, totals, numbers, hash, journal, sched/freed
+-- @include time, healing, budget_settle, totals, numbers, hash, journal, sched/freed
 -- The current owner hands a job back: for a retry (attempt + 1), or unchanged (attempt stays).
 --
 -- @key traj = traj:{id}, leases, delayed, run = run:{run_id}, totals
@@ -17,23 +17,24 @@ local refused = refused_number({{'attempts added', attempts_added, 0, 1, true}, 
   {'seconds used', used_s, 0, 1e9}, {'cost, USD', cost_usd == '' and '0' or cost_usd, 0, 1e9},
   {'tokens', tokens, 0, 1e15, true}, {'bytes of transcripts', evidence_bytes, 0, EXACT}})
 if refused then return refused end
-local job = hash(traj, 'state', 'owner', 'epoch', 'journal', 'handed', 'lane', 'leaf')
+local job = hash(traj, 'state', 'owner', 'epoch', 'journal', 'handed', 'lane', 'leaf', 'attempt')
 if job.state ~= 'running' or job.owner ~= owner or job.epoch ~= epoch then return {'stale', ''} end
 local decoded = facts ~= '' and cjson.decode(facts) or {}
 redis.call('ZREM', leases, id)
-redis.call('ZADD', delayed, stamp(now + tonumber(delay_s)), id)
+healing('ZADD', delayed, stamp(now + tonumber(delay_s)), id)
 redis.call('HSET', traj, 'state', 'queued', 'owner', '', 'queued', stamp(now), 'leaf', '')
 freed(job.leaf)
-redis.call('HINCRBY', traj, 'attempt', attempts_added)
+local attempt = string.find(job.attempt or '', '^%d+$') and #job.attempt < 16 and tonumber(job.attempt) or 1
+redis.call('HSET', traj, 'attempt', string.format('%.0f', attempt + tonumber(attempts_added)))
 -- An attempt that has failed is not continued: what it did to its slot may be why.
 if attempts_added ~= '0' then drop_journal(prefix, traj, id, job)
 elseif job.journal and (continued == '1' or job.journal == epoch) then redis.call('HSET', traj, 'booked', epoch) end
-if lost == '1' then
+if lost == '1' and job.lane then
   drop_handover(prefix, traj, id, job)
   redis.call('HSET', traj, 'lane', (string.gsub(job.lane, '%.verify(%.quarantine.*)$', '%1'):gsub('%.verify$', '')))
 end
-if redis.call('EXISTS', run) == 1 then redis.call('HINCRBY', run, 'running', -1) end
-redis.call('HINCRBYFLOAT', traj, 'used', used_s)
+if redis.call('EXISTS', run) == 1 then redis.pcall('HINCRBY', run, 'running', -1) end  -- as in `budget_book`
+redis.pcall('HINCRBYFLOAT', traj, 'used', used_s)
 if facts ~= '' then
   local lines, left = {}, tonumber(evidence_bytes)
   for line in string.gmatch(redis.call('HGET', traj, 'attempts') or '', '[^\n]+') do

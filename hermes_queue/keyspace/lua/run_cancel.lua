@@ -1,4 +1,4 @@
--- @include time, budget_settle, hash, journal, sched/freed
+-- @include time, entries, members, healing, budget_settle, hash, journal, sched/freed
 -- Cancel waiting and running trajectories in these groups of a cancelled run. May be repeated.
 --
 -- @key run = run:{run_id}, parked = run:{run_id}:parked, ahead = run:{run_id}:ahead, held = run:{run_id}:held, leases, delayed, waiting
@@ -16,38 +16,39 @@ redis.call('DEL', ahead, held)  -- first, so that a full Redis accepts the scrip
 -- Returns whether this call has cancelled it.
 local function cancel(id)
   local traj = prefix .. 'traj:' .. id
-  local job = hash(traj, 'state', 'journal', 'handed', 'leaf')
+  local job = fields_of(traj, 'state', 'journal', 'handed', 'leaf')
   local state = job.state
   if state ~= 'queued' and state ~= 'running' then return false end
-  redis.call('HDEL', traj, 'job', 'attempts', 'leaf')
+  redis.call('HDEL', traj, 'attempts', 'leaf')
   drop_journal(prefix, traj, id, job)
   drop_handover(prefix, traj, id, job)
   redis.call('HSET', traj, 'state', 'cancelled')
   redis.call('EXPIRE', traj, finished_ttl_s)
-  redis.call('SREM', parked, id)
+  healing('SREM', parked, id)
   redis.call('ZREM', leases, id)
-  redis.call('ZREM', delayed, id)
-  redis.call('ZREM', waiting, id)
+  healing('ZREM', delayed, id)
+  healing('ZREM', waiting, id)
   if state == 'running' then
-    redis.call('HINCRBY', run, 'running', -1)
+    redis.pcall('HINCRBY', run, 'running', -1)
     freed(job.leaf)
     budget_settle(run, traj, nil, now)
   else
     take_out(job.leaf, id)
   end
+  redis.call('HDEL', traj, 'job')
   return true
 end
 
 local n = 0
 for _, group_id in ipairs(groups) do
   local group = prefix .. 'group:' .. group_id
-  local g = hash(group, 'size', 'planned', 'closed')
+  local g = fields_of(group, 'size', 'planned', 'closed')
   if g.size and not g.closed then
-    for index = 0, tonumber(g.planned or g.size) - 1 do
+    for index = 0, samples_of(g) - 1 do
       if cancel(group_id .. '.' .. index) then n = n + 1 end
       local kept = redis.call('HGET', group, 'm:' .. index) or redis.call('HGET', group, 'x:' .. index)
+      kept = member_of(kept)
       if kept then
-        kept = cjson.decode(kept)
         redis.call('EXPIRE', prefix .. 'body:' .. kept[1], finished_ttl_s)
         redis.call('DECRBY', unread_bytes, kept[3])
       end
@@ -56,5 +57,5 @@ for _, group_id in ipairs(groups) do
     redis.call('EXPIRE', group, finished_ttl_s)
   end
 end
-redis.call('HINCRBY', run, 'cancelled', n)
+redis.pcall('HINCRBY', run, 'cancelled', n)
 return n

@@ -1,4 +1,4 @@
--- @include hash
+-- @include entries, members
 -- Delete groups of a run that is being purged, and their trajectories. Their results stay. May be
 -- repeated.
 --
@@ -10,8 +10,8 @@ if redis.call('HGET', run, 'state') ~= 'cancelled' then return -1 end
 local n = 0
 for _, group_id in ipairs(groups) do
   local group = prefix .. 'group:' .. group_id
-  local g = hash(group, 'size', 'planned')
-  for index = 0, (tonumber(g.planned or g.size or '') or 0) - 1 do
+  local g = fields_of(group, 'size', 'planned')
+  for index = 0, samples_of(g) - 1 do
     n = n + redis.call('DEL', prefix .. 'traj:' .. group_id .. '.' .. index)
   end
   redis.call('DEL', group)

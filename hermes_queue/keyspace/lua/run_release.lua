@@ -1,4 +1,4 @@
--- @include time, entries, ids, hash, release/over
+-- @include time, entries, members, healing, ids, hash, release/over
 -- Let groups of a run begin that waited for its trainer, as far as it has come. A batch per call.
 --
 -- @key run = run:{run_id}, ahead = run:{run_id}:ahead, held = run:{run_id}:held, delayed, results
@@ -15,6 +15,8 @@ if not r.state or r.state == 'cancelled' then
   return {0, 0}
 end
 local limit = tonumber(r.max_ahead or '')
+healing('ZCARD', held)
+healing('HLEN', ahead)
 -- Either way: the server's clock may have been set back.
 if limit and math.abs(now - tonumber(r.pace_looked or '0')) >= tonumber(look_s) then count_over(r) end
 
@@ -25,7 +27,7 @@ local function put_back(ids)
     if redis.call('ZREM', held, id) == 1 then
       local job = fields_of(prefix .. 'traj:' .. id, 'state', 'cancel')
       if job.state == 'queued' and not job.cancel then
-        redis.call('ZADD', delayed, stamp(now), id)
+        healing('ZADD', delayed, stamp(now), id)
         n = n + 1
       end
     end
@@ -38,11 +40,11 @@ while moved < tonumber(most) do
   local first = redis.call('ZRANGE', held, 0, 0)[1]
   if not first then break end
   local group_id, ids = group_of(first) or first, {first}
-  local g = hash(prefix .. 'group:' .. group_id, 'planned', 'begun', 'closed')
+  local g = fields_of(prefix .. 'group:' .. group_id, 'planned', 'begun', 'closed')
   local counts = limit and g.planned and not g.begun and not g.closed
     and redis.call('HEXISTS', ahead, group_id) == 0
   if counts and redis.call('HLEN', ahead) >= limit then break end
-  for index = 0, tonumber(g.planned or '0') - 1 do ids[index + 2] = group_id .. '.' .. index end
+  for index = 0, samples_of(g) - 1 do ids[index + 2] = group_id .. '.' .. index end
   local n = put_back(ids)
   if counts and n > 0 then redis.call('HSET', ahead, group_id, '') end
   moved = moved + n

@@ -1,4 +1,4 @@
--- @include time, entries
+-- @include time, entries, healing
 -- Put parked jobs of a resumed run back into `delayed`, due at once. A batch per call.
 --
 -- @key run = run:{run_id}, parked = run:{run_id}:parked, delayed
@@ -8,9 +8,9 @@
 --         paused again, its jobs stay parked
 if redis.call('HGET', run, 'state') ~= 'active' then return {0, 0} end
 local n = 0
-for _, id in ipairs(redis.call('SPOP', parked, most)) do
+for _, id in ipairs(healing('SPOP', parked, most)) do
   if fields_of(prefix .. 'traj:' .. id, 'state').state == 'queued' then
-    redis.call('ZADD', delayed, stamp(now), id)
+    healing('ZADD', delayed, stamp(now), id)
     n = n + 1
   end
 end

@@ -1,12 +1,14 @@
+-- @include healing
 -- Set what an operator wants of a lane, team, run or env, or of the whole fleet; it need not exist yet.
 --
 -- @key sched, running = sched:running, leaves = sched:leaves
+-- @arg prefix
 -- @arg name  lane|NAME, team|NAME, run|NAME, env|NAME or fleet
 -- @arg row  `name=number name=number`, see sched/rows.lua; '' = nothing
 -- The field `limits` says that any of them but the fleet has a row; without it nobody counts the running jobs of
 -- lanes, teams and envs. So they are counted here when the first row is set.
 -- Returns the previous row, or ''.
-local before = redis.call('HGET', sched, name) or ''
+local before, known_leaves = redis.call('HGET', sched, name) or '', healing('ZRANGE', leaves, 0, -1)
 if row == '' then redis.call('HDEL', sched, name) else redis.call('HSET', sched, name, row) end
 local any = false
 for _, known in ipairs(redis.call('HKEYS', sched)) do any = any or string.find(known, '^[lter]%a+|') end
@@ -15,7 +17,7 @@ if not any then
   redis.call('HDEL', running, 'limits')
 elseif redis.call('HGET', sched, 'limits') == false then
   local counts = {}
-  for _, leaf in ipairs(redis.call('ZRANGE', leaves, 0, -1)) do
+  for _, leaf in ipairs(known_leaves) do
     local lane, team, _, env = string.match(leaf, '^([^|]+)|([^|]*)|([^|]+)|([^|]*)$')
     local r = tonumber(string.match(redis.call('HGET', running, leaf) or '', '^%d+') or '') or 0
     for _, part in ipairs(lane and {'lane|' .. lane, 'team|' .. team, 'env|' .. env} or {}) do

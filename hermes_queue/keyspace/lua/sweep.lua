@@ -1,4 +1,4 @@
--- @include time, hash, ids, entries, budget_settle, totals, goodput, deaths, sched/freed
+-- @include time, hash, ids, entries, healing, budget_settle, totals, goodput, deaths, sched/freed
 -- @include sweep/clock_set_back, sweep/take_back
 -- Take back the jobs whose lease has expired and queue them again, in one step.
 --
@@ -37,11 +37,13 @@ for _, id in ipairs(expired) do
   local job = fields_of(traj, 'state', 'lane', 'attempt', 'epoch', 'owner', 'leaf')
   if job.state == 'running' then
     if is_job(id, job.lane, job.attempt, job.epoch) and job.owner then
-      -- Queue it first: if `take_back` fails on a malformed counter, the job must not be lost.
+      -- Queue it first: if the rest fails on a malformed counter, the job must not be lost.
       redis.call('HSET', traj, 'state', 'queued', 'queued', stamp(now), 'leaf', '')
       freed(job.leaf)
-      redis.call('ZADD', delayed, stamp(now), id)
-      local whole = pcall(take_back, id, traj)
+      healing('ZADD', delayed, stamp(now), id)
+      local job = fields_of(traj, 'lane', 'owner', 'stage', 'died', 'epoch', 'journal', 'noted', 'begun')
+      local whole = pcall(judge, traj, job)
+      whole = pcall(settle_death, id, traj, job) and whole
       redis.call('HSET', traj, 'owner', '')
       taken[#taken + 1] = id
       if not whole then bad[#bad + 1] = id end

@@ -18,6 +18,8 @@ VISIT_S = 1.0
 TICKETS_AT_ONCE = 256
 """Messages that one call of `tick` sends to a lane without any."""
 HALF_LIFE_S = 1800.0
+LEAVES_MOST = 20_000
+"""Leaves, one for each run and env of a lane, that `Scheduler.by_run` looks at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,17 @@ class SlotUse:
     mean_slots: float | None
     """Slots used lately, weighted by half-life; None = not known."""
     share: Share
+
+
+@dataclass(frozen=True, slots=True)
+class RunUse:
+    """Jobs of one run in one lane, which may be of several envs."""
+
+    lane: str
+    team: str
+    run_id: str
+    running: int
+    waiting: int
 
 
 class Scheduler:
@@ -88,6 +101,32 @@ class Scheduler:
             share = rows.get((kind, name), Share())
             found.append(SlotUse(kind, name, running.get((kind, name)), waiting, mean, share))
         return found
+
+    def by_run(self) -> list[RunUse]:
+        """Each run with jobs that run or wait in the tree, by lane and team; of `LEAVES_MOST`.
+
+        Raises:
+            RedisUnavailable: no answer.
+        """
+        client: Any = self._deployment.client
+        key = self._deployment.key
+        with explained(self._deployment.url):
+            leaves = client.zrange(key("sched:leaves"), 0, LEAVES_MOST - 1)
+            with client.pipeline(transaction=False) as pipe:
+                for leaf in leaves:
+                    pipe.hget(key("sched:running"), leaf)
+                    pipe.zcard(key("sched:jobs:") + leaf.decode(errors="replace"))
+                answers = pipe.execute(raise_on_error=False)
+        found: dict[tuple[str, ...], list[int]] = {}
+        for leaf, field, waiting in zip(leaves, answers[::2], answers[1::2], strict=True):
+            parts = leaf.decode(errors="replace").split("|")
+            running = field.split(b" ")[0] if isinstance(field, bytes) else None
+            sums = found.setdefault(tuple(parts[:3]), [0, 0])
+            sums[0] += max(0, int(_number(running)))
+            sums[1] += waiting if isinstance(waiting, int) else 0
+        return [
+            RunUse(*of, *sums) for of, sums in sorted(found.items()) if len(of) == 3 and any(sums)
+        ]
 
     def _running(self, names: Sequence[tuple[ShareKind, str]]) -> dict[tuple[ShareKind, str], int]:
         """Running jobs; those of lanes, teams and envs are counted only if anything is set."""

@@ -359,6 +359,15 @@ confined() {
   as_uid "$uid" env -i "PATH=$PATH" LC_ALL=C timeout -k 5 "$seconds" "$@"
 }
 
+# `tar` packs paths that no system call takes, and then cannot unpack them.
+has_long_path() {
+  local uid=$1 seconds=$2 long
+  shift 2
+  printf -v long '%4000s'
+  [ -n "$(confined "$uid" "$seconds" find "$@" tmp var/tmp -xdev -uid "$uid" \
+    -path "${long// /?}*" -printf x -quit 2>/dev/null)" ]
+}
+
 # Only files can be brought back: of a slot with processes or shared memory there is no archive.
 # Compressed, because not every kernel tells where a file has holes.
 pack() {
@@ -368,6 +377,8 @@ pack() {
   cd / && mkdir -m 700 "$kept" && echo "$mark" >"$kept/mark" || return 1
   reason=$(loose_files "$slot" "$uid" "$kept/loose" "$seconds")
   [ -z "$reason" ] || { echo "none=$reason"; return; }
+  ! has_long_path "$uid" "$seconds" "${workspace#/}" "${slot#/}"/{home,tmp,var-tmp} ||
+    { echo "none=a path has 4000 bytes or more"; return; }
   reason=$({
     confined "$uid" "$seconds" tar --create --file=- --format=posix -I 'gzip -1' \
       --pax-option=delete=atime,delete=ctime --xattrs --xattrs-include='user.*' --sparse \

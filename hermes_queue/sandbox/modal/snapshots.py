@@ -51,8 +51,8 @@ class ModalSnapshots:
         async with box.packing, _archive(box) as name:
             slot = (lease.name, str(lease.uid), lease.place)
             limits = (str(most), str(PACK_TIMEOUT_S))
-            # Two searches come before it.
-            timeout_s = 3 * PACK_TIMEOUT_S + _GRACE_S
+            # Three searches come before it.
+            timeout_s = 4 * PACK_TIMEOUT_S + _GRACE_S
             size = await _ask(box, "pack", *slot, name, mark, *limits, timeout_s=timeout_s)
             with explained("keeping a slot's files", gone=True):
                 image = await box.sandbox.snapshot_directory.aio(

@@ -24,8 +24,19 @@ from hermes_queue.view.actions.base import (
 )
 
 NewLimit = float | Literal["none"] | None
-_FLAGS = {"budget_usd": "cost", "budget_tokens": "tokens", "budget_wall_s": "wall"}
-_ACCOUNTS = {"budget_usd": "cost_usd", "budget_tokens": "tokens", "budget_wall_s": "wall_s"}
+_FLAGS = {
+    "budget_usd": "cost",
+    "budget_tokens": "tokens",
+    "budget_slot_hours": "slot-hours",
+    "budget_wall_s": "wall",
+}
+_ACCOUNTS = {
+    "budget_usd": ("cost_usd", 1),
+    "budget_tokens": ("tokens", 1),
+    "budget_slot_hours": ("slot_s", 3600),
+    "budget_wall_s": ("wall_s", 1),
+}
+"""The account of each argument, and how many of its units make one of the argument's."""
 
 
 class OfRun(ActionArguments):
@@ -40,9 +51,10 @@ class RunBudget(OfRun):
     budget_usd: NewLimit = None
     """US dollars; "none" removes the limit, here and below."""
     budget_tokens: NewLimit = None
+    budget_slot_hours: NewLimit = None
     budget_wall_s: NewLimit = None
 
-    @field_validator("budget_usd", "budget_tokens", "budget_wall_s")
+    @field_validator(*_FLAGS)
     @classmethod
     def _positive(cls, value: NewLimit) -> NewLimit:
         if isinstance(value, float) and not 0 < value < math.inf:
@@ -112,10 +124,10 @@ def _to_budget(ledger: Ledger, given: RunBudget) -> int:
 def _budget(acting: Acting, given: RunBudget) -> int:
     met = _to_budget(acting.ledger, given)
     paused_by = _info(acting.ledger, given).paused_by
-    limits = {
-        _ACCOUNTS[name]: None if value == "none" else float(value)
-        for name, value in given.given.items()
-    }
+    limits: dict[str, float | None] = {}
+    for name, value in given.given.items():
+        account, units = _ACCOUNTS[name]
+        limits[account] = None if value == "none" else units * float(value)
     set_budgets(acting.ledger, given.run, limits)
     if paused_by == "budget":
         Runs(acting.ledger).resume(given.run)

@@ -57,5 +57,6 @@ local function charge(way)
     local lane = facts[way.lane]
     redis.call('HSET', sched, 'u|' .. way.lane, stamp(later(lane.point, seconds, at, half)))
   end
-  if redis.call('HSET', took, slot, nonce .. ' ' .. way.id) == 1 then redis.call('EXPIRE', took, TOOK_TTL_S) end
+  local is_new = redis.call('HSET', took, slot, nonce .. ' ' .. way.id) == 1
+  if is_new and redis.call('TTL', took) < 0 then redis.call('EXPIRE', took, TOOK_TTL_S) end
 end

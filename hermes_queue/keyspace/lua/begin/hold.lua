@@ -48,8 +48,8 @@ local function is_back_pressure(g)
 end
 
 local function hold(free_at)
-  redis.call('ZREM', waiting, id)
-  redis.call('ZADD', delayed, stamp(math.min(free_at, now + 30)), id)
+  healing('ZREM', waiting, id)
+  healing('ZADD', delayed, stamp(math.min(free_at, now + 30)), id)
   return 'held'
 end
 

@@ -13,6 +13,7 @@ end
 -- of the lease. A repeated call renews the lease under the same epoch.
 local function lease(is_repeated, job, g, r, marker)
   local epoch, begun = tonumber(job.epoch), job.begun or ''
+  redis.call('ZADD', leases, stamp(now + tonumber(lease_s)), id)
   if not is_repeated then
     epoch, begun = epoch + 1, stamp(now)
     redis.call('HSET', traj, 'state', 'running', 'epoch', string.format('%d', epoch), 'owner', owner,
@@ -22,10 +23,9 @@ local function lease(is_repeated, job, g, r, marker)
       if job.leaf then put_first(job.leaf) end
     end
     if g.is_admitted then admit(g) end
-    if r then redis.call('HINCRBY', run, 'running', 1) end
+    if r then redis.pcall('HINCRBY', run, 'running', 1) end  -- as in `budget_book`
   end
-  redis.call('ZADD', leases, stamp(now + tonumber(lease_s)), id)
-  redis.call('ZREM', delayed, id)
-  redis.call('ZREM', waiting, id)
+  healing('ZREM', delayed, id)
+  healing('ZREM', waiting, id)
   return epoch, begun
 end

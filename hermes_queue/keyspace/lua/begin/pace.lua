@@ -6,15 +6,15 @@
 -- run_release, puts it back; so it occupies neither a worker nor the broker.
 local function paced(g, r)
   local most, ahead, held = tonumber(r.max_ahead), run .. ':ahead', run .. ':held'
-  if not most or not g.created or g.begun or redis.call('HEXISTS', ahead, group_of(id)) == 1 then return nil end
+  if not most or not g.created or g.begun or healing('HEXISTS', ahead, group_of(id)) == 1 then return nil end
   -- Those that wait go first, even if there is room by now.
-  if redis.call('HLEN', ahead) < most and redis.call('EXISTS', held) == 0 then
+  if healing('HLEN', ahead) < most and redis.call('EXISTS', held) == 0 then
     g.is_admitted = true
     return nil
   end
-  redis.call('ZREM', delayed, id)
-  redis.call('ZREM', waiting, id)
-  redis.call('ZADD', held, 'NX', stamp(now), id)
+  healing('ZREM', delayed, id)
+  healing('ZREM', waiting, id)
+  healing('ZADD', held, 'NX', stamp(now), id)
   redis.call('EXPIRE', held, math.max(1, redis.call('TTL', run)))
   redis.call('ZADD', paced_runs, 'NX', stamp(now), run_of(id))
   return 'paced'
@@ -22,6 +22,6 @@ end
 
 local function admit(g)
   local ahead = run .. ':ahead'
-  redis.call('HSET', ahead, group_of(id), '')
+  healing('HSET', ahead, group_of(id), '')
   redis.call('EXPIRE', ahead, math.max(1, redis.call('TTL', run)))
 end

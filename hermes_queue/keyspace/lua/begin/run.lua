@@ -4,10 +4,10 @@
 
 local function turn_away(run_state, job)
   local ttl = math.max(1, redis.call('TTL', run))
-  redis.call('ZREM', delayed, id)
-  redis.call('ZREM', waiting, id)
+  healing('ZREM', delayed, id)
+  healing('ZREM', waiting, id)
   if run_state == 'paused' then
-    redis.call('SADD', run .. ':parked', id)
+    healing('SADD', run .. ':parked', id)
     redis.call('EXPIRE', run .. ':parked', ttl)
   else
     drop_journal(prefix, traj, id, job)
@@ -15,7 +15,7 @@ local function turn_away(run_state, job)
     redis.call('HDEL', traj, 'job', 'attempts', 'leaf')
     redis.call('HSET', traj, 'state', 'cancelled')
     redis.call('EXPIRE', traj, ttl)
-    redis.call('HINCRBY', run, 'cancelled', 1)
+    redis.pcall('HINCRBY', run, 'cancelled', 1)
   end
   return run_state
 end

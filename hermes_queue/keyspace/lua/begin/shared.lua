@@ -6,8 +6,8 @@
 
 local function set_aside(name, a, why)
   local held = prefix .. 'budget-held:' .. name
-  redis.call('ZREM', delayed, id)
-  redis.call('ZREM', waiting, id)
+  healing('ZREM', delayed, id)
+  healing('ZREM', waiting, id)
   redis.call('ZADD', held, 'NX', stamp(now), id)
   redis.call('EXPIRE', held, HELD_S)
   redis.call('ZADD', paced_runs, 'NX', stamp(now), BUDGET_MARK .. name)

@@ -11,6 +11,11 @@ local function job_of(key)
   return job
 end
 
+-- A number in a field, as text; `otherwise` if it is none that a worker could read.
+local function number(text, otherwise, form)
+  return text and #text < 40 and string.find(text, form or '^%-?%d+%.?%d*$') and text or otherwise
+end
+
 -- The verdict on a delivery that must not run, from the state of its trajectory; else nil.
 local function unfit(job)
   local state = job.state

@@ -30,7 +30,7 @@ end
 
 local function begin_group(group)
   local key = prefix .. 'group:' .. group.id
-  forget_hash(key)  -- from a former life
+  forget(key)  -- from a former life
   redis.call('HSET', key, 'created', stamp(now), 'size', group.size, 'env', group.env,
     'instance_id', group.instance_id, 'planned', group.planned, 'policy', group.policy)
   known_groups[group.id].is_open = true

@@ -1,6 +1,12 @@
 -- @include accounts, leased, budget_check, shared_settle
 -- The budget of a run: reserved when a job begins, settled when its attempt ends.
 
+-- As `accounts`; nil of a run whose key is no hash, too: what runs ends all the same.
+local function readable_accounts(...)
+  local whole, r = pcall(accounts, ...)
+  return whole and r or nil
+end
+
 -- Settle an attempt that has ended, in the accounts of its run (nil = unknown run). `reserved` is what
 -- was reserved for it (JSON) or nil; the caller removes it. `spent` is {cost_usd, tokens}, cost_usd '' =
 -- price unknown; `held_s`: of its slot. Without `spent` the reservation counts as spent, because nothing is

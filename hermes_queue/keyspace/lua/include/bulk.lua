@@ -8,11 +8,11 @@ local function in_pieces(list, with)
   end
 end
 
--- Add members under one score.
+-- Add members under one score. Includes `healing`.
 local function add_all(key, score, members)
   in_pieces(members, function(some)
     local flat = {}
     for i, member in ipairs(some) do flat[2 * i - 1], flat[2 * i] = score, member end
-    redis.call('ZADD', key, unpack(flat))
+    healing('ZADD', key, unpack(flat))
   end)
 end

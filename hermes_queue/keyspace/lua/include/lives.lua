@@ -10,17 +10,15 @@ local function floor_of_life(purged)
   return EPOCHS * (tonumber(redis.call('GET', purged) or '') or 0)
 end
 
--- Empty a hash without DEL, which producers have no right to use.
-local function forget_hash(key)
-  local names = redis.call('HKEYS', key)
-  if #names > 0 then redis.call('HDEL', key, unpack(names)) end
-end
+-- Delete a key without DEL, which producers have no right to use.
+local function forget(key) redis.call('EXPIRE', key, -1) end
 
 -- Delete the remains of a trajectory that is about to begin; returns the floor of its epochs.
 local function floor_of_leftover(key, floor)
   if redis.call('EXISTS', key) == 0 then return floor end
-  local epoch = tonumber(redis.call('HGET', key, 'epoch') or '')
-  if epoch and epoch >= floor then floor = EPOCHS * (math.floor(epoch / EPOCHS) + 1) end
-  forget_hash(key)
+  local epoch = redis.pcall('HGET', key, 'epoch')
+  epoch = type(epoch) == 'string' and tonumber(epoch)
+  if epoch and epoch >= floor and epoch < EXACT then floor = EPOCHS * (math.floor(epoch / EPOCHS) + 1) end
+  forget(key)
   return floor
 end

@@ -1,12 +1,13 @@
 -- @lazy refill_or_keep, evict_stale
--- @include lives, publish/lose
+-- @include lives, members, publish/lose
 -- Further samples of a group, in place of failed or stale ones.
 
 -- How many replacements of this kind the group has had.
-local function had(kind) return tonumber(redis.call('HGET', group, kind) or '0') end
+local function had(kind) return whole(redis.call('HGET', group, kind)) or 0 end
 
 -- The same job under the next sample index. Deaths of its predecessor do not count for it.
 local function another(job, facts, as, counter)
+  if not (job.job and job.lane and job.priority) then return end  -- a producer has changed it
   local fresh = group_id .. '.' .. facts.planned
   local key = prefix .. 'traj:' .. fresh
   local from = floor_of_leftover(key, tonumber(job.floor or '') or 0)
@@ -14,9 +15,9 @@ local function another(job, facts, as, counter)
   redis.call('HSET', key, 'state', 'queued', 'attempt', 1, 'epoch', from,
     'lane', (string.gsub(string.gsub(job.lane, '%.quarantine%-?%d*$', ''), '%.verify$', '')), 'priority', job.priority, 'job', job.job,
     'queued', stamp(now))
-  redis.call('ZADD', delayed, stamp(now), fresh)
-  redis.call('HINCRBY', group, as, 1)
-  facts.planned = redis.call('HINCRBY', group, 'planned', 1)
+  healing('ZADD', delayed, stamp(now), fresh)
+  facts.planned = facts.planned + 1
+  redis.call('HSET', group, as, had(as) + 1, 'planned', facts.planned)
   count('total')
   count(counter)
 end
@@ -42,17 +43,17 @@ local function evict_stale(job, facts, own_name)
   if not facts.evicts_stale then return left end
   for index = 0, facts.planned - 1 do
     local raw = redis.call('HGET', group, 'm:' .. index)
-    local m = raw and cjson.decode(raw)
+    local m = raw and member_of(raw)
     if m and is_too_old(facts, m[4]) then
       redis.call('HDEL', group, 'm:' .. index, 's:' .. index)
       redis.call('HSET', group, 'z:' .. index, raw)
       redis.call('EXPIRE', prefix .. 'body:' .. m[1], finished_ttl_s)
       redis.call('DECRBY', unread_bytes, m[3])
-      facts.measured = redis.call('HINCRBY', group, 'measured', -1)
-      facts.failed = redis.call('HINCRBY', group, 'failed', 1)
+      facts.measured, facts.failed = facts.measured - 1, facts.failed + 1
+      redis.call('HSET', group, 'measured', facts.measured, 'failed', facts.failed)
       count('finished', -1)
       count('stale')
-      lose('stale', 1, tonumber(m[6]) or 0)
+      lose('stale', 1, m[6])
       left = left or m[1] == own_name
       if facts.policy.on_stale == 'requeue' and facts.planned - facts.failed < facts.size
         and had('requeues') < (facts.policy.max_requeues or 0) then

@@ -24,7 +24,7 @@ local function drop(facts, group_end, why)
     redis.call('EXPIRE', prefix .. 'body:' .. member[1], finished_ttl_s)
   end
   redis.call('DECRBY', unread_bytes, group_end.bytes)
-  if is_paced() then redis.call('HDEL', ahead, group_id) end
+  if is_paced() then healing('HDEL', ahead, group_id) end
   redis.call('HSET', group, 'dropped', why)
   lose('dropped', group_end.joined, group_end.held_s)
   count('dropped')
@@ -58,7 +58,7 @@ local function publish(facts, group_end)
     'policy_version', its_run and its_run.policy_version or '',
     'stale', listed(group_end.stale), 'published', cjson.encode(taken),
     'summaries', summed_up(group_end.members))
-  if is_paced() and redis.call('HEXISTS', ahead, group_id) == 1 then redis.call('HSET', ahead, group_id, entry) end
+  if is_paced() and healing('HEXISTS', ahead, group_id) == 1 then redis.call('HSET', ahead, group_id, entry) end
   if #group_end.stale > 0 then count('stale_labelled', #group_end.stale) end
   count('groups')
   total(totals, 1, 'groups', facts.env, 'published')

@@ -1,14 +1,28 @@
+-- @include publish/recount
 -- The group as it was before this record, and its members.
+
+-- A whole number in a field, which a producer could write; nil if it is none.
+local function whole(text)
+  return text and #text < 16 and string.find(text, '^%d+$') and math.min(tonumber(text), 8192) or nil
+end
+
+local function policy_of(text)
+  local readable, policy = pcall(cjson.decode, text or '{}')
+  policy = readable and type(policy) == 'table' and policy or {}
+  for _, name in ipairs({'max_refills', 'max_requeues', 'stop_after_equal', 'max_policy_lag'}) do
+    policy[name] = tonumber(policy[name])
+  end
+  return policy
+end
 
 local function read_group()
   local g = hash(group, 'size', 'planned', 'policy', 'env', 'measured', 'failed')
-  local policy = cjson.decode(g.policy or '{}')
-  local size = tonumber(g.size or '1')
+  local policy, size = policy_of(g.policy), whole(g.size) or 1
   return {
     size = size,
-    planned = tonumber(g.planned or size),
-    measured = tonumber(g.measured or '0'),
-    failed = tonumber(g.failed or '0'),
+    planned = whole(g.planned) or size,
+    measured = g.measured and (whole(g.measured) or recounted('m')) or 0,
+    failed = g.failed and (whole(g.failed) or recounted('x') + recounted('z')) or 0,
     policy = policy,
     env = g.env,
     -- Current version of the run, if the policy's age is bounded.

@@ -1,5 +1,5 @@
 -- @lazy end_group
--- @include publish/lose, publish/close
+-- @include entries, members, publish/lose, publish/close
 -- The end of a group, and who its members are.
 
 -- Members by kind (m, x, z) and index, of which an index has at most one, and summaries (s).
@@ -10,7 +10,7 @@ local function read_members(facts)
   for index = 0, facts.planned - 1 do
     for kind, members in pairs(found) do
       local raw = fields[kind .. ':' .. index]
-      members[index] = raw and cjson.decode(raw)
+      members[index] = raw and member_of(raw)
     end
     summaries[index] = fields['s:' .. index]
   end
@@ -52,9 +52,9 @@ local function gather(facts, group_end)
     if joins then
       if not m then room = room - 1 end
       -- '': published by an older version
-      members[#members + 1] = {joins[1], joins[5] or '', known.s[index] or ''}
+      members[#members + 1] = {joins[1], joins[5], known.s[index] or ''}
       group_end.bytes = group_end.bytes + joins[3]
-      if m then group_end.held_s = group_end.held_s + (tonumber(m[6]) or 0) end
+      if m then group_end.held_s = group_end.held_s + m[6] end
     elseif x then
       extras[#extras + 1] = x[1]
       redis.call('EXPIRE', prefix .. 'body:' .. x[1], finished_ttl_s)
@@ -64,7 +64,7 @@ local function gather(facts, group_end)
     else
       local other = group_id .. '.' .. index
       local key = prefix .. 'traj:' .. other
-      local sample = hash(key, 'state', 'floor', 'reserved', 'journal', 'begun', 'shared', 'handed', 'leaf')
+      local sample = fields_of(key, 'state', 'floor', 'reserved', 'journal', 'begun', 'shared', 'handed', 'leaf')
       if sample.state == 'queued' or sample.state == 'running' then
         local paused = settle(key, other, sample, 'surplus')
         if warning == '' then warning = paused end

@@ -4,7 +4,7 @@
 -- An unscored record counts as measured everywhere but where scores are compared.
 local is_measured = score ~= ''
 local has_score = is_measured and score ~= 'unscored'
-local its_run = accounts(run, 'settled', 'finished', 'spent:slot_s')
+local its_run = readable_accounts(run, 'settled', 'finished', 'spent:slot_s')
 if its_run then its_run.is_saved_later = true end  -- the slot-time, with the counts
 local function count(name, by)  -- as in `budget_book`
   if its_run then redis.pcall('HINCRBY', run, name, by or 1) end
@@ -33,6 +33,7 @@ end
 local function settle(key, its_id, job, becomes, spent)
   drop_journal(prefix, key, its_id, job)
   drop_handover(prefix, key, its_id, job)
+  local declared = job.shared and (job.job or redis.call('HGET', key, 'job'))
   redis.call('HDEL', key, 'job', 'attempts', 'reserved', 'shared', 'leaf')
   redis.call('HSET', key, 'state', becomes)
   redis.call('EXPIRE', key, finished_ttl_s)
@@ -41,15 +42,15 @@ local function settle(key, its_id, job, becomes, spent)
     if not spent then count('running', -1) end
     freed(job.leaf)
   else  -- a running job waits nowhere: each of these holds queued jobs alone
-    redis.call('ZREM', delayed, its_id)
-    redis.call('ZREM', waiting, its_id)
-    redis.call('SREM', run .. ':parked', its_id)
+    healing('ZREM', delayed, its_id)
+    healing('ZREM', waiting, its_id)
+    healing('SREM', run .. ':parked', its_id)
     take_out(job.leaf, its_id)
-    if its_run and its_run.max_ahead then redis.call('ZREM', run .. ':held', its_id) end
+    if its_run and its_run.max_ahead then healing('ZREM', run .. ':held', its_id) end
     if not spent then return '' end
   end
   job.held_s = job.state == 'running' and leased_s(job.begun, now) or 0
-  if job.shared then shared_settle(job.shared, spent, job.held_s) end
+  if job.shared then shared_settle(job.shared, declared, run, spent, job.held_s) end
   return budget_book(run, its_run, job.reserved, spent, now, nil, job.held_s)
 end
 

@@ -30,7 +30,7 @@ end
 local function is_over(group_id, entry, readers, place_of)
   if entry == '' then
     -- It closed without an entry in the stream, or an older version published it.
-    local g = hash(prefix .. 'group:' .. group_id, 'size', 'closed')
+    local g = fields_of(prefix .. 'group:' .. group_id, 'size', 'closed')
     return not g.size or g.closed
   end
   for _, reader in ipairs(readers) do

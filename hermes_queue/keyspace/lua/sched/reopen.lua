@@ -20,9 +20,10 @@ local function spend(names, seconds)
   for _, name in ipairs(names) do
     local row = redis.call('HGET', prefix .. 'sched', name) or nil
     if setting(row, 'quota_h') and setting(row, 'window_s') then
+      -- Not by INCRBYFLOAT: in a script it corrupts the memory of Redis 6.2.
       local key = spent_key(name, row)
-      redis.call('INCRBYFLOAT', key, string.format('%.3f', seconds))
-      redis.call('EXPIRE', key, math.ceil(2 * setting(row, 'window_s')))
+      local spent = (tonumber(redis.call('GET', key) or '') or 0) + seconds
+      redis.call('SET', key, string.format('%.3f', spent), 'EX', math.ceil(2 * setting(row, 'window_s')))
     end
   end
 end

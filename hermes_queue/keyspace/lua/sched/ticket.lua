@@ -1,16 +1,19 @@
+-- @include healing
 -- Messages that say that jobs wait in a lane, in the form of broker/messages.py. Each names a job, but a worker
 -- may be given another one.
 local QUEUE = 'v1.'
 local LISTS = {'', '\6\0223', '\6\0226', '\6\0229'}
 
-local function has_messages(lane)
+local function lists_of(lane)
   local keys = {}
   for _, step in ipairs(LISTS) do
     keys[#keys + 1] = prefix .. QUEUE .. lane .. step
     keys[#keys + 1] = prefix .. QUEUE .. lane .. '.retry' .. step
   end
-  return redis.call('EXISTS', unpack(keys)) > 0
+  return keys
 end
+
+local function has_messages(lane) return redis.call('EXISTS', unpack(lists_of(lane))) > 0 end
 
 local function send_tickets(lane, count, id)
   local queue, texts = QUEUE .. lane, {}
@@ -25,7 +28,7 @@ local function send_tickets(lane, count, id)
       .. '"},"delivery_tag":"' .. tag .. '","priority":0}}'
   end
   local binding = queue .. '\6\22\6\22' .. queue
-  redis.call('SADD', prefix .. '_kombu.binding.' .. queue, binding)
-  redis.call('SADD', prefix .. '_kombu.binding_permanent.' .. queue, binding)
-  redis.call('LPUSH', prefix .. queue, unpack(texts))
+  healing('SADD', prefix .. '_kombu.binding.' .. queue, binding)
+  healing('SADD', prefix .. '_kombu.binding_permanent.' .. queue, binding)
+  healing('LPUSH', prefix .. queue, unpack(texts))
 end

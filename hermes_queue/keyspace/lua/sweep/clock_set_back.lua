@@ -10,8 +10,11 @@ end
 
 -- Shift all due times, so that everything waits as long as before.
 local function set_back(step)
-  for _, key in ipairs({delayed, waiting, sandboxes}) do set_back_scores(key, step) end
-  for _, lane in ipairs(redis.call('ZRANGE', lanes, 0, -1)) do
+  for _, key in ipairs({delayed, waiting, sandboxes}) do
+    healing('ZCARD', key)
+    set_back_scores(key, step)
+  end
+  for _, lane in ipairs(healing('ZRANGE', lanes, 0, -1)) do
     set_back_fields(prefix .. 'lane:' .. lane, {'opened', 'until', 'probe'}, step)
     redis.call('DEL', prefix .. 'lane:' .. lane .. ':outcomes')
     redis.call('DEL', prefix .. 'graders:' .. lane)  -- those that live report themselves again

@@ -20,31 +20,35 @@ local function note_shared(expired)
   end
 end
 
--- Judge the death of its owner, write it down, settle the reservation of the attempt.
-local function take_back(id, traj)
+-- Judge the death of its owner, and write it down.
+local function judge(traj, job)
   local patience, limit = tonumber(grace_s), tonumber(quarantine_deaths)
   settle_doubts(prefix, traj, patience, limit)
-  local job = hash(traj, 'lane', 'owner', 'stage', 'died', 'epoch', 'journal', 'noted', 'begun')
+  local lane = redis.call('HGET', traj, 'lane')  -- maybe another one by now
   local how = death_of(prefix, job.owner, patience)
   local size = tonumber(redis.call('HGET', prefix .. 'life:' .. job.owner, 'shared') or '1')
   local note = size > 1 and ' among ' .. size or ''
-  if string.sub(job.lane, -11) == '.quarantine' then note = note .. ' quarantine' end
+  if string.sub(lane, -11) == '.quarantine' then note = note .. ' quarantine' end
   if how == 'shutdown' then
     note = note .. ' shutting down'
   elseif how == 'unknown' then
     note = note .. ' maybe with its host'
-    doubt(prefix, traj, job.owner, job.lane, now, patience)
+    doubt(prefix, traj, job.owner, lane, now, patience)
   else
-    hold_against(traj, job.lane, size, how, limit)
+    hold_against(traj, lane, size, how, limit)
   end
   redis.call('HSET', traj, 'died', newest_lines((job.died or '') .. string.format('%.0f', now) .. ' ' .. job.owner
     .. ' ' .. (job.stage or 'unknown') .. note .. '\n'))
+end
+
+-- Settle the reservation of the attempt.
+local function settle_death(id, traj, job)
   local run = prefix .. 'run:' .. run_of(id)
   if redis.call('EXISTS', run) == 1 then
-    redis.call('HINCRBY', run, 'running', -1)
+    redis.pcall('HINCRBY', run, 'running', -1)  -- as in `budget_book`
     charge(prefix, run_of(id), redis.call('TTL', run), 's|death', leased_s(job.begun, now), now)
   end
-  local noted = job.journal == job.epoch and job.noted and cjson.decode(job.noted)
-  budget_settle(run, traj, nil, now, noted)
+  local whole, noted = pcall(cjson.decode, job.journal == job.epoch and job.noted or '')
+  budget_settle(run, traj, nil, now, whole and type(noted) == 'table' and noted or nil)
   total(totals, 1, 'lease_expiries')
 end

@@ -128,6 +128,7 @@ const BUDGETS = [
   { name: "budget_usd", title: "US dollars", hint: "a number, or none", wanted: true },
   { name: "budget_tokens", title: "Tokens", hint: "a number, or none", wanted: true },
   { name: "budget_wall_s", title: "Seconds from its beginning", hint: "a number, or none", wanted: true },
+  { name: "budget_slot_hours", title: "Slot-hours", hint: "a number, or none", wanted: true },
 ];
 
 /** What may be done with a run in this state. @param {string} run @param {any} ledger @param {any[]} failures by cause and stage */
