@@ -50,14 +50,22 @@ def accounts(ledger: Ledger, run_id: str, *, now: float) -> dict[str, Budget]:
 def accounts_of(raw: Sequence[str], *, now: float) -> dict[str, Budget]:
     """The accounts in the `ACCOUNT_FIELDS` of a run; "" = a field that it does not have."""
     created, *amounts = raw
-    values = [float(value) if value else None for value in amounts]
+    values = [_number(value) for value in amounts]
     found = {
         name: Budget(name, limit, spent or 0.0, max(0.0, round(reserved or 0.0, 6)))
         for name, limit, spent, reserved in zip(
             BUDGETS, values[::3], values[1::3], values[2::3], strict=True
         )
     }
-    if created:
-        elapsed_s = max(0.0, now - float(created))
+    if (since := _number(created)) is not None:
+        elapsed_s = max(0.0, now - since)
         found["wall_s"] = Budget("wall_s", found["wall_s"].limit, round(elapsed_s, 1))
     return found
+
+
+def _number(text: str) -> float | None:
+    """None for "" and for what no transition has written: a producer could."""
+    try:
+        return float(text)
+    except ValueError:
+        return None

@@ -329,3 +329,22 @@ def test_leases_go_on_while_keys_are_junk(ledger):
     begun = begin(ledger, job)
     junk(ledger, "delayed", "waiting", "run:run")
     assert ledger.renew([Claim(job.trajectory_id, begun.epoch)], **LEASE) == {}
+
+
+def test_a_lane_goes_on_although_a_leaf_that_is_junk_is_next_and_no_longer_listed(ledger):
+    bad, good = make_job("bad"), make_job("good")
+    enqueue(ledger, bad)
+    enqueue(ledger, good)
+    junk(ledger, "sched:jobs:train||bad|gsm8k", "sched:leaves")
+    ledger.client.zadd("hq:sched:open:train|", {"bad": 0, "good": 1})
+    upkeep(ledger)
+    ended = end_all(ledger, [bad, good])
+    assert sorted(ended) == sorted([bad.trajectory_id, good.trajectory_id])
+
+
+def test_a_run_that_began_at_no_time_is_resumed(ledger):
+    enqueue(ledger, make_job())
+    Runs(ledger).pause("run")
+    ledger.client.hset("hq:run:run", "created", "x")
+    Runs(ledger).resume("run")
+    assert ledger.client.hget("hq:run:run", "state") == b"active"

@@ -5,7 +5,7 @@ local TOOK_TTL_S = 86400
 
 -- The next child, and whether there are others.
 local function first_of(key)
-  local found = redis.call('ZRANGE', key, 0, 1)
+  local found = healing('ZRANGE', key, 0, 1)
   return found[1], found[2]
 end
 
@@ -45,7 +45,7 @@ local function next_of(lane)
   for _ = 1, TRIES do
     local way = way_to(lane)
     if not way then return nil end
-    local ids = redis.call('ZRANGE', jobs_of(way.leaf), 0, 1)
+    local ids = healing('ZRANGE', jobs_of(way.leaf), 0, 1)
     way.id, way.is_last = ids[1], #ids < 2
     if not way.id then close_way(way) else
       local whole, r = pcall(accounts, prefix .. 'run:' .. way.run_id, 'max_running')

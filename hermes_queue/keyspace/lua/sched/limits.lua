@@ -32,7 +32,7 @@ end
 -- The first child of a node, or the first job of a leaf. Entries of a leaf that are no ids are removed: a message
 -- with one could not be read.
 local function first_below(key, is_leaf)
-  local found = redis.call('ZRANGE', key, 0, is_leaf and STEPS or 0)
+  local found = healing('ZRANGE', key, 0, is_leaf and STEPS or 0)
   for _, name in ipairs(found) do
     if not is_leaf or is_job(name, 'any', '1', '0') then return name end
     redis.call('ZREM', key, name)

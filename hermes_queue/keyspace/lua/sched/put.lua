@@ -4,8 +4,8 @@ local HEAD_START_S = 600  -- a child that returns is at most this far ahead of t
 
 local function open_child(node, child)
   local open, shut = open_set(node), shut_set(node)
-  if redis.call('ZSCORE', open, child) then return end
-  local own = redis.call('ZSCORE', shut, child)
+  if healing('ZSCORE', open, child) then return end
+  local own = healing('ZSCORE', shut, child)
   local first = redis.call('ZRANGE', open, 0, 0, 'WITHSCORES')[2]
   local score = math.max(tonumber(own or '0'), first and tonumber(first) - HEAD_START_S or 0)
   redis.call('ZADD', open, stamp(score), child)
@@ -26,9 +26,9 @@ local function put_in(leaf, flat)
   local lane = parts_of_leaf(leaf)
   if not lane or #flat == 0 then return end
   for first = 1, #flat, 1000 do
-    redis.call('ZADD', jobs_of(leaf), unpack(flat, first, math.min(first + 999, #flat)))
+    healing('ZADD', jobs_of(leaf), unpack(flat, first, math.min(first + 999, #flat)))
   end
-  redis.call('ZADD', prefix .. 'sched:leaves', stamp(now), leaf)
+  healing('ZADD', prefix .. 'sched:leaves', stamp(now), leaf)
   for _, key in ipairs({jobs_of(leaf), prefix .. 'sched:leaves'}) do redis.call('EXPIRE', key, KEPT_S) end
   open_way(leaf)
 end

@@ -1,4 +1,4 @@
--- @include sched/leaf
+-- @include healing, sched/leaf
 -- The tree of waiting jobs: lane, team, run, env. Each node above the leaves has its children in two sorted sets: in
 -- sched:open:{node} those under which a job may begin, in sched:shut:{node} the others, as long as their usage is
 -- remembered. A child's score is its usage as a point in time, see sched/usage.lua: the smallest one is next.
@@ -14,7 +14,7 @@ local function shut_child(node, child)
   local score = redis.call('ZSCORE', open_set(node), child)
   redis.call('ZREM', open_set(node), child)
   if score then
-    redis.call('ZADD', shut_set(node), score, child)
+    healing('ZADD', shut_set(node), score, child)
     redis.call('EXPIRE', shut_set(node), SHUT_TTL_S)
   end
 end
