@@ -161,7 +161,8 @@ def test_while_graders_are_missing_agents_workers_take_what_waits_for_them(
     [record] = factory.wait_done(RUN)
     assert (record.score, record.attempt, record.attempts) == (1.0, 1, ())
     agents.wait_for_log("has had no graders")
-    assert facts_of(ledger, agents)["lanes"] == ["train.verify", "train"]
+    both = ["train.verify", "train"]
+    wait_until("a beat", lambda: facts_of(ledger, agents)["lanes"] == both)
     assert record.provenance.worker == facts_of(ledger, agents)["owner"]
     again = start_worker(arguments=["--stages", "verify"], **settings())
     agents.wait_for_log("has graders again")

@@ -609,7 +609,9 @@ def test_who_has_no_copies_of_slots_leaves_the_grading_to_workers_that_do(fleet:
     watch = GradersWatch(fleet.runtime("agent"), fleet.ledger)
     own, another = frozenset({socket.gethostname()}), frozenset({"another"})
     assert watch._has_copies("train", another), "nobody lives there"
-    facts = {"owner": "w9", "host": "another", "lanes": ["train"]}
+    facts = {"owner": "w9", "host": "another", "lanes": ["train"], "intake": "open"}
     fleet.ledger.beat("w9", facts, ttl_s=60.0)
     assert not watch._has_copies("train", another)
+    fleet.ledger.beat("w9", facts | {"intake": "paused"}, ttl_s=60.0)
+    assert watch._has_copies("train", another)
     assert watch._has_copies("train", own)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
+from typing import Any
 
 from hermes_queue.broker.pool.intake import INTAKE
 from hermes_queue.ledger import Ledger
@@ -77,5 +79,11 @@ class GradersWatch:
         about = self._runtime.backend.capabilities
         if about.remote or not about.snapshot or not hosts or self._runtime.host in hosts:
             return True
-        workers = self._ledger.workers()
-        return not any(w.get("host") in hosts and lane in w.get("lanes", ()) for w in workers)
+        near = [each for each in self._ledger.workers() if each.get("host") in hosts]
+        return not any(_takes(each, lane) for each in near)
+
+
+def _takes(facts: Mapping[str, Any], lane: str) -> bool:
+    """Whether a worker takes jobs of a lane now, by its last beat."""
+    is_served = lane in facts.get("lanes", ()) and lane not in facts.get("paused_lanes", ())
+    return is_served and facts.get("intake") == "open"
