@@ -11,13 +11,11 @@ from click.testing import CliRunner
 from guarded_redis import ROOT
 from ledger_keys import is_listed
 from mixes import write_mix
-from records import make_job
 from stream_groups import publish
 from view_server import OPERATE_TOKEN, VIEW_TOKEN, ViewServer
 
 import hermes_queue
 from hermes_queue import AgentSpec
-from hermes_queue.broker.enqueue import enqueue
 from hermes_queue.cli import cli
 from hermes_queue.cli.exporter import Exporter
 from hermes_queue.cli.view import ViewOptions, open_site
@@ -79,19 +77,6 @@ def test_the_passwords_lie_nowhere_on_disk(guarded):
 def denied(guarded, role, *command):
     with guarded.client(role) as client, pytest.raises(redis.exceptions.NoPermissionError):
         client.execute_command(*command)
-
-
-@pytest.mark.parametrize("key", ["delayed", "waiting", "runs", "lanes", "v1.train"])
-def test_a_producer_goes_on_after_junk_in_the_keys_of_all(guarded, key):
-    with closing(Ledger.connect(guarded.url("producer"))) as ledger:
-        ledger.client.set(f"hq:{key}", "x")
-        job = make_job(key, item={"question": "q", "answer": "a"})
-        enqueue([job], ledger=ledger, may_evict=False)
-    name = job.trajectory_id
-    with guarded.client("worker") as client:
-        state = client.hget(f"hq:traj:{name}", "state")
-        places = [client.zscore("hq:delayed", name), client.zscore("hq:waiting", name)]
-    assert (state, places.count(None)) == ("queued", 1)
 
 
 @pytest.mark.parametrize(

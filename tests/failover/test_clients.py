@@ -20,6 +20,7 @@ from hermes_queue.telemetry import metrics
 
 @pytest.fixture
 def sentinels(start_sentinels, certificates, monkeypatch):
+    monkeypatch.delenv("HERMES_QUEUE_REDIS_URL", raising=False)
     monkeypatch.setenv("HERMES_QUEUE_REDIS_TLS_CA", str(certificates / "ca.pem"))
     return start_sentinels(tls=certificates)
 

@@ -348,3 +348,16 @@ def test_a_run_that_began_at_no_time_is_resumed(ledger):
     ledger.client.hset("hq:run:run", "created", "x")
     Runs(ledger).resume("run")
     assert ledger.client.hget("hq:run:run", "state") == b"active"
+
+
+@pytest.mark.parametrize("seconds", ['"nan"', '"inf"', "1e999", "-1e999"])
+def test_a_group_is_dropped_although_a_members_time_is_none(ledger, seconds):
+    policy = {"drop_zero_variance": True}
+    jobs = [make_job(sample=n, size=2, group_policy=policy) for n in range(2)]
+    enqueue(ledger, *jobs)
+    for job in jobs:
+        begin(ledger, job)
+    publish(ledger, make_record(jobs[0]))
+    member = f'["{jobs[0].trajectory_id}","1.0",10,"","1.0",{seconds}]'
+    ledger.client.hset(f"hq:group:{jobs[0].group_id}", "m:0", member)
+    assert publish(ledger, make_record(jobs[1])) == "dropped"

@@ -36,6 +36,7 @@ class Shelf:
         self.refuses = ""
         """Why there can be no copy."""
         self.never_answers = False
+        self.drops_none = False
         """Whether whoever asks for a copy, or for the end of one, waits for ever."""
         self.never_restores = False
         self.has_no_room = False
@@ -100,6 +101,8 @@ class Shelf:
 
     async def drop_snapshot(self, snapshot_id: str) -> None:
         await self._answer()
+        if self.drops_none:
+            raise OSError("the disk is read-only")
         self.kept.pop(snapshot_id, None)
 
     async def _answer(self) -> None:

@@ -249,6 +249,17 @@ async def test_work_that_cannot_be_handed_over_is_graded_where_it_is(
     assert fleet.kept() == (0, 0, 0)
 
 
+async def test_a_copy_that_cannot_be_deleted_costs_no_score(
+    fleet: Fleet, model: CountingModel
+) -> None:
+    fleet.stages = StageSettings(handover_most=1)
+    first, second = job_of(fleet, model), job_of(fleet, model, instance="second")
+    fleet.shelf.drops_none = True
+    assert await fleet.run(first, "agent") == "handed over"
+    assert await fleet.run(second, "agent") == "no_tool_call 1.0 (group)"
+    assert await fleet.run(first, "verify") == "no_tool_call 1.0 (group)"
+
+
 async def test_a_backend_that_never_answers_holds_no_grading_up(
     fleet: Fleet, model: CountingModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:

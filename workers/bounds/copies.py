@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Coroutine
 from typing import Any
 
 from hermes_queue.errors import SandboxError
 from hermes_queue.sandbox.snapshots import KeepsSnapshots, Snapshot
+
+logger = logging.getLogger(__name__)
 
 DROP_S = 60.0
 """How long deleting a copy may take."""
@@ -48,11 +51,14 @@ async def restored(restore: Coroutine[Any, Any, None], *, limit_s: float) -> Non
 
 
 async def dropped(backend: KeepsSnapshots, snapshot_id: str) -> None:
-    """`KeepsSnapshots.drop_snapshot`; one that takes longer than `DROP_S` is given up."""
+    """`KeepsSnapshots.drop_snapshot`; one that takes longer than `DROP_S` is given up.
+
+    Never raises, even if the backend does: no work or score depends on a copy that is not needed.
+    """
     dropping = asyncio.ensure_future(backend.drop_snapshot(snapshot_id))
     await _ended(dropping, DROP_S)
-    if dropping.done() and not dropping.cancelled():
-        dropping.result()
+    if dropping.done() and not dropping.cancelled() and (error := dropping.exception()):
+        logger.info("a snapshot stays: %s", error, extra={"action": "snapshot_left"})
 
 
 async def _ended(task: asyncio.Task[Any], limit_s: float) -> None:

@@ -1,4 +1,4 @@
--- @include time, hash, numbers, ids, entries, healing, journal, begin/state, begin/run, begin/pace, begin/hold
+-- @include time, hash, numbers, ids, entries, healing, begin/state, begin/run, begin/pace, begin/hold
 -- @include begin/choose, begin/charge, begin/lease, begin/named
 -- Take the lease of one trajectory, or explain why not. With lanes, it is that of the job which is next in
 -- these, whatever job the message names: messages say only that jobs wait.
@@ -38,10 +38,14 @@
 -- graded begins all the same, as one process grades what it runs, and needs nothing of a budget.
 -- cancelled: the job was cancelled before, or is now because its run was.
 -- A job that has to end as cancelled begins although other reasons would hold it back.
-local refused = refused_number({{'attempt', attempt, 0, EXACT, true}, {'lease, s', lease_s, 0, 1e9},
-  {'most groups', soft_max_groups, 0, EXACT}, {'most bytes', soft_max_bytes, 0, EXACT}})
+local refused = wrong_number('attempt', attempt, 0, EXACT, true) or wrong_number('lease, s', lease_s, 0, 1e9)
+  or wrong_number('most groups', soft_max_groups, 0, EXACT) or wrong_number('most bytes', soft_max_bytes, 0, EXACT)
 if refused then return refused end
-local chosen = #lanes > 0 and chosen_job()
+-- Errors of the scheduler's own keys (of another type, which a producer could write) keep no job from beginning: then
+-- messages stand for the jobs that they name.
+local is_sound, chosen = true, nil
+if #lanes > 0 then is_sound, chosen = pcall(choice) end
+chosen = is_sound and chosen
 if chosen then turn_to(chosen) end
 local job = chosen and chosen.job or job_of(traj)
 if chosen then attempt = job.attempt or attempt end
@@ -49,25 +53,22 @@ if not chosen and #lanes > 0 and waits(job) then return {'none', '', id} end
 local function begin()
   local verdict = not (chosen and chosen.leaf) and unfit(job)
   if verdict then return {verdict, '', id} end
-  local g = chosen and chosen.g or hash(group, unpack(OF_GROUP))
-  local r = chosen and chosen.r or accounts_of(run_of(id))
+  local g = chosen and chosen.g or group_facts(group)
+  local r = chosen and chosen.r or accounts(run, 'max_running')
   local is_repeated = job.state == 'running'
   local cancel = job.cancel or g.cancel or ''
   g.only_ends = cancel ~= ''
   local warning = ''
   if not is_repeated then
-    verdict = turned_away(r, cancel, job.handed)
+    if r and r.state ~= 'active' then verdict = turned_away(r, cancel, job) end
     if not verdict and cancel == '' then verdict, warning = held_back(job, g, r) end
-    if verdict == 'cancelled' then
-      drop_journal(prefix, traj, id, job)
-      drop_handover(prefix, traj, id, job)
-    end
     if verdict then
       withdraw(chosen, job)
       return {verdict, warning, id}
     end
   end
-  local leaf = chosen and chosen.leaf or job.leaf or name_of_leaf(job.lane, r and r.team, run_of(id), g.env)
+  local leaf = chosen and chosen.leaf or job.leaf
+    or name_of_leaf(job.lane, redis.call('HGET', run, 'team'), run_of(id), redis.call('HGET', group, 'env'))
   -- A death that a living parent saw is the job's own fault; a death together with the parent may have
   -- other causes, so it counts for a third.
   local deaths = tonumber(job.quarantine_deaths or '0') + math.floor(tonumber(job.unseen_deaths or '0') / 3)

@@ -27,11 +27,13 @@
 -- full: nothing was done because too many results wait for readers; unstored: nothing was done because
 -- the object may have been deleted meanwhile, or `staged` has expired.
 
-local refused = refused_number({{'epoch', epoch, 1, EXACT, true}, {'score', has_score and score or '0', -1e308, 1e308},
-  {'sample index', sample_index, 0, EXACT, true}, {'TTL of finished state, s', finished_ttl_s, 1, 1e9, true},
-  {'most groups', hard_max_groups, 0, EXACT}, {'most bytes', hard_max_bytes, 0, EXACT},
-  {'cost, USD', cost_usd == '' and '0' or cost_usd, 0, 1e9}, {'tokens', tokens, 0, 1e15, true},
-  {'policy version', policy_oldest == '' and '0' or policy_oldest, -EXACT, EXACT, true}})
+local refused = wrong_number('epoch', epoch, 1, EXACT, true)
+  or has_score and wrong_number('score', score, -1e308, 1e308)
+  or wrong_number('sample index', sample_index, 0, EXACT, true)
+  or wrong_number('TTL of finished state, s', finished_ttl_s, 1, 1e9, true)
+  or wrong_number('most groups', hard_max_groups, 0, EXACT) or wrong_number('most bytes', hard_max_bytes, 0, EXACT)
+  or cost_usd ~= '' and wrong_number('cost, USD', cost_usd, 0, 1e9) or wrong_number('tokens', tokens, 0, 1e15, true)
+  or policy_oldest ~= '' and wrong_number('policy version', policy_oldest, -EXACT, EXACT, true)
 if refused then
   without_body()
   return refused

@@ -5,7 +5,7 @@
 
 -- What an operator has set for the run, team and env of a way, by kind, and their running jobs.
 local function limits_of(way)
-  local names = {run = 'run|' .. way.run_id, team = 'team|' .. way.names.team, env = 'env|' .. way.names.env}
+  local names = {run = 'run|' .. way.run_id, team = 'team|' .. way.team, env = 'env|' .. way.env}
   local rows = redis.call('HMGET', sched, names.run, names.team, names.env)
   local counts = redis.call('HMGET', running, names.team, names.env)
   way.rows = {run = rows[1] or nil, team = rows[2] or nil, env = rows[3] or nil}
@@ -14,6 +14,7 @@ local function limits_of(way)
 end
 
 local function exhausted_level(way)
+  way.rows = {}
   local most = tonumber(way.r and way.r.max_running or '')
   if most and (tonumber(way.r.running or '') or 0) >= most then return 'run', 'run|' .. way.run_id end
   if not has_limits then return nil end
@@ -28,7 +29,7 @@ end
 local function block(way)
   local level, name = exhausted_level(way)
   if not level then return false end
-  local step = way.steps[level == 'env' and 1 or level == 'run' and 2 or 3]
+  local step = steps_of(way)[level == 'env' and 1 or level == 'run' and 2 or 3]
   shut_child(step[1], step[2])
   local key = prefix .. 'sched:blocked:' .. name
   redis.call('SADD', key, way.leaf)

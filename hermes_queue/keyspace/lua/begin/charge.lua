@@ -46,9 +46,9 @@ local function charge(way)
     add_running(way.leaf, r, c + at)
   else
     local due = r * (at + RUNNING_S)
-    local seconds, rows, of_run = due - c - at, way.rows, tonumber(way.r and way.r.weight or '') or 1
+    local seconds, rows, of_run = due - c - at, way.rows or {}, tonumber(redis.call('HGET', run, 'weight') or '') or 1
     local weights = {weight_of(rows.env), setting(rows.run, 'weight') or of_run, weight_of(rows.team)}
-    for i, step in ipairs(way.steps) do
+    for i, step in ipairs(steps_of(way)) do
       local key = open_set(step[1])
       local point = later(redis.call('ZSCORE', key, step[2]), seconds / math.max(1e-3, weights[i]), at, half)
       redis.call('ZADD', key, stamp(point), step[2])
@@ -57,5 +57,6 @@ local function charge(way)
     local lane = facts[way.lane]
     redis.call('HSET', sched, 'u|' .. way.lane, stamp(later(lane.point, seconds, at, half)))
   end
-  if redis.call('HSET', took, slot, nonce .. ' ' .. way.id) == 1 then redis.call('EXPIRE', took, TOOK_TTL_S) end
+  local is_new = redis.call('HSET', took, slot, nonce .. ' ' .. way.id) == 1
+  if is_new and redis.call('TTL', took) < 0 then redis.call('EXPIRE', took, TOOK_TTL_S) end
 end

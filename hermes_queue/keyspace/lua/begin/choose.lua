@@ -9,7 +9,7 @@ local function first_of(key)
   return found[1], found[2]
 end
 
--- The next way to jobs: the names of the children on it, from env to team; nil if there is none.
+-- The next way to jobs, nil if there is none.
 local function way_to(lane)
   for _ = 1, TRIES do
     local team, others = first_of(open_set(lane))
@@ -20,8 +20,8 @@ local function way_to(lane)
       local in_run = in_team .. '|' .. run_id
       local env, most = first_of(open_set(in_run))
       if not env then shut_child(in_team, run_id) else
-        return {lane = lane, leaf = in_run .. '|' .. env, run_id = run_id, competes = others or more or most, rows = {},
-          names = {team = team, run = run_id, env = env}, steps = {{in_run, env}, {in_team, run_id}, {lane, team}}}
+        return {lane = lane, team = team, run_id = run_id, env = env, leaf = in_run .. '|' .. env,
+          competes = others or more or most}
       end
     end
   end
@@ -29,9 +29,9 @@ end
 
 -- Close the way behind the last job of its leaf.
 local function close_way(way)
-  for i, step in ipairs(way.steps) do
-    if i > 1 and redis.call('EXISTS', open_set(way.steps[i - 1][1])) == 1 then return end
+  for _, step in ipairs(steps_of(way)) do
     shut_child(step[1], step[2])
+    if redis.call('EXISTS', open_set(step[1])) == 1 then return end
   end
 end
 
@@ -39,8 +39,6 @@ local function leave(way)
   take_out(way.leaf, way.id)
   if way.is_last then close_way(way) end
 end
-
-local function accounts_of(run_id) return accounts(prefix .. 'run:' .. run_id, 'team', 'weight', 'max_running') end
 
 -- A way with the next job of a lane that may begin, or nil.
 local function next_of(lane)
@@ -50,7 +48,7 @@ local function next_of(lane)
     local ids = healing('ZRANGE', jobs_of(way.leaf), 0, 1)
     way.id, way.is_last = ids[1], #ids < 2
     if not way.id then close_way(way) else
-      local whole, r = pcall(accounts_of, way.run_id)
+      local whole, r = pcall(accounts, prefix .. 'run:' .. way.run_id, 'max_running')
       way.r = whole and r
       local is_bounded = has_limits or way.r and way.r.max_running
       if not (whole and is_bounded and block(way)) then
@@ -63,8 +61,10 @@ end
 
 -- What this call has taken before, if its answer was lost: {id, job}.
 local function taken_before()
-  local id = string.match(redis.call('HGET', took, slot) or '', '^' .. nonce .. ' (.+)$')
-  local job = id and job_of(prefix .. 'traj:' .. id)
+  local text = redis.call('HGET', took, slot)
+  if not text or string.sub(text, 1, #nonce + 1) ~= nonce .. ' ' then return nil end
+  local id = string.sub(text, #nonce + 2)
+  local job = job_of(prefix .. 'traj:' .. id)
   if job and job.state == 'running' and job.nonce == nonce then return {id = id, job = job} end
 end
 
@@ -72,7 +72,8 @@ local function choice()
   local before = taken_before()
   if before then return before end
   read_lanes()
-  if is_full() then return nil end
+  local most = fleet_row and setting(fleet_row, 'max_running')
+  if most and redis.call('ZCARD', leases) >= most then return nil end
   for _, lane in ipairs(#lanes == 1 and lanes or in_order()) do
     local way = may_serve(lane) and next_of(lane)
     if way then return way end

@@ -63,11 +63,11 @@ local function reason_to_wait(job, g, r)
   if is_back_pressure(g) then return hold(later), '' end
   local over, told, wanted, kept, warning = nil, '', nil, nil, ''
   if not job.handed and not is_calm and redis.call('EXISTS', budgets) == 1 then
-    over, told, wanted = shared_hold(job, r)
+    over, told, wanted = shared_hold(job)
   end
   if over then return over, told end
   if not job.handed and is_budgeted(r) then kept, warning = budget_reserve(job.job, r) end
-  if kept == 'paused' then return turn_away(kept), warning end
+  if kept == 'paused' then return turn_away(kept, job), warning end
   if kept then return hold(later), warning end
   if wanted then shared_reserve(wanted) end
   if lane.state then redis.call('HSET', lane.key, 'probe', stamp(now)) end

@@ -19,11 +19,6 @@ local function read_lanes()
   end
 end
 
-local function is_full()
-  local most = setting(fleet_row, 'max_running')
-  return most and redis.call('ZCARD', leases) >= most
-end
-
 local function in_order()
   local sum, order = 0, {}
   for _, lane in pairs(facts) do
@@ -54,4 +49,10 @@ local function may_serve(name)
   local row, field = facts[name].row, 'lane|' .. name
   if row and is_exhausted(field, row, tonumber(redis.call('HGET', running, field) or '') or 0) then return false end
   return breaker_free_at(breaker_of(name)) <= now
+end
+
+-- The nodes of a way and the children on it, from env to team.
+local function steps_of(way)
+  local in_team = way.lane .. '|' .. way.team
+  return {{in_team .. '|' .. way.run_id, way.env}, {in_team, way.run_id}, {way.lane, way.team}}
 end

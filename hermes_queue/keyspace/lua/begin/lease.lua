@@ -1,8 +1,10 @@
 -- The other members of a group that begins are next in their leaf, so that few groups are open at a time.
-local function put_first(leaf, g)
-  local flat, own = {}, group_of(id)
-  for index = 0, math.min(tonumber(g.planned), 1000) - 1 do
-    flat[2 * index + 1], flat[2 * index + 2] = place_of(0, STARTED, index), own .. '.' .. index
+local function put_first(leaf)
+  local planned = tonumber(redis.call('HGET', group, 'planned') or '') or 1
+  if planned < 2 then return end
+  local flat, own, place = {}, group_of(id), place_of(0, STARTED)
+  for index = 0, math.min(planned, 1000) - 1 do
+    flat[2 * index + 1], flat[2 * index + 2] = place, own .. '.' .. index
   end
   redis.pcall('ZADD', jobs_of(leaf), 'XX', unpack(flat))
 end
@@ -14,11 +16,11 @@ local function lease(is_repeated, job, g, r, marker)
   redis.call('ZADD', leases, stamp(now + tonumber(lease_s)), id)
   if not is_repeated then
     epoch, begun = epoch + 1, stamp(now)
-    redis.call('HSET', traj, 'state', 'running', 'epoch', string.format('%.0f', epoch), 'owner', owner,
+    redis.call('HSET', traj, 'state', 'running', 'epoch', string.format('%d', epoch), 'owner', owner,
       'nonce', nonce, 'stage', 'load', 'begun', begun, 'leaf', marker)
     if g.created and not g.begun and not g.only_ends then
       redis.call('HSET', group, 'begun', '1')
-      if job.leaf and (tonumber(g.planned or '') or 1) > 1 then put_first(job.leaf, g) end
+      if job.leaf then put_first(job.leaf) end
     end
     if g.is_admitted then admit(g) end
     if r then redis.pcall('HINCRBY', run, 'running', 1) end  -- as in `budget_book`

@@ -1,10 +1,4 @@
--- The job that a call is about, named or chosen. Errors of the scheduler's own keys (of another type, which a
--- producer could write) keep no job from beginning: then messages stand for the jobs that they name.
-
-local function chosen_job()
-  local whole, way = pcall(choice)
-  return whole and way or nil
-end
+-- The job that a call is about, named or chosen.
 
 -- Have all names in this script be those of another job.
 local function turn_to(chosen)
@@ -23,11 +17,7 @@ end
 local function close_leaf(leaf)
   local lane, team, run_id, env = parts_of_leaf(leaf)
   if not lane or redis.call('EXISTS', jobs_of(leaf)) == 1 then return end
-  local in_team = lane .. '|' .. team
-  for _, step in ipairs({{in_team .. '|' .. run_id, env}, {in_team, run_id}, {lane, team}}) do
-    shut_child(step[1], step[2])
-    if redis.call('EXISTS', open_set(step[1])) == 1 then return end
-  end
+  close_way({lane = lane, team = team, run_id = run_id, env = env})
 end
 
 local function withdraw(chosen, job)
@@ -45,19 +35,16 @@ local function account(chosen, job, leaf)
   withdraw(chosen, job)
 end
 
--- Errors of Redis itself, which say nothing about a job.
-local function is_passing(text)
-  for _, word in ipairs({'OOM', 'READONLY', 'MISCONF', 'NOREPLICAS', 'MASTERDOWN', 'NOPERM', "can't"}) do
-    if string.find(text, word, 1, true) then return true end
-  end
-end
-
 -- The answer of `make`. If a key of the chosen job or of its run, which its producer writes, is junk, it is
 -- taken out of its leaf before the error is answered: else it would be chosen again, and no other would begin.
 local function without_junk(make, chosen, job)
   local whole, answer = pcall(make)
   if whole then return answer end
   local text = type(answer) == 'table' and answer.err or tostring(answer)
-  if chosen and not is_passing(text) then withdraw(chosen, job) end
+  local is_passing = false  -- an error of Redis itself, which says nothing about the job
+  for _, word in ipairs({'OOM', 'READONLY', 'MISCONF', 'NOREPLICAS', 'MASTERDOWN', 'NOPERM', "can't"}) do
+    is_passing = is_passing or string.find(text, word, 1, true)
+  end
+  if chosen and not is_passing then withdraw(chosen, job) end
   return type(answer) == 'table' and answer or redis.error_reply(text)
 end

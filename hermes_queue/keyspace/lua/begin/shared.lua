@@ -17,8 +17,8 @@ local function set_aside(name, a, why)
 end
 
 -- `over_budget`, a warning or ''; else nil, '' and what has to be reserved.
-local function shared_hold(job, r)
-  local limits, names = shared_facts(job.job, r and r.team)
+local function shared_hold(job)
+  local limits, names = shared_facts(job.job, redis.call('HGET', run, 'team') or nil)
   if #names == 0 then return nil, '' end
   local known, wanted = redis.call('HMGET', prefix .. 'budgets', unpack(names)), {}
   local room = ' ' .. (redis.call('HGET', traj, 'room') or '') .. ' '

@@ -1,5 +1,4 @@
 -- The state of a job that may begin, or not.
-local OF_GROUP = {'cancel', 'begun', 'created', 'planned', 'env'}
 
 -- The job's fields that matter here. Most of them only one that has begun before can have.
 local function job_of(key)
@@ -29,13 +28,15 @@ local function unfit(job)
   if state == 'running' and job.nonce ~= nonce then return 'busy' end
 end
 
+local function group_facts(key) return hash(key, 'cancel', 'begun', 'created') end
+
 -- Whether a job that was chosen still waits in its leaf, and is one. Its group is read along.
 local function is_right(way)
   local job = job_of(prefix .. 'traj:' .. way.id)
   way.job, way.group_id = job, group_of(way.id)
   if job.state ~= 'queued' or job.leaf ~= way.leaf or not job.job then return false end
   if not is_job(way.id, job.lane, job.attempt, job.epoch) or run_of(way.id) ~= way.run_id then return false end
-  local whole, g = pcall(hash, prefix .. 'group:' .. way.group_id, unpack(OF_GROUP))
+  local whole, g = pcall(group_facts, prefix .. 'group:' .. way.group_id)
   way.g = g
   return whole
 end

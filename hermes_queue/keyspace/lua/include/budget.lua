@@ -19,7 +19,10 @@ local function book(run, r, reserved, spent, now, noted, held_s)
     local amount = math.max(0, aside - (noted and tonumber(noted[name]) or 0))
     if name == 'slot_s' then amount = held_s elseif spent then amount = tonumber(spent[i]) or 0 end
     if aside ~= 0 then redis.call('HINCRBYFLOAT', run, 'reserved:' .. name, -aside) end
-    if amount ~= 0 then r['spent:' .. name] = redis.call('HINCRBYFLOAT', run, 'spent:' .. name, amount) end
+    if name == 'slot_s' and r.is_saved_later then
+      r['spent:slot_s'] = (tonumber(r['spent:slot_s'] or '0') or 0) + amount
+    elseif amount ~= 0 then r['spent:' .. name] = redis.call('HINCRBYFLOAT', run, 'spent:' .. name, amount)
+    end
   end
   if spent and spent[1] == '' then r.unpriced = redis.call('HINCRBY', run, 'unpriced', 1) end
   return is_budgeted(r) and budget_check(run, r, now, not spent) or ''

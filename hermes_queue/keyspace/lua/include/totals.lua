@@ -4,16 +4,17 @@
 local TOTALS_MOST = 1000  -- fields; further envs are counted as `other`
 
 local function total(key, by, name, ...)
-  local field, rest = name, name
-  for i = 1, select('#', ...) do
+  local field, labels = name, select('#', ...)
+  for i = 1, labels do
     local label = select(i, ...)
     if type(label) ~= 'string' or label == '' then label = 'unknown' end
-    label = string.gsub(label, '|', '/')
-    field, rest = field .. '|' .. string.sub(label, 1, 120), rest .. '|other'
+    if #label > 120 or string.find(label, '|', 1, true) then label = string.sub(string.gsub(label, '|', '/'), 1, 120) end
+    field = field .. '|' .. label
   end
   local sum = redis.call(by == 1 and 'HINCRBY' or 'HINCRBYFLOAT', key, field, by)
   -- A sum of one count is a new field.
-  if field ~= rest and tonumber(sum) == tonumber(by) and redis.call('HLEN', key) > TOTALS_MOST then
+  local rest = tonumber(sum) == tonumber(by) and name .. string.rep('|other', labels) or field
+  if field ~= rest and redis.call('HLEN', key) > TOTALS_MOST then
     redis.call('HDEL', key, field)
     redis.call('HINCRBYFLOAT', key, rest, by)
   end

@@ -42,7 +42,7 @@ local function add_member(facts, name, held_s)
   if not is_measured then kind, counter = 'x:', 'failed' end
   facts[counter] = facts[counter] + 1
   local row = cjson.encode({name, score, body_bytes, policy_oldest, stamp(now), held_s})
-  local fields = {kind .. sample_index, row, 'measured', facts.measured, 'failed', facts.failed}
-  if summary ~= '' then fields[7], fields[8] = 's:' .. sample_index, summary end
+  local fields = {kind .. sample_index, row, counter, facts[counter]}
+  if summary ~= '' then fields[5], fields[6] = 's:' .. sample_index, summary end
   redis.call('HSET', group, unpack(fields))
 end

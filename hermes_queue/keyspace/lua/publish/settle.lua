@@ -4,22 +4,27 @@
 -- An unscored record counts as measured everywhere but where scores are compared.
 local is_measured = score ~= ''
 local has_score = is_measured and score ~= 'unscored'
-local its_run = readable_accounts(run, 'settled', 'finished')
+local its_run = readable_accounts(run, 'settled', 'finished', 'spent:slot_s')
+if its_run then its_run.is_saved_later = true end  -- the slot-time, with the counts
 local function count(name, by)  -- as in `budget_book`
   if its_run then redis.pcall('HINCRBY', run, name, by or 1) end
 end
 
--- The same for several, of which `its_run` has the sums.
-local function count_all(names, by)
+-- Save the run's slot-time and several counts, of which `its_run` has the sums.
+local function save_sums(names, by)
   if not its_run then return end
   local flat = {}
   for i, name in ipairs(names) do
     local sum = its_run[name] or '0'
     if #sum > 15 or not string.find(sum, '^%-?%d+$') then count(name, by[i]) else
-      flat[#flat + 1], flat[#flat + 2] = name, string.format('%.0f', sum + by[i])
+      flat[#flat + 1], flat[#flat + 2] = name, string.format('%d', sum + by[i])
     end
   end
+  if type(its_run['spent:slot_s']) == 'number' then
+    flat[#flat + 1], flat[#flat + 2] = 'spent:slot_s', stamp(its_run['spent:slot_s'])
+  end
   if flat[1] then redis.call('HSET', run, unpack(flat)) end
+  its_run.is_saved_later = false
 end
 
 -- Remove a trajectory from everything that would run it, for good. `job`: its state, reservation, journal, hand-over
@@ -62,7 +67,7 @@ end
 
 local function count_end(job, facts, failure)
   if not is_measured then count('failed') end
-  count_all({'settled', 'finished', 'running'}, {1, is_measured and 1 or 0, job.state == 'running' and -1 or 0})
+  save_sums({'settled', 'finished', 'running'}, {1, is_measured and 1 or 0, job.state == 'running' and -1 or 0})
   local cause = failure.cause
   total(totals, 1, 'trajectories', facts.env, has_score and 'scored' or is_measured and score or cause == 'cancelled' and cause or 'failed')
   if cause and cause ~= 'cancelled' then total(totals, 1, 'failures', facts.env, cause) end
