@@ -201,8 +201,9 @@ def test_a_slot_that_becomes_free_at_a_limit_sends_a_message(ledger):
     assert ledger.client.llen("hq:v1.train") == 1
 
 
-def test_a_quota_of_slot_hours_ends_with_its_window(ledger):
-    Shares(ledger).change("team", "t", {"quota_h": 0.5, "window_s": 3600})
+@pytest.mark.parametrize(("kind", "name"), [("team", "t"), ("lane", "train"), ("fleet", "")])
+def test_a_quota_of_slot_hours_ends_with_its_window(ledger, kind, name):
+    Shares(ledger).change(kind, name, {"quota_h": 0.5, "window_s": 3600})
     made = send(ledger, jobs(count=4), team="t")
     begun = take(ledger)
     key = f"hq:traj:{begun.trajectory_id}"
@@ -210,6 +211,7 @@ def test_a_quota_of_slot_hours_ends_with_its_window(ledger):
     ledger.client.hset(key, "leaf", f"{float(since) - 1900:.3f} {rest}")
     end(ledger, begun, made)
     assert take(ledger, named=made[1].trajectory_id).verdict == "none"
+    assert Scheduler(ledger).tick(["train"], every_s=0)[1] == 0, "none could be used"
     [spent] = ledger.client.keys("hq:sched:spent:*")
     assert 0 < ledger.client.ttl(spent) <= 7200
     ledger.client.delete(spent)  # as in the next window

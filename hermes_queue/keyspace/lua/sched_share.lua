@@ -5,12 +5,12 @@
 -- @arg prefix
 -- @arg name  lane|NAME, team|NAME, run|NAME, env|NAME or fleet
 -- @arg row  `name=number name=number`, see sched/rows.lua; '' = nothing
--- The field `limits` says that any of them but the fleet has a row; without it nobody counts the running jobs of
--- lanes, teams and envs. So they are counted here when the first row is set.
+-- The field `limits` says that any of them but the fleet has a row, or the fleet a quota; without it nobody counts
+-- the running jobs of lanes, teams and envs. So they are counted here when the first row is set.
 -- Returns the previous row, or ''.
 local before, known_leaves = redis.call('HGET', sched, name) or '', healing('ZRANGE', leaves, 0, -1)
 if row == '' then redis.call('HDEL', sched, name) else redis.call('HSET', sched, name, row) end
-local any = false
+local any = string.find(redis.call('HGET', sched, 'fleet') or '', 'quota_h=', 1, true) ~= nil
 for _, known in ipairs(redis.call('HKEYS', sched)) do any = any or string.find(known, '^[lter]%a+|') end
 if not any then
   redis.call('HDEL', sched, 'limits')

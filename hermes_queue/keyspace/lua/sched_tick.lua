@@ -42,8 +42,9 @@ local function room(lane)
   if row and is_exhausted(field, row, tonumber(redis.call('HGET', running, field) or '') or 0) then return 0 end
   local breaker = hash(prefix .. 'lane:' .. lane, 'state', 'until')
   if breaker.state == 'open' and (tonumber(breaker['until'] or '') or 0) > now then return 0 end
-  local fleet = setting(redis.call('HGET', sched, 'fleet') or nil, 'max_running')
-  local free = fleet and fleet - redis.call('ZCARD', leases) or tonumber(tickets)
+  local fleet, leased = redis.call('HGET', sched, 'fleet') or nil, redis.call('ZCARD', leases)
+  if fleet and is_exhausted('fleet', fleet, leased) then return 0 end
+  local free = (setting(fleet, 'max_running') or math.huge) - leased
   return math.min(free, breaker.state and 1 or tonumber(tickets))
 end
 

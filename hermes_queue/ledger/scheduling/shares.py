@@ -21,8 +21,13 @@ ROWS_MAX = 2000
 """Rows that a deployment may have."""
 
 _Positive = Annotated[FiniteFloat, Field(gt=0, le=1e9)]
-_ONLY = {"reserved": ("lane",), "order": ("lane",), "half_life_s": ("fleet",)}
-_NOT_OF_FLEET = ("weight", "quota_h", "window_s")
+_BESIDE_OTHERS = ("lane", "team", "run", "env")
+_ONLY = {
+    "weight": _BESIDE_OTHERS,
+    "reserved": ("lane",),
+    "order": ("lane",),
+    "half_life_s": ("fleet",),
+}
 
 
 class Share(BaseModel):
@@ -94,7 +99,7 @@ class Shares:
         """
         _check_name(kind, name)
         for field in changes:
-            if kind not in _ONLY.get(field, KINDS) or (kind == "fleet" and field in _NOT_OF_FLEET):
+            if kind not in _ONLY.get(field, KINDS):
                 raise ConfigurationError(f"{field.replace('_', '-')} cannot be set for a {kind}")
         known = self.all()
         if (kind, name) not in known and len(known) >= ROWS_MAX:

@@ -72,8 +72,7 @@ local function choice()
   local before = taken_before()
   if before then return before end
   read_lanes()
-  local most = fleet_row and setting(fleet_row, 'max_running')
-  if most and redis.call('ZCARD', leases) >= most then return nil end
+  if fleet_row and is_exhausted('fleet', fleet_row, redis.call('ZCARD', leases)) then return nil end
   for _, lane in ipairs(#lanes == 1 and lanes or in_order()) do
     local way = may_serve(lane) and next_of(lane)
     if way then return way end

@@ -23,7 +23,7 @@ local function give_back(marker)
   if is_limited then
     local names = {'run|' .. run_id, 'team|' .. team, 'env|' .. env}
     spend(names, seconds)
-    spend({'lane|' .. lane}, seconds)
+    spend({'lane|' .. lane, 'fleet'}, seconds)
     for _, name in ipairs(names) do reopen(name, REOPENED) end
   end
 end
