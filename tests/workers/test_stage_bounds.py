@@ -175,6 +175,8 @@ class Hanging(LocalBackend):
         if self.hangs == "release":
             await self.go_on.wait()
         await super().release(slot)
+        if self.hangs == "never, but raises":
+            raise OSError("the provider has answered nonsense")
         self.released += 1
 
 
@@ -211,6 +213,16 @@ async def test_a_slot_that_is_never_reset_keeps_no_score_from_being_published() 
         assert backend.free_slots == 0, "nobody gets the slot before it has been reset"
         backend.go_on.set()
         await until(lambda: backend.free_slots == 1)
+
+
+@pytest.mark.parametrize("release_s", [None, 60.0])
+async def test_a_release_that_raises_stands_for_no_other_end(release_s: float | None) -> None:
+    bounds = StageLimits(release_s=release_s)
+    async with hanging("never, but raises") as backend:
+        draft, failure = await attempted(backend, "NONE", bounds=bounds)
+        assert (failure, score_of(draft, failure)) == (None, 1.0)
+        _, failure = await attempted(backend, "SETUP", bounds=bounds, setup_timeout_s=0.2)
+    assert isinstance(failure, DeadlineExceeded), "not a bug of the env, which is not tried again"
 
 
 async def test_a_slot_that_is_never_reset_makes_no_score_of_a_failure() -> None:

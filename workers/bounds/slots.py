@@ -40,8 +40,17 @@ async def released(backend: SandboxBackend, slot: Slot, limit_s: float | None) -
     """`SandboxBackend.release`; a reset that takes longer than `limit_s` goes on without us.
 
     Backends finish it even if they are cancelled, or slots would leak. The slot is not used again
-    before it has ended, if it ever does.
+    before it has ended, if it ever does. An error of the backend is only logged: it would stand for
+    what the attempt itself has ended with.
     """
+    try:
+        await _released(backend, slot, limit_s)
+    except Exception as error:  # noqa: BLE001 - of a foreign backend
+        extra = {"action": "release_failed", "trajectory_id": slot.trajectory_id}
+        logger.error("slot %s could not be reset: %r", slot.slot_id, error, extra=extra)
+
+
+async def _released(backend: SandboxBackend, slot: Slot, limit_s: float | None) -> None:
     if limit_s is None:
         return await backend.release(slot)
     loop = asyncio.get_running_loop()
