@@ -1,7 +1,7 @@
-"""Trajectories against a real engine, with and without a limit of those in flight.
+"""Trajectories against a real engine: without a limit, with limits of calls, and with KV tokens.
 
-Contexts grow turn by turn; the tools only wait. Rounds alternate between both, after one round
-that does not count.
+Contexts grow turn by turn; the tools only wait. The policies take turns in each round, after one
+round that does not count.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import random
 import statistics
 import time
 from collections.abc import Sequence
+from functools import partial
 
 from benchmarks.processes import redis_server
 from hermes_queue.agent import AgentScript, make_chat
@@ -19,8 +20,9 @@ from hermes_queue.agent.endpoint.connection import close_clients
 from hermes_queue.agent.endpoint.limiter import Limiter, Unlimited
 from hermes_queue.ledger import Ledger
 from hermes_queue.models import AgentSpec, Message, ToolCall
-from hermes_queue.settings import EngineSettings, ModelSettings
+from hermes_queue.settings import EngineSettings, LimiterSettings, ModelSettings
 from workers.calls.admission import FlightLimiter, in_flight
+from workers.calls.fleet_limiter import FleetLimiter
 from workers.calls.flights import FleetFlights
 
 EXAMPLE = """\
@@ -59,44 +61,86 @@ def words(dice: random.Random, count: int) -> str:
     return " ".join(dice.choice(WORDS) for _ in range(count))
 
 
-async def a_round(options: argparse.Namespace, flights: FleetFlights | None, seed: int) -> float:
+def policies(options: argparse.Namespace, redis_url: str) -> dict[str, Policy]:
+    """By the name of each."""
+    found: dict[str, Policy] = {"no limit": Policy()}
+    if options.caps:
+        found["429s"] = Policy(FleetLimiter(redis_url))
+    for cap in options.caps:
+        fixed = LimiterSettings(start_calls=cap, min_calls=cap, max_calls=cap)
+        found[f"{cap} calls"] = Policy(FleetLimiter(redis_url, fixed))
+    return found | {"KV tokens": Tokens(redis_url)}
+
+
+class Policy:
+    """Who may call the engine, and when."""
+
+    def __init__(self, limiter: FleetLimiter | None = None) -> None:
+        self.calls: Limiter = limiter or Unlimited()
+
+    def limiter(self, flight: str) -> Limiter:
+        """For one trajectory."""
+        return self.calls
+
+    async def ended(self) -> None:
+        """A round has."""
+
+
+class Tokens(Policy):
+    """As workers do, by the metrics of the engine."""
+
+    def __init__(self, redis_url: str) -> None:
+        super().__init__()
+        self._url = redis_url
+        self._flights: FleetFlights | None = None
+
+    def limiter(self, flight: str) -> Limiter:
+        if self._flights is None:
+            connect = partial(Ledger.connect, self._url, timeout_s=5)
+            self._flights = FleetFlights(connect, EngineSettings())
+        return FlightLimiter(self.calls, self._flights, flight)
+
+    async def ended(self) -> None:
+        if self._flights is not None:
+            await self._flights.close()
+        self._flights = None
+
+
+async def a_round(options: argparse.Namespace, policy: Policy, seed: int) -> float:
     """Finished trajectories per second."""
     todo = iter(range(options.tasks))
 
     async def slot() -> None:
         for number in todo:
-            calls: Limiter = Unlimited()
-            if flights is not None:
-                calls = FlightLimiter(calls, flights, f"{seed}-{number}")
-            await trajectory(options, number, calls, random.Random(f"{seed}-{number}"))
+            limiter = policy.limiter(f"{seed}-{number}")
+            await trajectory(options, number, limiter, random.Random(f"{seed}-{number}"))
 
     began = time.monotonic()
     async with asyncio.TaskGroup() as group:
         for _ in range(options.slots):
             group.create_task(slot())
-    return float(options.tasks / (time.monotonic() - began))
+    took_s = time.monotonic() - began
+    await policy.ended()
+    return float(options.tasks / took_s)
 
 
 async def compared(options: argparse.Namespace, redis_url: str) -> None:
-    def connect() -> Ledger:
-        return Ledger.connect(redis_url, timeout_s=5)
-
-    found: dict[str, list[float]] = {"no limit": [], "KV tokens": []}
+    known = policies(options, redis_url)
+    found: dict[str, list[float]] = {name: [] for name in known}
     for seed in range(options.rounds + 1):
-        # In turns, so that what else the machine does meets both.
-        for name, rates in sorted(found.items(), reverse=seed % 2 == 0):
-            flights = FleetFlights(connect, EngineSettings()) if name == "KV tokens" else None
-            rate = await a_round(options, flights, seed)
-            if flights is not None:
-                await flights.close()
+        # In turns, so that what else the machine does meets all of them.
+        for name in random.Random(seed).sample(sorted(known), len(known)):
+            rate = await a_round(options, known[name], seed)
             if seed:
-                rates.append(rate)
+                found[name].append(rate)
                 print(f"round {seed}: {name}: {rate:.4f} trajectories a second", flush=True)
     await close_clients()
-    ratios = [ours / free for free, ours in zip(*found.values(), strict=True)]
     for name, rates in found.items():
-        print(f"{name:<10}{statistics.mean(rates):.4f}")
-    print(f"ratio     {statistics.mean(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
+        print(f"{name:<10}{statistics.mean(rates):.4f}", end="")
+        ratios = [ours / each for each, ours in zip(rates, found["KV tokens"], strict=True)]
+        print(
+            f"  KV tokens: {statistics.mean(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+        )
 
 
 def main(given: Sequence[str] | None = None) -> None:
@@ -119,6 +163,9 @@ def main(given: Sequence[str] | None = None) -> None:
     ):
         parser.add_argument(f"--{name}", type=int, default=default, help=f"{text} ({default})")
     parser.add_argument("--tool-s", type=float, default=0.5, help="mean wait of a tool (0.5)")
+    parser.add_argument(
+        "--caps", type=int, nargs="*", default=[], help="of calls, beside the limit that 429s drive"
+    )
     options = parser.parse_args(given)
     with redis_server() as server:
         asyncio.run(compared(options, server.url))

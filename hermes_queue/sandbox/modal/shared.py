@@ -312,8 +312,10 @@ class SharedSlots(SlotBackend):
         except Exception as error:  # noqa: BLE001 - the contract: never raises
             extra = {"action": "slot_retired"}
             logger.warning("retiring the sandbox of slot %s: %s", slot_id, error, extra=extra)
-        await held.pool.freed(held.box)
-        self._capacity.release()
+        try:
+            await held.pool.freed(held.box)
+        finally:
+            self._capacity.release()
 
     async def _close(self, slot_id: str, held: Held) -> None:
         try:
