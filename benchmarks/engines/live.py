@@ -12,6 +12,7 @@ import random
 import statistics
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import partial
 
 from benchmarks.processes import redis_server
@@ -61,36 +62,31 @@ def words(dice: random.Random, count: int) -> str:
     return " ".join(dice.choice(WORDS) for _ in range(count))
 
 
-def policies(options: argparse.Namespace, redis_url: str) -> dict[str, Policy]:
-    """By the name of each."""
-    found: dict[str, Policy] = {"no limit": Policy()}
-    if options.caps:
-        found["429s"] = Policy(FleetLimiter(redis_url))
-    for cap in options.caps:
-        fixed = LimiterSettings(start_calls=cap, min_calls=cap, max_calls=cap)
-        found[f"{cap} calls"] = Policy(FleetLimiter(redis_url, fixed))
-    return found | {"KV tokens": Tokens(redis_url)}
-
-
 class Policy:
-    """Who may call the engine, and when."""
-
-    def __init__(self, limiter: FleetLimiter | None = None) -> None:
-        self.calls: Limiter = limiter or Unlimited()
+    """Who may call the engine, and when: here everybody, at once."""
 
     def limiter(self, flight: str) -> Limiter:
         """For one trajectory."""
-        return self.calls
+        return Unlimited()
 
     async def ended(self) -> None:
         """A round has."""
+
+
+class Calls(Policy):
+    """A number of concurrent calls, fixed or driven by 429s."""
+
+    def __init__(self, redis_url: str, settings: LimiterSettings) -> None:
+        self._limiter = FleetLimiter(redis_url, settings)
+
+    def limiter(self, flight: str) -> Limiter:
+        return self._limiter
 
 
 class Tokens(Policy):
     """As workers do, by the metrics of the engine."""
 
     def __init__(self, redis_url: str) -> None:
-        super().__init__()
         self._url = redis_url
         self._flights: FleetFlights | None = None
 
@@ -98,12 +94,27 @@ class Tokens(Policy):
         if self._flights is None:
             connect = partial(Ledger.connect, self._url, timeout_s=5)
             self._flights = FleetFlights(connect, EngineSettings())
-        return FlightLimiter(self.calls, self._flights, flight)
+        return FlightLimiter(Unlimited(), self._flights, flight)
 
     async def ended(self) -> None:
         if self._flights is not None:
             await self._flights.close()
         self._flights = None
+
+
+def policies(caps: Sequence[int], stack: ExitStack) -> dict[str, Policy]:
+    """By the name of each. What one learns in Redis is not known to another."""
+
+    def url() -> str:
+        return stack.enter_context(redis_server()).url
+
+    found: dict[str, Policy] = {"no limit": Policy()}
+    if caps:
+        found["429s"] = Calls(url(), LimiterSettings())
+    for cap in caps:
+        fixed = LimiterSettings(start_calls=cap, min_calls=cap, max_calls=cap)
+        found[f"{cap} calls"] = Calls(url(), fixed)
+    return found | {"KV tokens": Tokens(url())}
 
 
 async def a_round(options: argparse.Namespace, policy: Policy, seed: int) -> float:
@@ -124,8 +135,7 @@ async def a_round(options: argparse.Namespace, policy: Policy, seed: int) -> flo
     return float(options.tasks / took_s)
 
 
-async def compared(options: argparse.Namespace, redis_url: str) -> None:
-    known = policies(options, redis_url)
+async def compared(options: argparse.Namespace, known: dict[str, Policy]) -> None:
     found: dict[str, list[float]] = {name: [] for name in known}
     for seed in range(options.rounds + 1):
         # In turns, so that what else the machine does meets all of them.
@@ -167,8 +177,8 @@ def main(given: Sequence[str] | None = None) -> None:
         "--caps", type=int, nargs="*", default=[], help="of calls, beside the limit that 429s drive"
     )
     options = parser.parse_args(given)
-    with redis_server() as server:
-        asyncio.run(compared(options, server.url))
+    with ExitStack() as stack:
+        asyncio.run(compared(options, policies(options.caps, stack)))
 
 
 if __name__ == "__main__":
