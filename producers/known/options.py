@@ -6,7 +6,6 @@ import argparse
 from dataclasses import dataclass
 from typing import ClassVar
 
-from hermes_queue.ledger.tasks import band_of
 from producers.run.flags import Options, at_least, flag, switch
 
 DEFAULT_ATTEMPTS = 4
@@ -14,6 +13,8 @@ DEFAULT_ATTEMPTS = 4
 
 def band(text: str) -> tuple[float, float]:
     """A type of argparse for pass rates."""
+    from hermes_queue.ledger.tasks import band_of  # Redis, which `--help` does without
+
     try:
         return band_of(text)
     except ValueError as error:
