@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 from hermes_queue.errors import SandboxError
 from hermes_queue.sandbox.snapshots import KeepsSnapshots, Snapshot
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 DROP_S = 60.0
 """How long deleting a copy may take."""
@@ -29,11 +30,7 @@ async def copied(copy: Coroutine[Any, Any, Snapshot], *, limit_s: float) -> Snap
         NoSnapshot: as the backend does.
         SandboxError: the same, or it has not answered until then.
     """
-    copying = asyncio.ensure_future(copy)
-    await _ended(copying, limit_s)
-    if copying.done() and not copying.cancelled():
-        return copying.result()
-    raise SandboxError(f"the slot's files could not be copied within {limit_s:g} s")
+    return await _within(copy, limit_s, "the slot's files could not be copied")
 
 
 async def restored(restore: Coroutine[Any, Any, None], *, limit_s: float) -> None:
@@ -43,11 +40,7 @@ async def restored(restore: Coroutine[Any, Any, None], *, limit_s: float) -> Non
         NoSnapshot: as the backend does.
         SandboxError: the same, or it has not answered until then.
     """
-    restoring = asyncio.ensure_future(restore)
-    await _ended(restoring, limit_s)
-    if restoring.done() and not restoring.cancelled():
-        return restoring.result()
-    raise SandboxError(f"the copy of the slot's files could not be restored within {limit_s:g} s")
+    await _within(restore, limit_s, "the copy of the slot's files could not be restored")
 
 
 async def dropped(backend: KeepsSnapshots, snapshot_id: str) -> None:
@@ -59,6 +52,14 @@ async def dropped(backend: KeepsSnapshots, snapshot_id: str) -> None:
     await _ended(dropping, DROP_S)
     if dropping.done() and not dropping.cancelled() and (error := dropping.exception()):
         logger.info("a snapshot stays: %s", error, extra={"action": "snapshot_left"})
+
+
+async def _within(call: Coroutine[Any, Any, T], limit_s: float, late: str) -> T:
+    calling = asyncio.ensure_future(call)
+    await _ended(calling, limit_s)
+    if calling.done() and not calling.cancelled():
+        return calling.result()
+    raise SandboxError(f"{late} within {limit_s:g} s")
 
 
 async def _ended(task: asyncio.Task[Any], limit_s: float) -> None:
