@@ -77,7 +77,8 @@ local function begin()
   -- A job that was never handed back has waited since its group was enqueued.
   local queued = job.queued or g.created or ''
   return {'run', warning, id, epoch, tonumber(job.attempt), deaths, job.job, number(job.used, '0'), job.attempts or '',
-    number(r and r.policy_version, '', '^%-?%d+$'), number(queued, ''), number(begun, ''), cancel, not calm(job.lane) and redis.call('EXISTS', poison) == 1 and '1' or '',
+    number(r and r.policy_version, '', '^%-?%d+$'), number(queued, ''), number(begun, ''), cancel,
+    not calm(job.lane) and redis.call('EXISTS', poison) == 1 and '1' or '',
     job.journal and '1' or '', number(job.booked, '', '^%d+$'), job.handed or ''}
 end
 return without_junk(begin, chosen, job)

@@ -1,12 +1,11 @@
 -- @lazy budget_reserve
 -- @include shared_budget, budget_check
 -- The run's budget, in accounts that have one.
+local ROUNDING = 1e-9  -- tolerance for sums of decimal fractions
 
 -- Reserve for a job what its limits allow, or the average of the run's trajectories if that is more.
 -- Returns nil, or why the job must not begin: `paused` (the run is paused now) or `held` (running jobs
 -- may leave enough when they end); and a warning or ''.
-local ROUNDING = 1e-9  -- tolerance for sums of decimal fractions
-
 local function budget_reserve(job, r)
   local warning = budget_check(run, r, now)
   if r.state == 'paused' then return 'paused', warning end
