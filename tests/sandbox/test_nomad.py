@@ -377,7 +377,7 @@ def test_a_first_process_does_not_end_with_a_sleep_that_the_slot_has_replaced(tm
     fake = tmp_path / "sleep"
     fake.write_text("#!/bin/sh\necho slept\n/bin/sleep 0.1\n")
     fake.chmod(0o755)
-    words = ["/bin/sh", "-c", job.FIRST.format(idle_s=1)]
+    words = ["/bin/sh", "-c", job.FIRST.format(idle_s=3)]  # Whole seconds: two to three pass.
     path = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
     ended = subprocess.run(words, env=path, capture_output=True, check=True)
     assert ended.stdout.count(b"slept") > 1
