@@ -39,15 +39,18 @@ async def _no_gold() -> tuple[list[ToolCall], str]:
 
 
 async def trajectory(
-    options: argparse.Namespace, number: int, limiter: Limiter, dice: random.Random
+    options: argparse.Namespace, number: int, limiter: Limiter, dice: random.Random, name: str
 ) -> None:
-    """One after another: a call, then a tool that waits and says a few words."""
+    """One after another: a call, then a tool that waits and says a few words.
+
+    `name` begins its first prompt, so that nothing is in the engine's cache from another one.
+    """
     params = {"probe_tools": False}
     spec = AgentSpec(kind="openai", model=options.model, base_url=options.url, params=params)
     settings = ModelSettings(trusted_urls=options.url, max_retries=20)
     script = AgentScript(_no_gold, trajectory_id=f"t{number}", limiter=limiter)
     chat = make_chat(spec, script, settings)
-    messages = [Message(role="user", content=words(dice, options.prompt))]
+    messages = [Message(role="user", content=f"{name} {words(dice, options.prompt)}")]
     sampling = {"max_tokens": options.reply, "ignore_eos": True, "temperature": 0.7}
     with in_flight(limiter):
         for _ in range(options.turns):
@@ -117,36 +120,48 @@ def policies(caps: Sequence[int], stack: ExitStack) -> dict[str, Policy]:
     return found | {"KV tokens": Tokens(url())}
 
 
-async def a_round(options: argparse.Namespace, policy: Policy, seed: int) -> float:
-    """Finished trajectories per second."""
+async def a_round(
+    options: argparse.Namespace, name: str, policy: Policy, seed: int
+) -> tuple[float, float]:
+    """Finished trajectories per second, and CPU seconds of this process for each."""
     todo = iter(range(options.tasks))
 
     async def slot() -> None:
         for number in todo:
             limiter = policy.limiter(f"{seed}-{number}")
-            await trajectory(options, number, limiter, random.Random(f"{seed}-{number}"))
+            dice = random.Random(f"{seed}-{number}")
+            await trajectory(options, number, limiter, dice, f"{seed} {number} {name}")
 
-    began = time.monotonic()
+    began, cpu_s = time.monotonic(), time.process_time()
     async with asyncio.TaskGroup() as group:
         for _ in range(options.slots):
             group.create_task(slot())
     took_s = time.monotonic() - began
     await policy.ended()
-    return float(options.tasks / took_s)
+    return options.tasks / took_s, (time.process_time() - cpu_s) / options.tasks
+
+
+def turns(names: Sequence[str], round_number: int) -> list[str]:
+    """The order of a round; in twice as many rounds as names, each has each place twice."""
+    start = (round_number + 1) // 2 % len(names)
+    order = [*names[start:], *names[:start]]
+    return order if round_number % 2 else order[::-1]
 
 
 async def compared(options: argparse.Namespace, known: dict[str, Policy]) -> None:
     found: dict[str, list[float]] = {name: [] for name in known}
+    cpu: dict[str, list[float]] = {name: [] for name in known}
     for seed in range(options.rounds + 1):
-        # In turns, so that what else the machine does meets all of them.
-        for name in random.Random(seed).sample(sorted(known), len(known)):
-            rate = await a_round(options, known[name], seed)
+        for name in turns(list(known), seed):
+            rate, cpu_s = await a_round(options, name, known[name], seed)
             if seed:
                 found[name].append(rate)
+                cpu[name].append(cpu_s)
                 print(f"round {seed}: {name}: {rate:.4f} trajectories a second", flush=True)
     await close_clients()
     for name, rates in found.items():
-        print(f"{name:<10}{statistics.mean(rates):.4f}", end="")
+        cpu_ms = 1000 * statistics.mean(cpu[name])
+        print(f"{name:<10}{statistics.mean(rates):.4f}  {cpu_ms:.0f} ms of CPU each", end="")
         ratios = [ours / each for each, ours in zip(rates, found["KV tokens"], strict=True)]
         print(
             f"  KV tokens: {statistics.mean(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
