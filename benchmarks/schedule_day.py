@@ -145,7 +145,7 @@ class Fleet:
             ends_s, name, team, epoch, began_s = heapq.heappop(self._running)
             self._count(team, began_s, ends_s)
             self.outcome.end(ends_s - began_s)
-            ended.append(_publication(name, epoch))
+            ended.append(publication(name, epoch))
         for some in _pieces(ended):
             for verdict in self._ledger.make_all(some):
                 if isinstance(verdict, Exception) or verdict not in (b"ok", b"group", b"dropped"):
@@ -178,7 +178,7 @@ def _pieces(calls: Sequence[ScriptCall[bytes]]) -> Iterator[Sequence[ScriptCall[
         yield calls[first : first + AT_ONCE]
 
 
-def _publication(name: str, epoch: int) -> ScriptCall[bytes]:
+def publication(name: str, epoch: int) -> ScriptCall[bytes]:
     return ScriptCall.of(
         "publish", lambda answer: bytes(answer.verdict), body=b"x", token="", id=name,
         group_id=group_of(name), run_id=run_of(name), owner="sim", epoch=epoch, score=1.0,

@@ -6,6 +6,7 @@ the slot hold all state.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
@@ -48,7 +49,10 @@ class Environment(Protocol[ItemT]):
         """The beginning of the agent's conversation. Must not disclose the tests that grade."""
 
     def spec(self, item: ItemT, profile: str) -> SlotSpec:
-        """The slot for this item: Python, assets, and the job's `profile`, to be passed on."""
+        """The slot for this item: Python, assets, and the job's `profile`, to be passed on.
+
+        Producers call it, too, to learn which items need the same.
+        """
 
     async def setup(self, item: ItemT, context: SlotContext) -> None:
         """Prepare the empty workspace.
@@ -239,6 +243,24 @@ async def load_item(env: Environment[Any], row: Mapping[str, Any]) -> Any:
     """The item of a row, loaded if the env does that. Raises the same as `LoadsItem.load`."""
     item = env.Item.model_validate(row)
     return await env.load(item) if extensions.offers(env, LoadsItem) else item
+
+
+def needs_of(env: Environment[Any], item: Any, profile: str) -> str:
+    """The `TrajectoryJob.needs` of an item: equal for items with equal image and assets.
+
+    "" if its slot has none. What has to be loaded first is taken to be each item's own.
+    """
+    try:
+        if extensions.offers(env, LoadsItem):
+            made_of: object = (env.name, item)
+        else:
+            spec = env.spec(item, profile)
+            made_of = (spec.image, [(asset.kind, asset.key) for asset in spec.assets])
+            if made_of == (None, []):
+                return ""
+        return hashlib.sha256(repr(made_of).encode(errors="replace")).hexdigest()[:8]
+    except (Exception, SystemExit):  # noqa: BLE001 - the env's code; a worker reports what is wrong
+        return ""
 
 
 ReadAsset = Callable[[AssetSpec, str], Awaitable[bytes]]

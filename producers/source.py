@@ -27,6 +27,8 @@ class SelectedItem:
     tamper_cases: tuple[str, ...] = ()
     limits: Mapping[str, float] = field(default_factory=dict)
     """Fields of `Limits` that this item has of its own; flags take precedence."""
+    needs: str = ""
+    """See `TrajectoryJob`."""
 
     @property
     def item_sha256(self) -> str:

@@ -44,6 +44,8 @@ class Draft:
     clock: Clock = field(default_factory=Clock)
     rent: Rent = field(default_factory=Rent)
     """What its slot costs."""
+    on_leased: Callable[[], None] | None = None
+    """Called when it has a slot."""
     agent: AgentResult = field(default_factory=AgentResult)
     tools: tuple[dict[str, Any], ...] = ()
     env_version: str = ""
@@ -95,6 +97,7 @@ class Draft:
         prices: Path | None = None,
         on_stage: Callable[[Stage], None] | None = None,
         places: HasPlaces | None = None,
+        on_leased: Callable[[], None] | None = None,
     ) -> Draft:
         """Of the attempt whose lease is `begun`."""
         return cls(
@@ -107,6 +110,7 @@ class Draft:
             policy_begun=begun.policy_version,
             queued_at=begun.queued_at,
             begun_at=begun.begun_at,
+            on_leased=on_leased,
             clock=Clock(
                 job.limits.total_timeout_s - begun.used_s, on_stage=on_stage, places=places
             ),
@@ -151,6 +155,8 @@ class Draft:
         self.sandbox_id, self.image = slot.sandbox_id, slot.image
         self.clock.start()
         self.rent.begin(slot)
+        if self.on_leased:
+            self.on_leased()
 
     def pay_for(self, lost: Usage) -> None:
         """Count the journal of an earlier attempt, with these turns that are not continued."""

@@ -48,6 +48,7 @@ from workers.draft import Draft
 from workers.goodput.reports import SlotReports
 from workers.spool import Spool, SpooledRecord
 from workers.stages.places import StagePlaces
+from workers.steps.ready import ReadyNeeds
 from workers.upkeep import metering
 from workers.upkeep.counts import Outcomes, ProcessTally
 from workers.upkeep.log_tail import LogTail
@@ -68,8 +69,7 @@ _REDIS_RETRY_S = 0.5
 _STORE_RETRY_S = 2.0
 _PAUSE_POLL_S = 0.5
 _UPLOADS = 4
-"""Concurrent uploads to the store. They have separate threads: a store that hangs must not delay
-what only needs Redis."""
+"""Concurrent uploads to the store, in threads of their own: a store that hangs delays no others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +164,7 @@ class Runtime:
     """What ended trajectories say of their tasks; None = nobody wants to know."""
     slots: SlotReports = field(default_factory=SlotReports)
     pauses: Pauses = field(default_factory=Pauses)
+    ready: ReadyNeeds = field(default_factory=ReadyNeeds)
     limiter: FleetLimiter | None = None
     """Counts model calls over all workers; None = they are not counted."""
     flights: FleetFlights | None = None

@@ -133,6 +133,7 @@ class _Attempt:
                 prices=self._runtime.model.prices,
                 on_stage=self._task.report_stage if self._runtime.stage_events.take() else None,
                 places=self._runtime.places,
+                on_leased=partial(self._runtime.ready.note, self._begun.needs),
             )
             try:
                 lost = await self._take_over(self._draft)

@@ -2,8 +2,9 @@
 
 Each side takes leases of jobs on a redis-server with AOF, as workers do: `named` of the job that
 the message names, without a choice; `ours alone` of the one that is next, a round trip each; `ours,
-64 at once` in pipelines of 64, as a loaded worker does. `redis_us`: what the script took in Redis;
-the difference to `named` is the choice.
+64 at once` in pipelines of 64, as a loaded worker does; `ours, ready for none` by a worker whose
+host is ready for others than those that are next, so that more groups are looked at. `redis_us`:
+what the script took in Redis; the difference to `named` is the choice.
 """
 
 from __future__ import annotations
@@ -23,10 +24,12 @@ from hermes_queue.ledger.answers import RunPart
 from hermes_queue.models import AgentSpec, TrajectoryJob
 from hermes_queue.settings import ResultSettings
 from hermes_queue.wire.names import make_ids
+from workers.steps.ready import REMEMBERED
 
 RUNS, TEAMS = 200, 20
 TAKEN = 320
 WAITING = (1_000, 10_000, 100_000)
+READY = "".join(f" f{number:07x}" for number in range(REMEMBERED)) + " "
 _numbers = itertools.count()
 
 
@@ -46,6 +49,7 @@ def jobs_of(run_id: str, count: int, *, first: int = 0) -> list[TrajectoryJob]:
                 instance_id=f"i{number}",
                 item=ROW,
                 agent=AgentSpec(kind="nop"),
+                needs=f"{number:08x}",
             )
         )
     return made
@@ -62,7 +66,7 @@ class Backlog:
             enqueue(jobs_of(f"r{number}", each), ledger=ledger, part=part)
         self._own = itertools.count()
 
-    def take(self, count: int, *, at_once: int, chosen: bool) -> Turn:
+    def take(self, count: int, *, at_once: int, chosen: bool, ready: str = "") -> Turn:
         """Take leases of as many jobs as are enqueued before."""
         names = [f"gone.x.{number}" for number in range(count)]
         if not chosen:
@@ -74,7 +78,7 @@ class Backlog:
             for number in range(RUNS):
                 enqueue(jobs_of(f"r{number}", more, first=self._each), ledger=self._ledger)
             self._each += more
-        calls = [_call(name, chosen) for name in names]
+        calls = [_call(name, chosen, ready) for name in names]
         self._server.client.config_resetstat()
         with metered(redis=self._server.pid) as meter:
             for first in range(0, count, at_once):
@@ -85,7 +89,7 @@ class Backlog:
         return meter.turn(count, facts={"redis_us": float(stats["usec_per_call"])})
 
 
-def _call(name: str, chosen: bool) -> ScriptCall[Begun]:
+def _call(name: str, chosen: bool, ready: str) -> ScriptCall[Begun]:
     number = next(_numbers)
     return transitions.begin(
         name,
@@ -96,6 +100,7 @@ def _call(name: str, chosen: bool) -> ScriptCall[Begun]:
         results=ResultSettings(),
         lanes=("train",) if chosen else (),
         slot=number,
+        ready=ready,
     )
 
 
@@ -114,6 +119,7 @@ def cases(scale: float) -> Iterator[Cases]:
                 "named, 64 at once": partial(take, taken, at_once=64, chosen=False),
                 "ours alone": partial(take, taken, at_once=1, chosen=True),
                 "ours, 64 at once": partial(take, taken, at_once=64, chosen=True),
+                "ours, ready for none": partial(take, taken, at_once=1, chosen=True, ready=READY),
             }
         yield found
 

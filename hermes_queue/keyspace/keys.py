@@ -83,8 +83,8 @@ KEYS = (
         "graded, by the time at which their work expires", "with the last of them"),
     Key("graders:{lane}", "zset", "ledger/fleet", "hosts of workers that grade what agents of this "
         "lane have done, by the end of their last beat", _DAY),
-    Key("group:{id}", "hash", "ledger", "size, policy, members so far and their summaries",
-        _END, "rw r r -"),
+    Key("group:{id}", "hash", "ledger", "size, policy, what its slots are made of, "
+        "members so far and their summaries", _END, "rw r r -"),
     Key("item:{sha256}", "string", "ledger",
         "a row too large for its job, or the program of a run, once, zstd", _RUN, "rw - - -"),
     Key("leases", "zset", "ledger", "running trajectories by expiry, on Redis' own clock", "",

@@ -75,7 +75,7 @@ class JobRows:
         planned = job.group_size + policy.extra_samples
         shown = (job.env, job.instance_id)
         policy_json = policy.model_dump_json(exclude_defaults=True)
-        group = (job.group_id, job.group_size, planned, policy_json, *shown)
+        group = (job.group_id, job.group_size, planned, policy_json, *shown, job.needs)
         return self.groups.setdefault(group, len(self.groups) + 1)
 
 
@@ -120,6 +120,8 @@ class Begun:
     """Tokens of kept turns up to this epoch count in the run's budgets already."""
     handed: str = ""
     """Token of the hand-over if its agent is done and it is to be graded; "" = neither."""
+    needs: str = ""
+    """What stands for what its slot is made of, see `TrajectoryJob`."""
     trajectory_id: str = ""
     """Which it is, whatever the verdict."""
 

@@ -163,6 +163,7 @@ class Ledger(Deployment):
         nonce: str,
         lanes: Sequence[str] = (),
         slot: int = 0,
+        ready: str = "",
     ) -> Begun:
         """Make one `transitions.begin`."""
         return self.make(
@@ -175,6 +176,7 @@ class Ledger(Deployment):
                 results=self._results,
                 lanes=lanes,
                 slot=slot,
+                ready=ready,
             )
         )
 

@@ -36,13 +36,16 @@ def begin(
     results: ResultSettings,
     lanes: Sequence[str] = (),
     slot: int = 0,
+    ready: str = "",
 ) -> ScriptCall[Begun]:
     """Take the lease of a trajectory, or learn why it may not run.
 
     With `lanes`, it is the trajectory that is next in these, see docs/scheduling.md; the named one
     only tells that there are some. `nonce` identifies this delivery: a call that is repeated
     because its answer was lost gets the same answer, not `busy`. `slot` is a number that no other
-    call of this owner has that may still be repeated.
+    call of this owner has that may still be repeated. `ready` has the `needs` of jobs for which the
+    owner's host is prepared, with a blank before and after each: of the groups that may begin
+    next, one of these is preferred.
     """
 
     def read(answer: Any) -> Begun:
@@ -63,6 +66,7 @@ def begin(
         soft_max_groups=results.soft_max_groups,
         soft_max_bytes=results.soft_max_bytes,
         slot=slot % SLOTS,
+        ready=ready,
         lanes=lanes,
     )
 
@@ -88,6 +92,7 @@ def _begun(answer: Any) -> Begun:
         booked_epoch=int(answer.booked or 0),
         trajectory_id=answer.id.decode(),
         handed=answer.handed.decode(errors="replace"),
+        needs=answer.needs.decode(),
     )
 
 

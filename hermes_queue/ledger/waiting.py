@@ -79,8 +79,8 @@ def _job(trajectory_id: str, fields: Sequence[Any]) -> TrajectoryJob | None:
         return None  # whoever takes it reports it
 
 
-def claim_preparation(ledger: Ledger, job: TrajectoryJob, *, owner: str) -> bool:
-    """Whether this worker is to prepare the job's item ahead of time.
+def claim_preparation(ledger: Ledger, job: TrajectoryJob, *, owner: str) -> str | None:
+    """The `needs` of the job if this worker is to prepare its item ahead of time, else None.
 
     Each item is claimed once for `CLAIM_S`, by one worker of the fleet, and none under which
     workers died: what kills a worker that prepares it would otherwise kill one after the other.
@@ -92,5 +92,6 @@ def claim_preparation(ledger: Ledger, job: TrajectoryJob, *, owner: str) -> bool
     with explained(ledger.url), ledger.client.pipeline(transaction=False) as pipe:
         pipe.hexists(ledger.key("poison"), item)
         pipe.set(ledger.key(f"ahead:{item}"), owner, nx=True, ex=CLAIM_S)
-        is_poison, claimed = pipe.execute()
-    return bool(claimed) and not is_poison
+        pipe.hget(ledger.key(f"group:{job.group_id}"), "needs")
+        is_poison, claimed, needs = pipe.execute()
+    return (needs or b"").decode(errors="replace") if claimed and not is_poison else None

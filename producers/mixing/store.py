@@ -45,7 +45,7 @@ class StoredItems(MutableSequence[SelectedItem]):
         sha256 = value.item_sha256
         limits = dict(value.limits)
         parts = (value.place, value.instance_id, value.packed, value.size_bytes, sha256)
-        data = msgpack.packb((*parts, bool(value.sha256), value.tamper_cases, limits))
+        data = msgpack.packb((*parts, bool(value.sha256), value.tamper_cases, limits, value.needs))
         self._file.write(data)
         self._is_written = False
         self._ends.append((self._ends[-1] if self._ends else 0) + len(data))
@@ -76,10 +76,10 @@ class StoredItems(MutableSequence[SelectedItem]):
             self._file.flush()
             self._is_written = True
         data = os.pread(self._descriptor, self._ends[index] - start, start)
-        place, instance_id, packed, size, sha256, is_large, cases, limits = msgpack.unpackb(data)
+        place, instance_id, packed, size, sha256, is_large, cases, *rest = msgpack.unpackb(data)
         large = sha256 if is_large else ""
         key = group_key(f"{prefix}{instance_id}", step=step)
-        item = SelectedItem(place, instance_id, key, packed, size, large, tuple(cases), limits)
+        item = SelectedItem(place, instance_id, key, packed, size, large, tuple(cases), *rest)
         return StoredItem(item, sha256)
 
     def insert(self, index: int, value: SelectedItem) -> NoReturn:

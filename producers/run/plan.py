@@ -171,6 +171,7 @@ class Plan:
             producer=self.provenance,
             group_policy=self._policy(size),
             judge=self.judge,
+            needs=selected.needs,
         )
         for index in range(size + self.group_policy.extra_samples):
             job = first.sample(index)

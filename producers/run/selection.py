@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from envs.base import Environment
+from envs.base import Environment, needs_of
 from hermes_queue.bodies import codec
 from hermes_queue.errors import ConfigurationError, InputError, PayloadTooLarge
 from hermes_queue.settings import ProducerSettings
@@ -211,7 +211,8 @@ class _Selector:
         sha256 = hashlib.sha256(encoded).hexdigest() if is_large else ""
         limits = self._producer.call("limits", data, self._whole, place=place)
         size = len(encoded)
-        selected = SelectedItem(place, instance_id, key, packed, size, sha256, cases, limits)
+        needs = needs_of(self._env, item, self._whole.run.profile)
+        selected = SelectedItem(place, instance_id, key, packed, size, sha256, cases, limits, needs)
         if not self._is_repetition(selected):
             self._selection.remember(selected)
             (self._unsifted if self.sift else self._selection.items).append(selected)

@@ -15,6 +15,7 @@ from hermes_queue.bodies import codec
 from hermes_queue.broker.pool import RunningTask, running
 from hermes_queue.keyspace.calls import ScriptCall
 from hermes_queue.ledger import Ledger
+from hermes_queue.sandbox.base import Capabilities
 from hermes_queue.settings import WorkerSettings
 from hermes_queue.telemetry import logs
 from hermes_queue.telemetry.meter import PrometheusMeter
@@ -23,6 +24,12 @@ from workers import runtime as runtimes
 from workers.runtime import Runtime
 from workers.spool import Spool
 from workers.trajectory import run_trajectory
+
+
+class NoBackend:
+    """No job gets as far as a slot."""
+
+    capabilities = Capabilities(isolation=True)
 
 
 class Refusing(Ledger):
@@ -38,7 +45,7 @@ class Refusing(Ledger):
 def runtime(ledger: Ledger, tmp_path: Path) -> Iterator[Runtime]:
     spool = Spool(tmp_path, "d", "me")
     refusing = Refusing(ledger.client, prefix="hq:", url=ledger.url)
-    made = Runtime(owner="me", ledger=refusing, backend=cast(Any, None), spool=spool)
+    made = Runtime(owner="me", ledger=refusing, backend=cast(Any, NoBackend()), spool=spool)
     runtimes.install(made)
     threads = ThreadPoolExecutor(1)
     token = running._current.set(RunningTask("id", None, threads))

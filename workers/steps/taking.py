@@ -36,6 +36,7 @@ async def take(runtime: Runtime, task: RunningTask, trajectory_id: str, attempt:
                 results=runtime.results,
                 lanes=lanes,
                 slot=next(_slots),
+                ready="" if runtime.backend.capabilities.remote else runtime.ready.text,
             )
         )
     )

@@ -87,12 +87,13 @@ class AheadPreparation:
                 return False
             if (found := await self._runtime.in_thread(self._next)) is None:
                 return False
-            job, row = found
+            job, row, needs = found
             began = time.monotonic()
             async with asyncio.timeout(self._runtime.worker.prepare_timeout_s):
                 if not await prepare(self._runtime.backend, job, row):
                     self._without.add(job.env)
                     return False
+            self._runtime.ready.note(needs)
         except GeneratorExit:
             raise
         except BaseException as error:  # whatever an env raises must end neither us nor the worker
@@ -106,8 +107,8 @@ class AheadPreparation:
         logger.info("prepared for %s in %.1f s", job.trajectory_id, took_s, extra=extra)
         return True
 
-    def _next(self) -> tuple[TrajectoryJob, dict[str, Any]] | None:
-        """The first waiting job for which this worker is to prepare, with its row. Blocking.
+    def _next(self) -> tuple[TrajectoryJob, dict[str, Any], str] | None:
+        """The first waiting job for which this worker is to prepare, its row and needs. Blocking.
 
         Raises:
             HermesQueueError: Redis does not answer, or the row cannot be read.
@@ -122,10 +123,11 @@ class AheadPreparation:
                 self._looked_at.popitem(last=False)
             if job is None or job.env in self._without:
                 continue
-            if claim_preparation(ledger, job, owner=self._runtime.owner):
+            needs = claim_preparation(ledger, job, owner=self._runtime.owner)
+            if needs is not None:
                 row = job.item or get_item(ledger, str(job.item_sha256))
                 if row is not None:
-                    return job, row
+                    return job, row, needs
         return None
 
     def _waiting(self) -> list[str]:

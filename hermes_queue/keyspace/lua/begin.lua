@@ -14,6 +14,7 @@
 -- @arg prefix
 -- @arg soft_max_groups, soft_max_bytes  of the stream: at this size no new group begins
 -- @arg slot  a number that no two calls of this owner have that may be repeated
+-- @arg ready  what the owner has at hand of what slots are made of: ' {needs} {needs} ', or ''
 -- @arg lanes[]  in which the owner takes jobs; none = the named job alone
 -- @answer verdict  run | none | held | paused | paced | over_budget | final | cancelled | surplus | stale_attempt | busy | unknown
 -- @answer warning  about the run's budget or ''
@@ -28,6 +29,7 @@
 -- @answer journal  '1' if turns of an earlier attempt are kept
 -- @answer booked  epoch up to which the tokens of those turns are booked, or ''
 -- @answer handed  token of the hand-over if its agent is done and it waits to be graded, or ''
+-- @answer needs  what stands for what its slot is made of, or ''
 -- held: the circuit breaker of its lane is open; or its group has not begun and too many results wait
 -- for readers; or the rest of the run's budget is reserved for others. The job is delayed and uses no
 -- attempt.
@@ -79,6 +81,6 @@ local function begin()
   return {'run', warning, id, epoch, tonumber(job.attempt), deaths, job.job, number(job.used, '0'), job.attempts or '',
     number(r and r.policy_version, '', '^%-?%d+$'), number(queued, ''), number(begun, ''), cancel,
     not calm(job.lane) and redis.call('EXISTS', poison) == 1 and '1' or '',
-    job.journal and '1' or '', number(job.booked, '', '^%d+$'), job.handed or ''}
+    job.journal and '1' or '', number(job.booked, '', '^%d+$'), job.handed or '', g.needs or ''}
 end
 return without_junk(begin, chosen, job)

@@ -14,7 +14,8 @@
 -- @arg finished_ttl_s
 -- @arg team, weight, max_running  of the run, '' = as it is: the team is that of the first call
 -- @arg bodies[]  jobs (JSON) without what tells samples apart: those of a group share one
--- @arg groups[id, size, planned, policy, env, instance_id]  planned: samples; policy: JSON
+-- @arg groups[id, size, planned, policy, env, instance_id, needs]  planned: samples; policy: JSON;
+--      needs: 8 hex digits that stand for what its slots are made of, or ''
 -- @arg jobs[id, place, body, lane, priority]  place of its group in `groups`, of its body in `bodies`
 -- @answer claim, positions  for `published`; the 1-based positions of the accepted jobs
 -- A job whose group was closed without it counts as surplus and is not accepted. The same holds if the

@@ -1,4 +1,4 @@
--- @include sched/tree, sched/usage, sched/rows, begin/lanes, begin/blocked
+-- @include sched/tree, sched/usage, sched/rows, begin/lanes, begin/blocked, begin/ready
 -- Which of the waiting jobs a message stands for: it says only that there are some.
 local TRIES = 12  -- jobs that are gone, and leaves in which none may begin, that one call looks at
 local TOOK_TTL_S = 86400
@@ -52,7 +52,7 @@ local function next_of(lane)
       way.r = whole and r
       local is_bounded = has_limits or way.r and way.r.max_running
       if not (whole and is_bounded and block(way)) then
-        if whole and is_right(way) then return way end
+        if whole and is_right(way) then return looks_further(way) and ready_one(way) or way end
         leave(way)  -- it has ended, or runs, since; or a key of its own, which its producer writes, is junk
       end
     end

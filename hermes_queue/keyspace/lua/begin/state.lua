@@ -28,7 +28,24 @@ local function unfit(job)
   if state == 'running' and job.nonce ~= nonce then return 'busy' end
 end
 
-local function group_facts(key) return hash(key, 'cancel', 'begun', 'created') end
+-- `needs` stands for what the slots of its jobs are made of; nil if it is none.
+local function group_facts(key)
+  local g = hash(key, 'cancel', 'begun', 'created', 'needs')
+  if g.needs and not string.find(g.needs, '^%x%x%x%x%x%x%x%x$') then g.needs = nil end
+  return g
+end
+
+-- Whether the owner has at hand what the group's slots are made of.
+local function is_ready(g) return string.find(ready, ' ' .. g.needs .. ' ', 1, true) end
+
+-- Whether the job of a way would be the first of its group.
+local function opens(way) return not (way.g.begun or way.g.cancel or way.job.cancel) end
+
+-- Whether another group may begin in place of that of the next job: if this one needs what the owner has not, and no
+-- trainer paces the run, whose groups begin in their order.
+local function looks_further(way)
+  return ready ~= '' and way.g.needs and not is_ready(way.g) and opens(way) and not (way.r and way.r.max_ahead)
+end
 
 -- Whether a job that was chosen still waits in its leaf, and is one. Its group is read along.
 local function is_right(way)

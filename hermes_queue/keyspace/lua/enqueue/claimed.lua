@@ -33,5 +33,6 @@ local function begin_group(group)
   forget(key)  -- from a former life
   redis.call('HSET', key, 'created', stamp(now), 'size', group.size, 'env', group.env,
     'instance_id', group.instance_id, 'planned', group.planned, 'policy', group.policy)
+  if group.needs ~= '' then redis.call('HSET', key, 'needs', group.needs) end
   known_groups[group.id].is_open = true
 end
