@@ -192,6 +192,17 @@ def test_what_a_run_is_enqueued_with_bounds_it(ledger):
     assert take(ledger).verdict == "run"
 
 
+def test_an_env_of_which_none_may_run_waits_and_others_go_on(ledger):
+    shares = Shares(ledger)
+    shares.change("env", "gsm8k", {"max_running": 0})
+    send(ledger, jobs("held", 2))
+    send(ledger, jobs("other", 2, env="chat"))
+    assert taken(ledger, 4) == ["other", "other"]
+    shares.change("env", "gsm8k", {"max_running": None})
+    Scheduler(ledger).tick(["train"], every_s=0)
+    assert taken(ledger, 4) == ["held", "held"]
+
+
 def test_a_slot_that_becomes_free_at_a_limit_sends_a_message(ledger):
     made = send(ledger, jobs(count=3), max_running=1)
     begun = take(ledger)
