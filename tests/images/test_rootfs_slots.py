@@ -25,6 +25,7 @@ from hermes_queue.sandbox.local.backend import LocalBackend
 from hermes_queue.sandbox.rootfs import boot_process
 from hermes_queue.sandbox.rootfs import slot as rootfs_slot
 from hermes_queue.sandbox.rootfs.first_process import MACHINES, program
+from hermes_queue.sandbox.rootfs.slot import DiskUsage
 from hermes_queue.sandbox.rootfs.slots import can_have_images
 from hermes_queue.sandbox.rootfs.steps import RootfsSteps
 from hermes_queue.settings import LocalSandboxSettings
@@ -181,6 +182,31 @@ async def test_a_slot_that_fills_the_disk_is_ended_by_its_own_fault(backend, mon
     [answer] = await backend.execute_batch([fill])
     assert isinstance(answer, SlotKilled)
     assert "more than 20 MB" in str(answer)
+    await backend.release(slot)
+
+
+@in_one_loop
+async def test_a_slot_that_fills_the_disk_loses_its_commands_by_its_own_fault(backend, monkeypatch):
+    """Whatever is heard first: that its first process is dead, or that nothing starts commands."""
+    began = asyncio.Event()
+
+    async def too_much(_: object) -> DiskUsage:
+        await began.wait()
+        running.fence.spawner.close()
+        return DiskUsage(10**6, 1)
+
+    monkeypatch.setattr(rootfs_slot, "MEASURE_S", 0.0)
+    monkeypatch.setattr(backend._rootfs.host, "measure", too_much)
+    slot = await backend.acquire("trajectory", ROOT)
+    running = backend._slots[slot.slot_id]
+    command = asyncio.create_task(backend.execute_batch([ExecutionRequest(slot, "sleep 60")]))
+    while not running.fence.spawner._commands:
+        await asyncio.sleep(0)
+    began.set()
+    [answer] = await command
+    assert isinstance(answer, SlotKilled)
+    with pytest.raises(SlotKilled):
+        await running.open_port()
     await backend.release(slot)
 
 

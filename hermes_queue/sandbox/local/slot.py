@@ -126,6 +126,8 @@ class LocalSlot:
                 cpu_time=groups.cpu_s if groups else lambda: None,
                 keep=self._keep_reading,
             )
+        except SlotLost as error:  # it says only that its commands are unknown, and not why
+            raise await self._lost("died under a command") from error
         except (OSError, ValueError) as error:
             raise SandboxError(f"the command could not be started: {error}") from error
         finally:
@@ -138,12 +140,14 @@ class LocalSlot:
     async def open_port(self) -> socket.socket:
         """A socket that listens on the slot's loopback interface; the caller closes it.
 
-        Raises SlotLost, or SandboxError: it cannot be made.
+        Raises SlotKilled or SlotLost as `run` does, or SandboxError: it cannot be made.
         """
         if not self.fence.is_alive():
             raise await self._lost("died")
         try:
             return await self.fence.spawner.listen()
+        except SlotLost as error:
+            raise await self._lost("died") from error
         except OSError as error:
             raise SandboxError(f"no port could be opened in the slot: {error}") from error
 
