@@ -133,6 +133,7 @@ class SweSmith:
                 env=(("PATH", item.source.path),),
                 cpus=item.source.cpus,
                 memory_mb=item.source.memory_mb,
+                disk_mb=item.source.disk_mb,
                 workdir=item.source.workdir,
             )
         own = f"{sys.version_info.major}.{sys.version_info.minor}"

@@ -89,15 +89,22 @@ def check_names(references: Iterable[str], settings: ImageSettings) -> None:
 
 
 def check_resources(
-    settings: ImageSettings, *, cpus: float | None, memory_mb: int | None, network: Network
+    settings: ImageSettings,
+    *,
+    cpus: float | None,
+    memory_mb: int | None,
+    disk_mb: int | None,
+    network: Network,
 ) -> None:
     """Refuse a slot that wants more than this worker gives; None = the backend's default.
 
     Raises:
         SandboxRejected: says which settings allow it, all of them.
     """
-    if not (cpus is None or cpus > 0) or not (memory_mb is None or memory_mb > 0):
-        raise SandboxRejected(f"the task wants {cpus} cores and {memory_mb} MB: not above 0")
+    wanted = {"cores": cpus, "MB of memory": memory_mb, "MB of disk space": disk_mb}
+    for what, amount in wanted.items():
+        if amount is not None and not amount > 0:
+            raise SandboxRejected(f"the task wants {amount} {what}: not above 0")
     refused = []
     if cpus is not None and not cpus <= settings.max_cpus:
         refused.append(
@@ -108,6 +115,11 @@ def check_resources(
         refused.append(
             f"the task wants {memory_mb} MB of memory, and this worker gives at most "
             f"{settings.max_memory_mb} MB; to allow it, set {VARIABLE}MAX_MEMORY_MB={memory_mb}"
+        )
+    if disk_mb is not None and disk_mb > settings.max_disk_mb:
+        refused.append(
+            f"the task wants {disk_mb} MB of disk space, and this worker gives at most "
+            f"{settings.max_disk_mb} MB; to allow it, set {VARIABLE}MAX_DISK_MB={disk_mb}"
         )
     if network == "open" and settings.network != "open":
         refused.append(

@@ -103,6 +103,9 @@ class SlotSpec:
     """Cores; None = the backend's default."""
     memory_mb: int | None = None
     """None = the backend's default."""
+    disk_mb: int | None = None
+    """What it may write beside its image; None = the backend's default. A slot that writes more is
+    ended by its own fault. Where a backend bounds no disk space, this bounds none either."""
     network: Network = "none"
     workdir: str | None = None
     """Absolute path of the workspace, made if it is missing; None = the image's WORKDIR."""

@@ -33,8 +33,8 @@ class DockerSettings(Section, env_prefix=PREFIX + "DOCKER_"):
     shm_mb: int = Field(default=64, ge=1)
     """Size of /dev/shm in a slot; counts as memory."""
     disk_mb: int = Field(default=10_240, ge=0)
-    """What a slot may write to its root file system, looked at every half minute; a slot beyond it
-    is lost. 0 = unlimited."""
+    """What a slot may write to its root file system if its task names no limit, looked at every
+    half minute; a slot beyond it is ended. 0 = unlimited."""
     network: str = "hermes-queue"
     """Network of the engine for tasks whose slots may reach others; made if it does not exist."""
     services_subnet: str = "198.18.0.0/15"

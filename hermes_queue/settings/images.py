@@ -19,6 +19,8 @@ class ImageSettings(Section, env_prefix=PREFIX + "IMAGES_"):
     """Most cores of a slot with an image; a task that wants more is refused."""
     max_memory_mb: int = Field(default=8192, ge=64)
     """Most memory of a slot with an image; a task that wants more is refused."""
+    max_disk_mb: int = Field(default=20_480, ge=1)
+    """Most disk space that a task may have beside its image; one that wants more is refused."""
     network: Literal["none", "open"] = "none"
     """Most that slots with an image reach. Builds have a network in either case."""
     base_images: dict[str, str] = Field(default_factory=dict)

@@ -67,8 +67,8 @@ class NomadSettings(Section, env_prefix=PREFIX + "NOMAD_"):
     shm_mb: int = Field(default=64, ge=1)
     """Size of /dev/shm in a slot; counts as memory."""
     disk_mb: int = Field(default=0, ge=0)
-    """Size of a slot's root file system, where the driver `docker` can limit it (`storage_opt`).
-    0 = unlimited."""
+    """Size of a slot's root file system if its task names none, where the driver `docker` can limit
+    it (`storage_opt`). 0 = it cannot, and that of no task is limited."""
     network: str = ""
     """Network of the engines on the nodes for tasks whose slots may reach others. Empty: such
     tasks are refused."""

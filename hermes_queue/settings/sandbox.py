@@ -64,8 +64,8 @@ class LocalSandboxSettings(Section, env_prefix=PREFIX + "LOCAL_"):
     snapshots_mb: int = Field(default=8192, ge=0)
     """Disk space of all snapshots of this host, in the cache; 0 = none are made."""
     image_disk_mb: int = Field(default=10_240, ge=1)
-    """Disk space for the files of a slot with an image, beside the image. A slot that takes more is
-    ended."""
+    """Disk space for the files of a slot with an image, beside the image, if its task names none. A
+    slot that takes more is ended."""
     build_hosts: HostList = ""
     """Comma-separated `host` or `host:port` that asset builds may reach besides pip's indexes, and
     builds of images besides public addresses."""

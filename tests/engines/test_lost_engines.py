@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import os
 import signal
 import subprocess
@@ -158,9 +159,10 @@ async def test_a_waiting_job_gets_a_container_that_was_made_meanwhile(make_backe
     assert (await waiting).sandbox_id == spare
 
 
-async def test_a_slot_that_writes_too_much_has_killed_itself(make_backend):
-    bench = await make_backend(disk_mb=20)
-    slot = await bench.slot(SPEC)
+@pytest.mark.parametrize(("settings_mb", "task_mb"), [(20, None), (1000, 20), (0, 20)])
+async def test_a_slot_that_writes_too_much_has_killed_itself(make_backend, settings_mb, task_mb):
+    bench = await make_backend(disk_mb=settings_mb)
+    slot = await bench.slot(dataclasses.replace(SPEC, disk_mb=task_mb))
     running = asyncio.create_task(bench.answer(slot, "head -c 40000000 /dev/zero >/big; sleep 99"))
     while not (await bench.sh(slot, "[ $(stat -c %s /big) = 40000000 ]")).ok:
         await asyncio.sleep(0.05)

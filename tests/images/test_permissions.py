@@ -58,6 +58,8 @@ def test_patterns_are_matched_against_every_form_of_a_name() -> None:
     ("wanted", "line"),
     [
         ({"memory_mb": 16384}, "HERMES_QUEUE_IMAGES_MAX_MEMORY_MB=16384"),
+        ({"disk_mb": 30000}, "HERMES_QUEUE_IMAGES_MAX_DISK_MB=30000"),
+        ({"disk_mb": 0}, "0 MB of disk space: not above 0"),
         ({"cpus": 6.5}, "HERMES_QUEUE_IMAGES_MAX_CPUS=6.5"),
         ({"network": "open"}, "HERMES_QUEUE_IMAGES_NETWORK=open"),
         ({"cpus": 6, "memory_mb": 9000}, "MAX_CPUS=6; .*MAX_MEMORY_MB=9000"),
@@ -66,7 +68,8 @@ def test_patterns_are_matched_against_every_form_of_a_name() -> None:
     ],
 )
 def test_too_much_is_refused_with_the_line_to_change(wanted: dict[str, object], line: str) -> None:
-    asked: dict[str, object] = {"cpus": 1.0, "memory_mb": 512, "network": "none", **wanted}
+    modest = {"cpus": 1.0, "memory_mb": 512, "disk_mb": 512, "network": "none"}
+    asked: dict[str, object] = {**modest, **wanted}
     with pytest.raises(SandboxRejected, match=line):
         check_resources(ImageSettings(), **asked)  # type: ignore[arg-type]
 

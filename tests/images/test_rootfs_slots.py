@@ -8,6 +8,7 @@ import platform
 import socket
 import tempfile
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -186,6 +187,21 @@ async def test_a_slot_that_fills_the_disk_is_ended_by_its_own_fault(backend, mon
 
 
 @in_one_loop
+@pytest.mark.parametrize(("disk_mb", "written"), [(5, "10M"), (40, "50M")])
+async def test_a_task_has_the_disk_space_that_it_names(backend, monkeypatch, disk_mb, written):
+    monkeypatch.setattr(rootfs_slot, "MEASURE_S", 0.05)
+    slot = await backend.acquire("trajectory", replace(ROOT, disk_mb=disk_mb))
+    command = f"head -c {disk_mb - 2}M /dev/zero >/srv/big; sleep 0.5; echo there"
+    if disk_mb > 20:  # more than other tasks may have
+        assert await out(backend, slot, command) == "there"
+    fill = ExecutionRequest(slot, f"head -c {written} /dev/zero >/srv/big; sleep 60")
+    [answer] = await backend.execute_batch([fill])
+    assert isinstance(answer, SlotKilled)
+    assert f"more than {disk_mb} MB of disk space; its task wants no more" in str(answer)
+    await backend.release(slot)
+
+
+@in_one_loop
 async def test_a_slot_that_fills_the_disk_loses_its_commands_by_its_own_fault(backend, monkeypatch):
     """Whatever is heard first: that its first process is dead, or that nothing starts commands."""
     began = asyncio.Event()
@@ -214,6 +230,8 @@ async def test_a_slot_that_fills_the_disk_loses_its_commands_by_its_own_fault(ba
 async def test_a_task_that_wants_more_than_the_worker_allows_is_refused(backend):
     with pytest.raises(SandboxRejected, match="HERMES_QUEUE_IMAGES_MAX_MEMORY_MB=99999"):
         await backend.acquire("trajectory", SlotSpec(image=TINY, memory_mb=99_999))
+    with pytest.raises(SandboxRejected, match="HERMES_QUEUE_IMAGES_MAX_DISK_MB=99999"):
+        await backend.acquire("trajectory", SlotSpec(image=TINY, disk_mb=99_999))
     with pytest.raises(SandboxRejected, match="HERMES_QUEUE_IMAGES_NETWORK=open"):
         await backend.acquire("trajectory", SlotSpec(image=TINY, network="open"))
 

@@ -199,6 +199,18 @@ async def test_a_job_runs_once_with_limits_no_network_and_no_right_that_nodes_re
     assert "privileged" not in config
 
 
+@pytest.mark.parametrize(
+    ("settings_mb", "task_mb", "size"), [(0, 512, None), (900, 0, "900M"), (900, 512, "512M")]
+)
+async def test_the_disk_is_limited_where_the_engines_can(
+    connect, server, settings_mb, task_mb, size
+):
+    cluster = await connect(disk_mb=settings_mb)
+    await cluster.create(dataclasses.replace(FURNISHED, disk_mb=task_mb))
+    config = server.jobs[FURNISHED.name].job["TaskGroups"][0]["Tasks"][0]["Config"]
+    assert config.get("storage_opt") == (size and {"size": size})
+
+
 async def test_podman_gets_what_its_driver_has(connect, server):
     server.driver.name = "podman"
     cluster = await connect(driver="podman", ptrace=True)

@@ -255,13 +255,14 @@ def test_only_named_variables_are_filled_in(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_the_slot_is_what_the_task_describes(tmp_path: Path) -> None:
     text = (
-        '[environment]\ndocker_image = "a/b:1"\ncpus = 2\nmemory = "1G"\nworkdir = "/srv"\n'
+        '[environment]\ndocker_image = "a/b:1"\ncpus = 2\nmemory = "1G"\nstorage = "3G"\n'
+        'workdir = "/srv"\n'
         'env = {A = "1"}\n[agent]\nuser = "worker"'
     )
     task = write_task(tmp_path / "t", config=text, environment__Dockerfile="FROM a")
     spec = ENV.spec(load(task=str(task)), "default")
     assert spec.image == ImageSpec(reference="a/b:1")
-    assert (spec.user, spec.cpus, spec.memory_mb) == ("worker", 2, 1024)
+    assert (spec.user, spec.cpus, spec.memory_mb, spec.disk_mb) == ("worker", 2, 1024, 3072)
     assert (spec.workdir, spec.env, spec.network) == ("/srv", (("A", "1"),), "none")
 
 

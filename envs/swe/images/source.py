@@ -61,6 +61,7 @@ class ImageSource(BaseModel):
     """A directory of hidden tests beside the repository (R2E-Gym); graded as `r2e_tests` in it."""
     cpus: float | None = Field(default=None, gt=0)
     memory_mb: int | None = Field(default=None, gt=0)
+    disk_mb: int | None = Field(default=None, gt=0)
 
     @property
     def path(self) -> str:

@@ -28,7 +28,7 @@ from hermes_queue.sandbox.base import (
 )
 from hermes_queue.sandbox.containers.assets import ContainerAssets
 from hermes_queue.sandbox.containers.box import SlotBox
-from hermes_queue.sandbox.containers.disk import drop_overfull
+from hermes_queue.sandbox.containers.disk import bounds_mb, drop_overfull
 from hermes_queue.sandbox.containers.host import (
     ContainerHost,
     ContainerOptions,
@@ -153,11 +153,10 @@ class ContainerBackend(SlotBackend):
                 logger.warning("cannot look after containers: %s", error, extra=extra)
 
     async def _measure(self) -> None:
-        """Give up slots that have written more than they may."""
-        if not (most := self.settings.disk_mb) or not self._held:
-            return
-        written = await self._host.written(self._leftovers.labels)
-        await drop_overfull(self._held, written, most, groups=self._groups, stock=self._stock)
+        """Give up slots that have written more than they may, if any is bounded."""
+        if any(any(bounds_mb(box).values()) for box in self._held.values()):
+            written = await self._host.written(self._leftovers.labels)
+            await drop_overfull(self._held, written, stock=self._stock)
 
     def _check_running(self) -> None:
         if not self._started:

@@ -63,6 +63,8 @@ class ContainerSpec:
     """Memory and swap together."""
     pids: int
     shm_mb: int
+    disk_mb: int = 0
+    """What it may write to its root file system; 0 = unlimited."""
     network: str = "none"
     """"none", or the name of a network of the host; never that of the host itself."""
     capabilities: tuple[str, ...] | None = None

@@ -46,7 +46,7 @@ class ContainerPlan:
     def shape(self) -> tuple[object, ...]:
         """Equal for containers that can stand in for each other."""
         spec = self.spec
-        limits = (spec.cpus, spec.memory_mb, spec.pids, spec.shm_mb, spec.network)
+        limits = (spec.cpus, spec.memory_mb, spec.pids, spec.shm_mb, spec.disk_mb, spec.network)
         rest = (spec.capabilities, spec.no_new_privileges, spec.mounts, spec.env, self.uid)
         return (spec.image, self.wanted.workdir, *limits, *rest)
 
@@ -75,6 +75,7 @@ def own_plan(
         memory_mb=settings.memory_mb,
         pids=settings.max_pids,
         shm_mb=settings.shm_mb,
+        disk_mb=settings.disk_mb,
         capabilities=RIGHTS,
         mounts=tuple(mounts),
     )
@@ -98,6 +99,7 @@ def image_plan(
         memory_mb=wanted.memory_mb or settings.memory_mb,
         pids=settings.max_pids,
         shm_mb=settings.shm_mb,
+        disk_mb=wanted.disk_mb or settings.disk_mb,
         network=network,
         user="0" if image.config.user else "",
         # A task that names a user may mean that user to become root by sudo.

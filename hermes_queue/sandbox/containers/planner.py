@@ -89,7 +89,11 @@ class Planner:
 
     async def _service(self, service: ServiceSpec) -> PlannedService:
         check_resources(
-            self._images.images, cpus=service.cpus, memory_mb=service.memory_mb, network="none"
+            self._images.images,
+            cpus=service.cpus,
+            memory_mb=service.memory_mb,
+            disk_mb=None,
+            network="none",
         )
         image, name = await self._images.ensure(service.image)
         planned = service_plan(self._settings, service, image, name)
@@ -119,6 +123,7 @@ class Planner:
             self._images.images,
             cpus=spec.cpus,
             memory_mb=spec.memory_mb,
+            disk_mb=spec.disk_mb,
             network=spec.network,
         )
         reference = image.reference or ""

@@ -128,8 +128,8 @@ def _docker(spec: ContainerSpec, settings: NomadSettings) -> dict[str, Any]:
             for mount in spec.mounts
         ],
     }
-    if settings.disk_mb:
-        config["storage_opt"] = {"size": f"{settings.disk_mb}M"}
+    if settings.disk_mb:  # only then the engines' storage driver is known to be able to
+        config["storage_opt"] = {"size": f"{spec.disk_mb or settings.disk_mb}M"}
     if settings.runtime:
         config["runtime"] = settings.runtime
     return config

@@ -102,8 +102,11 @@ class RootfsSlot(LocalSlot):
         *,
         remove: Callable[[Path], None],
         image: HeldImage | None = None,
+        disk_mb: int | None = None,
     ) -> None:
+        """`disk_mb`: what its task wants, None = as the settings say."""
         super().__init__(fence, record, remove=remove)
+        self.disk_mb = disk_mb
         self._image = image
         self._kept: Path | None = None
         self._lost_because = ""
@@ -140,9 +143,10 @@ class RootfsSlot(LocalSlot):
 
     async def _lost(self, how: str) -> SlotLost:
         if self._lost_because:
+            setting = "HERMES_QUEUE_LOCAL_IMAGE_DISK_MB"
+            fix = "its task wants no more" if self.disk_mb else f"{setting} allows more"
             return SlotKilled(
-                f"slot {self.fence.slot_id} was ended because {self._lost_because}; "
-                "HERMES_QUEUE_LOCAL_IMAGE_DISK_MB allows more"
+                f"slot {self.fence.slot_id} was ended because {self._lost_because}; {fix}"
             )
         return await super()._lost(how)
 

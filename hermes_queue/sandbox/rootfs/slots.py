@@ -68,7 +68,11 @@ class RootfsSlots:
         """
         refuse_beside_image(spec, conceals=False)
         check_resources(
-            self._permission, cpus=spec.cpus, memory_mb=spec.memory_mb, network=spec.network
+            self._permission,
+            cpus=spec.cpus,
+            memory_mb=spec.memory_mb,
+            disk_mb=spec.disk_mb,
+            network=spec.network,
         )
         async with self._checking:
             if not self._checked:
@@ -110,7 +114,8 @@ class RootfsSlots:
             limits=cgroups.process_limits(groups, memory_mb=memory_mb, max_pids=pids),
         )
         fence = RootfsFence(path.name, self.host.tools, SlotPlace(path), options, self._spawners)
-        return RootfsSlot(fence, path.with_suffix(".json"), remove=self.host.remove, image=image)
+        record, remove = path.with_suffix(".json"), self.host.remove
+        return RootfsSlot(fence, record, remove=remove, image=image, disk_mb=spec.disk_mb)
 
     async def begin(self, slot: RootfsSlot, user: str, upper: Path | None = None) -> None:
         """Start it, with the files of `upper`, which is moved. Raises SandboxError, OSError."""
@@ -118,7 +123,7 @@ class RootfsSlots:
         await asyncio.to_thread(fence.directories.create, owner=fence.options.uid, upper=upper)
         await fence.begin()
         await slot.become(user)
-        most = DiskUsage(self._settings.image_disk_mb, MOST_FILES)
+        most = DiskUsage(slot.disk_mb or self._settings.image_disk_mb, MOST_FILES)
         slot.limit_disk(most, self.host.measure)
 
     async def changes(self, slot: RootfsSlot) -> list[FileChange]:

@@ -242,11 +242,6 @@ class ServiceGroups:
         """The service that stands as this slot."""
         return self._boxes.get(slot_id)
 
-    def containers(self, box: SlotBox) -> list[str]:
-        """All containers of a slot."""
-        group = box.group
-        return [box.container, *(group.containers.values() if group else ())]
-
     async def remove_sandbox(self, container: str) -> None:
         """Remove any worker's container, and the network of its slot with the last one.
 

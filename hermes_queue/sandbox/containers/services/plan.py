@@ -36,6 +36,7 @@ def service_plan(
         memory_mb=service.memory_mb or settings.memory_mb,
         pids=settings.max_pids,
         shm_mb=settings.shm_mb,
+        disk_mb=settings.disk_mb,
         capabilities=CAPABILITIES,
         env=service.env,
         user=service.user or own.user,

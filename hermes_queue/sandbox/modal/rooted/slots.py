@@ -99,7 +99,11 @@ class RootedSlots:
         assert spec.image is not None  # noqa: S101 - the caller's choice
         refuse_beside_image(spec, conceals=True)
         check_resources(
-            self._images.settings, cpus=spec.cpus, memory_mb=spec.memory_mb, network=spec.network
+            self._images.settings,
+            cpus=spec.cpus,
+            memory_mb=spec.memory_mb,
+            disk_mb=spec.disk_mb,
+            network=spec.network,
         )
         reference = spec.image.reference or ""
         if reference.startswith(COMMITTED):
