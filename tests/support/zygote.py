@@ -179,6 +179,7 @@ class Zygote:
         digest = hashlib.sha256(what.encode()).hexdigest()[:16]
         address = Path(tempfile.gettempdir(), f"hq-zygote-{digest}")
         self._socket = socket.socket(socket.AF_UNIX)
+        atexit.register(self._socket.close)
         with _turn_of(address):
             try:
                 self._socket.connect(str(address))
@@ -241,8 +242,6 @@ class Zygote:
 
 
 _zygotes: dict[tuple[str, ...], Zygote] = {}
-_started: list[subprocess.Popen[bytes]] = []
-"""By this process. They may outlive it."""
 
 
 def zygote(*modules: str) -> Zygote:
@@ -272,8 +271,10 @@ def _start(address: Path, modules: Sequence[str]) -> None:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(address))
         listener.listen(64)
+        listener.set_inheritable(True)
         command = [sys.executable, __file__, f"{listener.fileno()}", *modules]
-        _started.append(subprocess.Popen(command, pass_fds=[listener.fileno()]))
+        # Not as a `Popen`, which complains at the end of this process, which the other may outlive.
+        os.posix_spawn(sys.executable, command, os.environ)
 
 
 class _Server:
