@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import time
@@ -14,6 +15,8 @@ from hermes_queue.keyspace.keys import may_stay
 from hermes_queue.ledger import Claim, Runs, Spent
 from hermes_queue.ledger.budgets import accounts, set_budgets
 from hermes_queue.models import GroupPolicy
+
+NEEDS = ("aaaaaaaa", "bbbbbbbb")
 
 
 class Life:
@@ -38,13 +41,15 @@ class Life:
                     size=self.size,
                     group_policy=self.policy,
                     limits={"max_tokens": 10},
+                    needs=needs,
                 )
                 for sample in range(self.size + self.policy.extra_samples)
             ]
-            for group in range(3)
+            for group, needs in enumerate(self.dice.choices(("", *NEEDS), k=4))
         ]
         self.jobs = {job.trajectory_id: job for group in self.groups for job in group}
         self.attempts: list[tuple[str, int]] = []
+        self.slots = itertools.count()
         self.sweep = swept(ledger)
         set_budgets(ledger, "run", {"tokens": 1_000_000})
 
@@ -70,9 +75,13 @@ class Life:
     def begin(self):
         job = self.jobs[self.dice.choice(self.known())]
         attempt = int(self.ledger.client.hget(f"hq:traj:{job.trajectory_id}", "attempt") or 1)
-        begun = begin(self.ledger, job, attempt=attempt, owner="w1")
+        chosen = {}
+        if self.dice.random() < 0.6:  # of what waits, the ledger chooses for a host
+            ready = "".join(f" {each} " for each in NEEDS if self.dice.random() < 0.5)
+            chosen = {"lanes": ("train",), "slot": next(self.slots), "ready": ready}
+        begun = begin(self.ledger, job, attempt=attempt, owner="w1", **chosen)
         if begun.verdict == "run":
-            self.attempts.append((job.trajectory_id, begun.epoch))
+            self.attempts.append((begun.trajectory_id, begun.epoch))
 
     def end(self):
         if not self.attempts:
