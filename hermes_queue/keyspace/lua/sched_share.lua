@@ -24,6 +24,9 @@ elseif redis.call('HGET', sched, 'limits') == false then
       counts[part] = (counts[part] or 0) + r
     end
   end
+  for _, field in ipairs(redis.call('HKEYS', running)) do  -- from a time in which something was set, too
+    if string.find(field, '^%a+|[^|]*$') then counts[field] = counts[field] or 0 end
+  end
   for part, count in pairs(counts) do redis.call('HSET', running, part, count) end
   redis.call('HSET', sched, 'limits', 1)
   redis.call('HSET', running, 'limits', 1)

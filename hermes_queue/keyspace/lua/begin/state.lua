@@ -16,6 +16,12 @@ local function number(text, otherwise, form)
   return text and #text < 40 and string.find(text, form or '^%-?%d+%.?%d*$') and text or otherwise
 end
 
+-- A death that a living parent saw is the job's own fault; a death together with the parent may have other causes, so
+-- it counts for a third.
+local function deaths_of(job)
+  return tonumber(job.quarantine_deaths or '0') + math.floor(tonumber(job.unseen_deaths or '0') / 3)
+end
+
 -- The verdict on a delivery that must not run, from the state of its trajectory; else nil.
 local function unfit(job)
   local state = job.state
