@@ -100,6 +100,29 @@ def test_samples_that_are_sent_after_their_group_has_begun_come_before_other_gro
     assert names == [job.trajectory_id for job in samples[1:]]
 
 
+def test_all_members_of_a_large_group_come_before_other_groups(ledger):
+    large = [make_job(instance="a", sample=n, size=1020) for n in range(1020)]
+    enqueue(ledger, *large, make_job(instance="b"))
+    assert take(ledger).trajectory_id == large[0].trajectory_id
+    enqueue(ledger, make_job(instance="c", priority=0))
+    names = ledger.client.zrange(f"hq:sched:jobs:{LEAF}", 0, 1018)
+    assert {name.decode() for name in names} == {job.trajectory_id for job in large[1:]}
+
+
+def test_no_messages_are_sent_for_jobs_that_may_not_begin(ledger):
+    Shares(ledger).change("env", "gsm8k", {"max_running": 0})
+    for run in ("a", "b", "c"):
+        send(ledger, run, 2)
+    send(ledger, "free", 3, env="chat")
+    assert tick(ledger) == (4, 3)
+    assert [take(ledger).trajectory_id[:4] for _ in range(3)] == ["free"] * 3
+    ledger.client.delete("hq:v1.train")
+    assert tick(ledger)[1] == 0
+    Shares(ledger).reset("env", "gsm8k")
+    tick(ledger)
+    assert take(ledger).verdict == "run"
+
+
 def test_a_job_that_waits_for_a_retry_begins_neither_early_nor_beyond_a_limit(ledger):
     [job] = send(ledger)
     begun = take(ledger)
