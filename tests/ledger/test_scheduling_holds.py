@@ -90,6 +90,18 @@ def test_jobs_that_are_set_aside_do_not_use_up_the_messages_of_others(ledger, ho
     assert ledger.client.zcard("hq:sched:jobs:train|big|big|gsm8k") == 0
 
 
+@pytest.mark.parametrize(
+    ("hold", "key"), [(pace, "hq:run:big:held"), (spend, "hq:budget-held:team:big")]
+)
+def test_jobs_that_one_call_sets_aside_keep_their_order(ledger, hold, key):
+    made = send(ledger, "big", 8, team="big")
+    hold(ledger)
+    take(ledger)
+    assert [name.decode() for name in ledger.client.zrange(key, 0, -1)] == [
+        job.trajectory_id for job in made
+    ]
+
+
 def test_samples_that_are_sent_after_their_group_has_begun_come_before_other_groups(ledger):
     samples = [make_job(instance="a", sample=n, size=3) for n in range(3)]
     enqueue(ledger, samples[0])

@@ -1,5 +1,12 @@
 -- The state of a job that may begin, or not.
 
+-- Scores of jobs that one call sets aside, in the order in which it meets them.
+local turns = 0
+local function its_turn()
+  turns = turns + 1
+  return stamp(now + (turns - 1) * 1e-6)
+end
+
 -- The job's fields that matter here. Most of them only one that has begun before can have.
 local function job_of(key)
   local job = fields_of(key, 'state', 'attempt', 'job', 'lane', 'epoch', 'cancel', 'queued', 'begun', 'leaf')
