@@ -61,6 +61,9 @@ def test_a_run_whose_budget_has_room_again_goes_on(ledger):
     assert take(ledger).verdict == "held"
     assert take(ledger).verdict == "unknown", "nobody is looked at"
     assert publish(ledger, make_record(made[0], epoch=begun.epoch)) == "group"
+    assert tick(ledger)[1] == 0, "no messages are sent for it"
+    assert 0 < ledger.client.ttl("hq:sched:blocked:held|train||full|gsm8k") <= 5
+    ledger.client.delete("hq:sched:blocked:held|train||full|gsm8k")
     tick(ledger)
     assert take(ledger).verdict == "run"
 

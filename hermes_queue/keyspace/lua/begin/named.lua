@@ -1,5 +1,6 @@
 -- The job that a call is about, named or chosen.
 local ASIDE = 16  -- jobs that one call sets aside
+local REST_S = 5  -- for which a leaf of which a job was held is not opened by `sched_tick`
 local IS_ASIDE = {held = true, paused = true, paced = true, over_budget = true, cancelled = true}
 
 -- Have all names in this script be those of another job.
@@ -43,11 +44,15 @@ local function withdraw(chosen, job)
 end
 
 -- What holds a job back for a while (its run's budget, too many results) does so with the others of its leaf: that is shut
--- until the job is due again or `sched_tick` visits it. Else each of them would be held in its turn, again and again.
+-- until the job is due again, or `sched_tick` visits it some seconds later. Else each of them would be held in its turn,
+-- again and again.
 local function rest(way)
   if not (way and way.leaf) then return end
   local step = steps_of(way)[1]
-  pcall(shut_child, step[1], step[2])
+  if not pcall(shut_child, step[1], step[2]) then return end
+  local key = prefix .. 'sched:blocked:held|' .. way.leaf
+  redis.call('SADD', key, way.leaf)
+  redis.call('EXPIRE', key, REST_S)
 end
 
 local function account(chosen, job, leaf)

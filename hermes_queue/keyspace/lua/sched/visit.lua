@@ -42,7 +42,7 @@ local function is_open(lane, team, run_id, env)
 end
 
 local function is_blocked(leaf, team, run_id, env)
-  for _, name in ipairs({'run|' .. run_id, 'team|' .. team, 'env|' .. env}) do
+  for _, name in ipairs({'run|' .. run_id, 'team|' .. team, 'env|' .. env, 'held|' .. leaf}) do
     if redis.call('SISMEMBER', prefix .. 'sched:blocked:' .. name, leaf) == 1 then return true end
   end
 end
