@@ -9,7 +9,7 @@ local function account_late(job)
   local held_s, charged_s = leased_s(begun, now), tonumber(charged or '')
   if its_epoch ~= epoch or its_owner ~= owner or not charged_s or charged_s > held_s or not its_run then return end
   if redis.call('HEXISTS', prefix .. 'life:' .. owner, 'outlived') == 1 then return end
-  charge(prefix, run_id, redis.call('TTL', run), 's|death', -charged_s, now)
+  charge(prefix, run_id, redis.call('TTL', run), 's|death', '-' .. charged, now)
   local sum = its_run['spent:slot_s']
   if type(sum) == 'number' then its_run['spent:slot_s'] = sum + held_s - charged_s end
   job.held_s = held_s
