@@ -124,8 +124,18 @@ class Draft:
     @property
     def slot_killed_before(self) -> bool:
         """Whether an earlier attempt ended because its agent's commands had killed the slot."""
-        ends = [(each.failure.stage, each.failure.kind) for each in self.earlier]
-        return ("agent", SlotKilled.kind) in ends
+        return "agent" in self._stages_killed
+
+    @property
+    def work_killed_before(self) -> bool:
+        """The same, or because what its agent had left killed the slot while it was graded."""
+        return bool(self._stages_killed & {"agent", "verify"})
+
+    @property
+    def _stages_killed(self) -> set[str]:
+        """Stages in which something in the slots of earlier attempts has killed these."""
+        failures = [each.failure for each in self.earlier]
+        return {each.stage for each in failures if each.kind == SlotKilled.kind}
 
     @property
     def spent(self) -> Spent:
