@@ -124,18 +124,12 @@ class Draft:
     @property
     def slot_killed_before(self) -> bool:
         """Whether an earlier attempt ended because its agent's commands had killed the slot."""
-        return "agent" in self._stages_killed
+        return self.killed_in("agent")
 
-    @property
-    def work_killed_before(self) -> bool:
-        """The same, or because what its agent had left killed the slot while it was graded."""
-        return bool(self._stages_killed & {"agent", "verify"})
-
-    @property
-    def _stages_killed(self) -> set[str]:
-        """Stages in which something in the slots of earlier attempts has killed these."""
+    def killed_in(self, *stages: Stage) -> bool:
+        """Whether something in the slot of an earlier attempt killed it in one of these stages."""
         failures = [each.failure for each in self.earlier]
-        return {each.stage for each in failures if each.kind == SlotKilled.kind}
+        return any(each.stage in stages and each.kind == SlotKilled.kind for each in failures)
 
     @property
     def spent(self) -> Spent:

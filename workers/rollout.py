@@ -257,7 +257,7 @@ async def _handed_or_measured(
         async with draft.clock.stage("verify", limit_s=limit_s):
             await steps.measure(context)
     except SlotKilled:
-        if not draft.work_killed_before:
+        if not draft.killed_in("agent", "verify"):
             raise
         draft.agent.stop_reason, draft.work = "slot_killed", None
         if steps.is_first:
