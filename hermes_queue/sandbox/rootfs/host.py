@@ -171,13 +171,15 @@ class RootfsHost:
         """Disk space of the files of a slot, which may change meanwhile; see `MeasureDisk`."""
         users = await asyncio.to_thread(lambda: self._users)
         prefix = [] if is_root() else users.enter_outer(self.tools.nsenter)
-        own = [sys.executable, "-I", "-S", str(unlinked.__file__)]
-        numbers = []
-        for words in (
-            ["du", "-sx", "--block-size=1M", "--", str(directory)],
-            [*own, str(first_pid), str(directory)],
+        commands = [
             ["du", "-sx", "--inodes", "--", str(directory)],
-        ):
+            ["du", "-sx", "--block-size=1M", "--", str(directory)],
+        ]
+        if not await asyncio.to_thread(unlinked.is_idle, first_pid):
+            own = [sys.executable, "-I", "-S", str(unlinked.__file__)]
+            commands.append([*own, str(first_pid), str(directory)])
+        numbers = []
+        for words in commands:
             done = await run(
                 [*prefix, *words],
                 env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
@@ -191,8 +193,8 @@ class RootfsHost:
             # It fails if a file is deleted under it, and says the sum of the others.
             said = done.stdout.split()
             numbers.append(int(said[0]) if said and said[0].isdigit() else 0)
-        named, unnamed, files = numbers
-        return DiskUsage(named + unnamed, files)
+        files, *megabytes = numbers
+        return DiskUsage(sum(megabytes), files)
 
     def remove(self, path: Path) -> None:
         """Delete files of any ids of the range at `path`. Blocking. Raises OSError: some are left.

@@ -12,6 +12,23 @@ import sys
 from collections.abc import Iterator
 
 
+def is_idle(first_pid: int) -> bool:
+    """Whether a slot has no other process, so that nobody holds anything there."""
+    try:
+        namespace = os.readlink(f"/proc/{first_pid}/ns/pid")
+    except OSError:
+        return True
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if int(pid) != first_pid and os.readlink(f"/proc/{pid}/ns/pid") == namespace:
+                return False
+        except PermissionError:  # it may be one: we are not root
+            return False
+        except OSError:
+            continue
+    return True
+
+
 def held(namespace: str) -> Iterator[str]:
     """Links in /proc to what processes of a pid namespace have open, or mapped into memory."""
     for pid in filter(str.isdigit, os.listdir("/proc")):
