@@ -24,7 +24,7 @@ from hermes_queue.images.store import ImageStore
 from hermes_queue.sandbox.base import ExecutionRequest, ExecutionResult, Slot, SlotSpec
 from hermes_queue.sandbox.host.paths import remove_tree, slot_directory
 from hermes_queue.sandbox.local.backend import LocalBackend
-from hermes_queue.sandbox.rootfs import boot_process
+from hermes_queue.sandbox.rootfs import boot_process, unlinked
 from hermes_queue.sandbox.rootfs import slot as rootfs_slot
 from hermes_queue.sandbox.rootfs.first_process import MACHINES, program
 from hermes_queue.sandbox.rootfs.slot import DiskUsage
@@ -203,12 +203,14 @@ async def test_files_without_a_name_take_space_as_long_as_they_are_open(backend,
 async def test_files_without_a_name_that_take_no_space_of_the_slot_do_not_count(backend):
     slot = await backend.acquire("trajectory", ROOT)
     fence = backend._slots[slot.slot_id].fence
+    assert unlinked.is_idle(fence.init_pid)
     of_the_image = "exec 3</usr/bin/bash; rm /usr/bin/bash; "
     in_memory = "exec 4>/dev/shm/big; rm /dev/shm/big; head -c 9M /dev/zero >&4; "
     pause = f"{of_the_image}{in_memory}echo >/srv/begun; read -t 60"
     holding = asyncio.create_task(backend.execute_batch([ExecutionRequest(slot, pause)]))
     while not (fence.directories.upper / "srv" / "begun").exists():
         await asyncio.sleep(0.01)
+    assert not unlinked.is_idle(fence.init_pid)
     used = await backend._rootfs.host.measure(fence.directories.upper, fence.init_pid)
     assert used.megabytes < 2
     await backend.release(slot)
