@@ -22,11 +22,19 @@ def is_idle(first_pid: int) -> bool:
         try:
             if int(pid) != first_pid and os.readlink(f"/proc/{pid}/ns/pid") == namespace:
                 return False
-        except PermissionError:  # it may be one: we are not root
-            return False
+        except PermissionError:  # we are not root, or have fewer rights than it
+            if _is_inside_some(pid):
+                return False
         except OSError:
             continue
     return True
+
+
+def _is_inside_some(pid: str) -> bool:
+    """Whether a process is in a pid namespace below ours; anybody may ask."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/status", errors="replace") as file:
+        return any(line.startswith("NSpid:") and len(line.split()) > 2 for line in file)
+    return False
 
 
 def held(namespace: str) -> Iterator[str]:
