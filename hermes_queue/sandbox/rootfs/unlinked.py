@@ -50,16 +50,15 @@ def held(namespace: str) -> Iterator[str]:
 
 
 def unlinked_bytes(first_pid: int, directory: str) -> int:
-    """See the module. Files of the image, whose space is not the slot's, were changed earlier."""
-    began = os.lstat(os.path.join(os.path.dirname(directory), "lower")).st_ctime
+    """See the module. Deleted files of the image keep their names in its layers."""
     # Not those in memory, e.g. of /dev/shm. Which of the two it is depends on the file system.
     disks = {os.stat(directory).st_dev, os.stat(f"/proc/{first_pid}/root").st_dev}
     found = {}
     for link in held(os.readlink(f"/proc/{first_pid}/ns/pid")):
         with contextlib.suppress(OSError):
             file = os.stat(link)
-            is_ours = file.st_dev in disks and file.st_ctime >= began
-            if is_ours and file.st_nlink == 0 and stat.S_ISREG(file.st_mode):
+            is_file = file.st_dev in disks and stat.S_ISREG(file.st_mode)
+            if is_file and file.st_nlink == 0:
                 found[file.st_dev, file.st_ino] = file.st_blocks * 512
     return sum(found.values())
 
