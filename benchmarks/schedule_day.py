@@ -184,7 +184,7 @@ def publication(name: str, epoch: int) -> ScriptCall[bytes]:
         group_id=group_of(name), run_id=run_of(name), owner="sim", epoch=epoch, score=1.0,
         object="", sample_index=0, finished_ttl_s=60, schema_version=1, codec="none",
         refillable=False, failure="", hard_max_groups=1e12, hard_max_bytes=1e15, cost_usd="",
-        tokens=0, policy_oldest="", summary="",
+        tokens=0, policy_oldest="", from_disk=False, summary="",
     )  # fmt: skip
 
 

@@ -80,7 +80,7 @@ class Bodies:
                 return self._store.put(url, body).encode()
             turn += 1  # a janitor is deleting that very object: a put would be lost
 
-    def publish(
+    def publish_found(
         self,
         ledger: Ledger,
         record: ScoredTrajectory,
@@ -89,7 +89,7 @@ class Bodies:
         owner: str,
         finished_ttl_s: int,
     ) -> PublishVerdict:
-        """Store `body` and publish its claim.
+        """Store the body of a record that a dead `owner` left on disk, and publish its claim.
 
         Raises:
             StoreUnavailable, RedisUnavailable, RedisFull: it may be published; repeat the call.
@@ -97,7 +97,12 @@ class Bodies:
         while True:
             travels = self.stored(ledger, record, body)
             verdict = ledger.publish(
-                record, travels, owner=owner, finished_ttl_s=finished_ttl_s, confirm=self.confirm
+                record,
+                travels,
+                owner=owner,
+                finished_ttl_s=finished_ttl_s,
+                confirm=self.confirm,
+                from_disk=True,
             )
             # "unstored": between our put and this publication the object was deleted as unneeded. A
             # record that names it would have no body, so store the body again.

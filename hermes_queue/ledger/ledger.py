@@ -280,6 +280,7 @@ class Ledger(Deployment):
         owner: str,
         finished_ttl_s: int,
         confirm: Confirmation | None = None,
+        from_disk: bool = False,
     ) -> PublishVerdict:
         """Make one `transitions.publish`, confirmed by replicas if that is asked for.
 
@@ -290,7 +291,12 @@ class Ledger(Deployment):
         """
         return self.make(
             transitions.publish(
-                record, body, owner=owner, finished_ttl_s=finished_ttl_s, results=self._results
+                record,
+                body,
+                owner=owner,
+                finished_ttl_s=finished_ttl_s,
+                results=self._results,
+                from_disk=from_disk,
             ).confirmed(confirm)
         )
 

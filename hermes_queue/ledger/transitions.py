@@ -161,6 +161,7 @@ def publish(
     finished_ttl_s: int,
     results: ResultSettings,
     spent: Spent | None = None,
+    from_disk: bool = False,
 ) -> ScriptCall[PublishVerdict]:
     """Make a trajectory final; if that decides its group, close the group.
 
@@ -171,7 +172,8 @@ def publish(
     claims is not listed (`note_object`), and nothing was published.
 
     `spent` is what counts in the run's budgets; None = all that the record says, without what its
-    events name as booked: of a record that was found on disk nothing else is known.
+    events name as booked: of a record that was found on disk nothing else is known. `from_disk`:
+    it was found there, and `owner` is dead and reports no slot-time.
 
     The result is `RedisFull` if too many results wait for readers (`ResultSettings`), or Redis has
     no room; then nothing was published.
@@ -209,6 +211,7 @@ def publish(
         cost_usd=spent.cost,
         tokens=spent.tokens,
         policy_oldest=oldest_number(record),
+        from_disk=from_disk,
         summary=summary_of(record),
     )
 

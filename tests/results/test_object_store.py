@@ -58,7 +58,7 @@ def publish(ledger: Ledger, bodies: Bodies, *jobs, text: str = LONG):
             update={"messages": (Message(role="user", content=text),)}
         )
         body = codec.encode_record(record)
-        bodies.publish(ledger, record, body, owner="w", finished_ttl_s=60)
+        bodies.publish_found(ledger, record, body, owner="w", finished_ttl_s=60)
         records.append(record)
     return records
 
@@ -235,7 +235,7 @@ def test_an_attempt_that_came_too_late_leaves_no_object(ledger, bodies, director
     [record] = publish(ledger, bodies, make_job())
     late = record.model_copy(update={"attempt": 2})
     body = codec.encode_record(late)
-    verdict = bodies.publish(ledger, late, body, owner="w", finished_ttl_s=60)
+    verdict = bodies.publish_found(ledger, late, body, owner="w", finished_ttl_s=60)
     assert (verdict, len(objects(directory))) == ("final", 2)
     assert bodies.remove_unneeded(ledger, lambda: False) == 1
     [kept] = objects(directory)
@@ -248,7 +248,7 @@ def test_repeating_a_publication_overwrites_nothing(ledger, bodies, directory):
     [record] = publish(ledger, bodies, make_job())
     [path] = objects(directory)
     before = path.stat().st_ino
-    verdict = bodies.publish(
+    verdict = bodies.publish_found(
         ledger, record, codec.encode_record(record), owner="w", finished_ttl_s=60
     )
     assert verdict == "final"

@@ -76,7 +76,7 @@ def test_records_in_the_object_store_are_exported_and_one_that_is_lost_is_named(
         begin(ledger, job)
         record = make_record(job)
         body = codec.encode_record(record)
-        bodies.publish(ledger, record, body, owner="w", finished_ttl_s=60)
+        bodies.publish_found(ledger, record, body, owner="w", finished_ttl_s=60)
         if instance == "b":
             claim = ClaimCheck.parse(ledger.client.get(f"hq:body:{job.trajectory_id}"))
     (store / "run" / claim.sha256).unlink()

@@ -15,6 +15,7 @@ from redis_server import RedisServer
 from hermes_queue.bodies import codec
 from hermes_queue.errors import RedisFull, RedisUnavailable
 from hermes_queue.ledger import Ledger
+from hermes_queue.ledger.accounts.goodput import goodput_of_run
 from workers.runtime import Runtime
 from workers.spool import SHARED_SUFFIX, SUFFIX, Spool
 from workers.upkeep.quarantine import boot_id
@@ -215,6 +216,27 @@ def test_the_next_worker_publishes_what_a_dead_one_had_finished_and_takes_back_t
         sweep = {"interval_s": 0.0, "gap_s": 60.0, "grace_s": 5.0}
         assert ledger.sweep(**sweep) + ledger.sweep(**sweep) == [other.trajectory_id]
         assert ledger.workers() == []
+        runtime.executor.shutdown()
+
+
+def test_the_time_of_a_dead_worker_stays_lost_when_the_next_one_publishes_its_record(
+    tmp_path, redis_server: RedisServer
+):
+    job = make_job()
+    with redis_server.client(decode_responses=False) as client:
+        ledger = Ledger(client, prefix="hq:", url=redis_server.url)
+        ledger.enqueue("run", [job], config={})
+        ledger.begin(job.trajectory_id, 1, owner="dead", lease_s=3600, nonce="n")
+        client.hincrbyfloat(f"hq:traj:{job.trajectory_id}", "begun", -100)
+        client.zadd("hq:leases", {job.trajectory_id: 0})
+        sweep = {"interval_s": 0.0, "gap_s": 60.0, "grace_s": 5.0}
+        assert ledger.sweep(**sweep) + ledger.sweep(**sweep) == [job.trajectory_id]
+        leave_together(tmp_path, "dead", {job.trajectory_id: codec.encode_record(make_record(job))})
+        spool = Spool(tmp_path, "d", "alive")
+        runtime = Runtime(owner="alive", ledger=ledger, backend=None, spool=spool)  # type: ignore[arg-type]
+        assert publish_leftovers(runtime) == 1
+        good = goodput_of_run(ledger, "run")
+        assert good.seconds == {"death": pytest.approx(100, abs=30)}
         runtime.executor.shutdown()
 
 

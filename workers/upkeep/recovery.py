@@ -36,7 +36,7 @@ def publish_leftovers(
         try:
             body = spooled.body()
             record = codec.decode_record(body)
-            verdict = runtime.bodies.publish(
+            verdict = runtime.bodies.publish_found(
                 ledger, record, body, owner=spooled.owner, finished_ttl_s=ttl_s
             )
         except (OSError, ValueError, HermesQueueError) as error:

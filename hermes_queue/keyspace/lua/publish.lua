@@ -17,6 +17,7 @@
 -- @arg hard_max_groups, hard_max_bytes  of the stream
 -- @arg cost_usd, tokens  of the last attempt; cost '' = unknown
 -- @arg policy_oldest  number of the oldest policy version that sampled, '' = unknown
+-- @arg from_disk  '1' = its worker is dead: another one has found the record
 -- @arg summary  JSON of a few facts of the record, for the entry of its group, '' = none
 -- @answer verdict  ok | outdated | group | dropped | surplus | full | unstored | final | cancelled |
 --         stale | unknown
@@ -53,7 +54,7 @@ if refillable == '1' or described.dead or described.keep or facts.version then
 end
 if described.dead then keep_letter(job, facts, described) end
 local warning = settle(traj, id, job, 'final', {cost_usd, tokens})
-if job.lost then account_late(job) end
+if job.lost and from_disk ~= '1' then account_late(job) end
 count_end(job, facts, described)
 add_member(facts, own_name, job.held_s)
 if refillable == '1' or described.keep then refill_or_keep(job, facts, described) end
