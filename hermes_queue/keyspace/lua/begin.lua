@@ -66,8 +66,7 @@ local function begin()
       return {verdict, warning, id}
     end
   end
-  local leaf = chosen and chosen.leaf or job.leaf ~= '' and job.leaf
-    or name_of_leaf(job.lane, redis.call('HGET', run, 'team'), run_of(id), redis.call('HGET', group, 'env'))
+  local leaf = leaf_of(job, chosen)
   local epoch, begun = lease(is_repeated, job, g, r, marker_of(leaf, chosen))
   if not is_repeated then account(chosen, job, leaf) end
   -- A job that was never handed back has waited since its group was enqueued.

@@ -21,8 +21,9 @@ local job = hash(traj, 'state', 'owner', 'epoch', 'journal', 'handed', 'lane', '
 if job.state ~= 'running' or job.owner ~= owner or job.epoch ~= epoch then return {'stale', ''} end
 local decoded = facts ~= '' and cjson.decode(facts) or {}
 redis.call('ZREM', leases, id)
-healing('ZADD', delayed, stamp(now + tonumber(delay_s)), id)
-redis.call('HSET', traj, 'state', 'queued', 'owner', '', 'queued', stamp(now), 'leaf', '')
+local due = stamp(now + tonumber(delay_s))
+healing('ZADD', delayed, due, id)
+redis.call('HSET', traj, 'state', 'queued', 'owner', '', 'queued', stamp(now), 'due', due, 'leaf', '')
 freed(job.leaf)
 local attempt = string.find(job.attempt or '', '^%d+$') and #job.attempt < 16 and tonumber(job.attempt) or 1
 redis.call('HSET', traj, 'attempt', string.format('%.0f', attempt + tonumber(attempts_added)))

@@ -1,4 +1,4 @@
--- @lazy block
+-- @lazy block, exhausted_limit
 -- @include sched/shut
 -- Ways to jobs of which none may begin now, because their run, team or env has as many running jobs as it may
 -- have, or has used its quota.

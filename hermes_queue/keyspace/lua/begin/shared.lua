@@ -1,4 +1,4 @@
--- @lazy shared_hold, shared_reserve
+-- @lazy shared_hold, shared_reserve, shared_waits
 -- @include shared_budget
 -- A job whose env, team or model has a budget without room is set aside in budget-held:{name} until there is
 -- some: the next window, a higher limit, or others that need less than was reserved. budget_release puts
@@ -37,6 +37,14 @@ local function shared_hold(job)
     end
   end
   return nil, '', next(wanted) and wanted
+end
+
+-- Whether the job is set aside already.
+local function shared_waits(job)
+  local _, names = shared_facts(job.job, redis.call('HGET', run, 'team') or nil)
+  for _, name in ipairs(names) do
+    if redis.call('ZSCORE', prefix .. 'budget-held:' .. name, id) then return true end
+  end
 end
 
 local function shared_reserve(wanted)

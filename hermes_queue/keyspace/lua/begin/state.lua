@@ -12,7 +12,7 @@ local function job_of(key)
   local job = fields_of(key, 'state', 'attempt', 'job', 'lane', 'epoch', 'cancel', 'queued', 'begun', 'leaf')
   if job.state and (job.begun or job.epoch ~= '0') then
     local more = fields_of(key, 'nonce', 'quarantine_deaths', 'unseen_deaths', 'used', 'attempts', 'journal', 'booked',
-      'handed')
+      'handed', 'due')
     for name, value in pairs(more) do job[name] = value end
   end
   return job
