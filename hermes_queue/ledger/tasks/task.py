@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from hermes_queue.models import AgentSpec
 
 PASSES_FROM = 1.0
-"""A score of at least this counts as a pass."""
+"""A score of at least this counts as a pass, here and in the accounts of goodput."""
 SUM_MOST = 1e15
 """Larger sums are cut to this, as `include/tasks.lua` does."""
 ID_CHARACTERS, NAME_CHARACTERS, POLICY_CHARACTERS = 120, 60, 30
