@@ -323,3 +323,11 @@ class RunStatus:
 ENDED = ("finished", "failed", "surplus", "cancelled", "stale")
 """Counters of ended trajectories; each trajectory is in one of them."""
 RUN_COUNTERS = [field.name for field in fields(RunStatus) if field.name != "queued"]
+
+
+def number_in(field: str | bytes | None) -> float:
+    """The number in a field of a hash; 0 if the field is missing, or holds no number."""
+    try:
+        return float(field or 0)
+    except ValueError:
+        return 0.0

@@ -12,7 +12,7 @@ import redis
 
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.keyspace.connection import explained
-from hermes_queue.ledger.answers import RUN_COUNTERS, RunStatus
+from hermes_queue.ledger.answers import RUN_COUNTERS, RunStatus, number_in
 from hermes_queue.ledger.ledger import Ledger
 from hermes_queue.ledger.mixing.checkpoint import LEASE_S, LIVE_MAX
 from hermes_queue.ledger.mixing.tuning import SOURCE_NAME, unknown_mix
@@ -104,7 +104,7 @@ def find_mix(ledger: Ledger, name: str, *, text_bytes_max: int = TEXT_BYTES_MAX)
     known |= {n: (v or b"").decode(errors="replace") for n, v in zip(fields, raw, strict=True)}
     if not known["fence"]:
         raise unknown_mix(name)
-    is_live = bool(known["owner"]) and 0 < _float(known["until"]) - seconds <= LEASE_S + 1
+    is_live = bool(known["owner"]) and 0 < number_in(known["until"]) - seconds <= LEASE_S + 1
     settings = {
         _printable(k.decode(errors="replace")): _printable(v.decode(errors="replace"))
         for k, v in live.items()
@@ -195,10 +195,3 @@ def _object(value: Any) -> dict[str, Any]:
         except (ValueError, RecursionError):
             return {}
     return value if isinstance(value, dict) else {}
-
-
-def _float(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return 0.0
