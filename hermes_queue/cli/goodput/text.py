@@ -20,18 +20,9 @@ _BAR = 30
 
 def lines_of(report: RunReport) -> Iterator[str]:
     """The report, line by line."""
-    info, good = report.info, report.good
     yield from heading(report)
     yield ""
-    yield from summary_of(good)
-    if good.mean_score is not None and good.pass_rate is not None:
-        yield (
-            f"mean score {good.mean_score:.3f}, {100 * good.pass_rate:.1f} % passed of "
-            f"{good.all_scored:.0f} scored"
-        )
-    yield from drifted(report)
-    if info.reason:
-        yield f"{info.state}: {info.reason}"
+    yield from figures(report)
     if report.course:
         yield ""
         yield from _course(report)
@@ -65,12 +56,21 @@ def heading(report: RunReport) -> list[str]:
     ]
 
 
-def drifted(report: RunReport) -> list[str]:
-    """A line about drift, if any turns could."""
-    counts = report.good.drift
-    if not (turns := counts.get(TURNS)):
-        return []
-    return [f"tokens of {counts.get(DRIFTED, 0):.0f} of {turns:.0f} continued turns drifted"]
+def figures(report: RunReport) -> list[str]:
+    """Goodput, scores and drift, and why the run does not go on."""
+    info, good = report.info, report.good
+    lines = summary_of(good)
+    if good.mean_score is not None and good.pass_rate is not None:
+        lines.append(
+            f"mean score {good.mean_score:.3f}, {100 * good.pass_rate:.1f} % passed of "
+            f"{good.all_scored:.0f} scored"
+        )
+    if turns := good.drift.get(TURNS):
+        drifted = good.drift.get(DRIFTED, 0)
+        lines.append(f"tokens of {drifted:.0f} of {turns:.0f} continued turns drifted")
+    if info.reason:
+        lines.append(f"{info.state}: {info.reason}")
+    return lines
 
 
 def _course(report: RunReport) -> Iterator[str]:
