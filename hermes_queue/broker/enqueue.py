@@ -102,7 +102,7 @@ def enqueue(
     items: Mapping[str, bytes] | None = None,
     on_batch: Callable[[int], None] | None = None,
     on_full: Callable[[int], None] | None = None,
-    may_evict: bool | None = None,
+    checks_eviction: bool = True,
     part: RunPart = WHOLE_PART,
 ) -> EnqueueReport:
     """Claim jobs in the ledger and publish their messages, batch by batch.
@@ -115,8 +115,8 @@ def enqueue(
 
     While more jobs wait than `ProducerSettings.backlog_max`, this call waits, and calls `on_full`
     every second with their number. `on_batch` is called with the number of jobs of each finished
-    batch. An exception of either ends the call. `may_evict=False`: the caller has asked this Redis
-    lately whether it evicts keys.
+    batch. An exception of either ends the call. Without `checks_eviction`, this Redis is not asked
+    whether it evicts keys: the caller has asked it lately.
 
     Raises:
         ConfigurationError: this Redis evicts keys when it is full; nothing was enqueued.
@@ -125,7 +125,7 @@ def enqueue(
             what was claimed.
     """
     section = settings or ProducerSettings()
-    if may_evict is not False:
+    if checks_eviction:
         ledger.refuse_eviction()
     noted = enqueueing()
     enqueued = already = 0

@@ -254,7 +254,7 @@ class MixServer:
             config={"producer": "mix", "seed": self._document.seed},
             items=items,
             on_full=self._on_full,
-            may_evict=False,
+            checks_eviction=False,
             part=self._document.part,
         )
         self.enqueued += done.enqueued
