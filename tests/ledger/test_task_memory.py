@@ -180,7 +180,7 @@ def test_what_was_exported_comes_back_and_changes_nothing_the_second_time(ledger
     lines = [line_of(task).encode() for task in memory.every()]
     assert memory.take_over(tasks_in(lines, "f")) == 0
     memory.forget([("gsm8k", A)])
-    assert memory.is_empty()
+    assert len(memory) == 0
     assert memory.take_over(tasks_in(lines, "f")) == 1
     assert memory.take_over(tasks_in(lines, "f")) == 0
     assert known(ledger) == before

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import dying_mix
 import pytest
-from mixes import jobs_in, rows_in, state_in, waiting_in, write_mix, write_rows
+from mixes import NothingKnown, jobs_in, rows_in, state_in, waiting_in, write_mix, write_rows
 from zygote import run_forked
 
 from hermes_queue.errors import ConfigurationError
@@ -24,7 +24,7 @@ from hermes_queue.ledger.mixing.tuning import tune
 from hermes_queue.ledger.tasks import Observation, Solver, TaskMemory
 from hermes_queue.settings import ProducerSettings
 from producers.mixing.document import read_mix
-from producers.mixing.known import FromMemory, NothingKnown
+from producers.mixing.known import FromMemory
 from producers.mixing.server import MixServer
 from producers.mixing.sources import open_sources
 

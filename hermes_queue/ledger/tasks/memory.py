@@ -33,10 +33,6 @@ class TaskMemory:
 
     # --- reading --------------------------------------------------------------------------
 
-    def is_empty(self) -> bool:
-        """Whether nothing is remembered."""
-        return not len(self)
-
     def __len__(self) -> int:
         """Number of remembered tasks."""
         return int(self._ask(lambda: self._ledger.client.zcard(self._index)))
