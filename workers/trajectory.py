@@ -32,13 +32,13 @@ from workers import runtime as runtimes
 from workers.bounds.limits import StageLimits
 from workers.draft import Draft
 from workers.evidence import attempt_record, retry_delay_s
+from workers.intake.rows import row_and_program
+from workers.intake.taking import take
 from workers.outbox import Outbox
 from workers.resume.journal import TurnJournal
 from workers.rollout import rollout
 from workers.runtime import AttemptProgress, Runtime
 from workers.stages.handover import HandOver
-from workers.steps.rows import row_and_program
-from workers.steps.taking import take
 from workers.upkeep import metering
 from workers.upkeep.quarantine import PoisonJob, isolated
 
