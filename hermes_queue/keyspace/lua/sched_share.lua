@@ -1,4 +1,4 @@
--- @include healing
+-- @include healing, sched/leaf
 -- Set what an operator wants of a lane, team, run or env, or of the whole fleet; it need not exist yet.
 --
 -- @key sched, running = sched:running, leaves = sched:leaves
@@ -18,8 +18,8 @@ if not any then
 elseif redis.call('HGET', sched, 'limits') == false then
   local counts = {}
   for _, leaf in ipairs(known_leaves) do
-    local lane, team, _, env = string.match(leaf, '^([^|]+)|([^|]*)|([^|]+)|([^|]*)$')
-    local r = tonumber(string.match(redis.call('HGET', running, leaf) or '', '^%d+') or '') or 0
+    local lane, team, _, env = parts_of_leaf(leaf)
+    local r = counts_in(redis.call('HGET', running, leaf))
     for _, part in ipairs(lane and {'lane|' .. lane, 'team|' .. team, 'env|' .. env} or {}) do
       counts[part] = (counts[part] or 0) + r
     end
