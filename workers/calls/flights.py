@@ -65,6 +65,16 @@ class Flight:
         return grew
 
     @property
+    def is_asking(self) -> bool:
+        """Whether it waits for a place."""
+        return self.asks is not None and not self.asks.done()
+
+    def go_on(self) -> None:
+        """Let it call, if it waits."""
+        if self.asks is not None and not self.asks.done():
+            self.asks.set_result(None)
+
+    @property
     def mean(self) -> int:
         """Tokens of its context on average; 0 = there was no reply."""
         return self.total // self.replies if self.replies else 0
@@ -138,7 +148,7 @@ class EnginePlaces:
             waited_s, extra = self._settings.max_wait_s, {"action": "flight_overdue"}
             text = "%s: trajectory %s has waited for %.0f s and goes ahead"
             logger.warning(text, self.name, id, waited_s, extra=extra)
-            _go(flight)
+            flight.go_on()
 
     def replied(self, id: str, tokens: int) -> None:
         """Note the tokens of a trajectory's context after a reply."""
@@ -178,20 +188,18 @@ class EnginePlaces:
             try:
                 await self._exchange()
             except Exception:  # whatever it is, nobody shall wait for it
-                logger.exception("%s: a bug", self.name, extra={"action": "flights_bug"})
+                logger.exception("%s: exchange failed", self.name, extra={"action": "flights_bug"})
                 self._let_all_go()
             if self.is_absent:
                 self._flights.clear()
                 self._news = _News()
                 return
-            waits = any(map(_is_asking, self._flights.values()))
+            waits = any(flight.is_asking for flight in self._flights.values())
             pause_s = self._settings.interval_s / (_AGAIN if waits else 1)
-            try:
-                # What asks, or makes room for what waits, is said at once.
+            # What asks, or makes room for what waits, is said at once.
+            with suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):
                     await self._wake.wait()
-            except TimeoutError:
-                pass
 
     async def _exchange(self) -> None:
         news, self._news = self._news, _News()
@@ -202,15 +210,19 @@ class EnginePlaces:
             for each in self._flights.values()
             if each.flies and (is_due or each.id in news.changed)
         ]
-        waiting = [each for each in self._flights.values() if _is_asking(each)]
+        waiting = [each for each in self._flights.values() if each.is_asking]
         asking = [
             InFlight(each.id, each.since, each.tokens or each.estimate, each.tokens > 0)
             for each in sorted(waiting, key=lambda each: each.since or "~")[:_AT_ONCE]
         ]
         call = partial(
-            self._shared.exchange, self.name, ended=list(news.ended.items()),
-            held=held, asking=asking, grew=news.grew,
-        )  # fmt: skip
+            self._shared.exchange,
+            self.name,
+            ended=list(news.ended.items()),
+            held=held,
+            asking=asking,
+            grew=news.grew,
+        )
         try:
             answer = await asyncio.get_running_loop().run_in_executor(self._threads, call)
         except (RedisUnavailable, RedisFull) as error:
@@ -230,15 +242,12 @@ class EnginePlaces:
         self._let_all_go()
         if not self._is_away:
             self._is_away = True
-            text, extra = (
-                "%s: trajectories in flight are not counted: %s",
-                {"action": "flights_away"},
-            )
-            logger.warning(text, self.name, error, extra=extra)
+            text = "%s: trajectories in flight are not counted: %s"
+            logger.warning(text, self.name, error, extra={"action": "flights_away"})
 
     def _let_all_go(self) -> None:
         for flight in self._flights.values():
-            _go(flight)
+            flight.go_on()
 
     def _heard(self, answer: FlightAnswer, asked: list[InFlight]) -> None:
         for each in asked:
@@ -248,7 +257,7 @@ class EnginePlaces:
             if flight := self._flights.get(id):
                 self._news.grew += flight.tokens  # its prefix has to be computed again
                 flight.flies = True
-                _go(flight)
+                flight.go_on()
             else:  # it has landed meanwhile
                 self._news.ended.setdefault(id, 0)
         for id in answer.stopped:
@@ -279,15 +288,6 @@ class EnginePlaces:
         with suppress(RedisUnavailable, RedisFull):
             await loop.run_in_executor(self._threads, report)
         self._wake.set()
-
-
-def _is_asking(flight: Flight) -> bool:
-    return flight.asks is not None and not flight.asks.done()
-
-
-def _go(flight: Flight) -> None:
-    if flight.asks is not None and not flight.asks.done():
-        flight.asks.set_result(None)
 
 
 async def _fetch(endpoint: str) -> tuple[int, bytes]:
