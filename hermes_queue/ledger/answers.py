@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from hermes_queue.bodies import codec
 from hermes_queue.errors import ConfigurationError
@@ -178,6 +178,17 @@ class QueueKeys:
     def all(self) -> list[str]:
         """All lists of the lane."""
         return self.retry + self.first
+
+
+class Recovered(NamedTuple):
+    """What one look for jobs that stand nowhere has found."""
+
+    removed: str
+    """Name of a key of a wrong type that was removed lately; "" = none."""
+    trajectory_ids: list[str]
+    """Jobs that had lost their place and have one again."""
+    more: bool
+    """Whether to look again at once."""
 
 
 @dataclass(frozen=True, slots=True)
