@@ -23,6 +23,8 @@ MOST = 50_000
 """Trajectories that are read; further ones are counted."""
 _AT_ONCE = 1000
 _UNKNOWN = "?"
+_FIELDS = ("owner", "stage", "begun", "attempt", "lane")
+_NOTHING: Sequence[bytes | None] = (None,) * len(_FIELDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +128,6 @@ def _rows(ledger: Ledger, ids: Sequence[str]) -> list[Sequence[bytes | None]]:
             answers: list[Any] = pipe.execute(raise_on_error=False)
         rows += [_NOTHING if isinstance(each, redis.ResponseError) else each for each in answers]
     return rows
-
-
-_FIELDS = ("owner", "stage", "begun", "attempt", "lane")
-_NOTHING: Sequence[bytes | None] = (None,) * len(_FIELDS)
 
 
 def _item(
