@@ -30,12 +30,14 @@ class Estimate:
         if not self.known:
             yield "estimate: nothing is remembered of the times of these tasks"
             return
+        from hermes_queue.cli.watch.table import age  # with click, which no other producer needs
+
         text = (
             f"estimate, by {self.known} of {self.trajectories} trajectories whose tasks are "
-            f"remembered: {duration(self.slot_seconds)} of slot time"
+            f"remembered: {age(self.slot_seconds)} of slot time"
         )
         if slots:
-            text += f", {duration(self.slot_seconds / slots)} with the {slots} slots of the lane"
+            text += f", {age(self.slot_seconds / slots)} with the {slots} slots of the lane"
         if self.cost_usd is not None:
             text += f", {self.cost_usd:.2f} USD"
         if self.passes is not None:
@@ -79,14 +81,6 @@ def lane_slots(workers: Iterable[Mapping[str, Any]], lane: str) -> int:
         if isinstance(lanes, list) and lane in lanes and isinstance(own, int) and 0 < own < 1 << 20:
             slots += own
     return slots
-
-
-def duration(seconds: float) -> str:
-    """A time for people."""
-    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= size:
-            return f"{seconds / size:.1f} {unit}"
-    return f"{seconds:.0f} s"
 
 
 def _mean(values: Iterable[tuple[float | None, int]]) -> tuple[float | None, int]:

@@ -6,5 +6,5 @@ scaling.py    how many slots each lane wants
 screen.py     draws an overview
 scrolling.py  which table keys move
 status.py     `status` and `top`
-table.py      rows, times and numbers as text
+table.py      rows, times and numbers as text; times from text
 """
