@@ -274,7 +274,6 @@ SECTIONS: tuple[type[BaseSettings], ...] = (
     TaskMemorySettings,
     TrainerSettings,
     HarborSettings,
-    ImageSettings,
     MetricsSettings,
     LogSettings,
     OtelSettings,
