@@ -12,7 +12,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from hermes_queue.cli.watch.table import aligned
 from hermes_queue.errors import (
     EXIT_INTERRUPTED,
     ConfigurationError,
@@ -132,8 +131,10 @@ def _print_sources(found: Sequence[dict[str, Any]]) -> None:
                 ", ".join(f"{most} {what}" for most, what in quotas if most is not None) or "none",
             )
         )
-    for line in aligned(rows):
-        sys.stdout.write(line + "\n")
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        sys.stdout.write("  ".join(cells).rstrip() + "\n")
 
 
 class _Stop:
