@@ -14,7 +14,7 @@ from hermes_queue.bodies import codec
 from hermes_queue.broker.messages import publish_messages
 from hermes_queue.errors import PayloadTooLarge
 from hermes_queue.ledger import DueJob, Ledger
-from hermes_queue.ledger.answers import WHOLE_PART, RunPart
+from hermes_queue.ledger.answers import DEFAULT_PART, RunPart
 from hermes_queue.ledger.items import put_items
 from hermes_queue.models import TrajectoryJob
 from hermes_queue.settings import ProducerSettings
@@ -103,7 +103,7 @@ def enqueue(
     on_batch: Callable[[int], None] | None = None,
     on_full: Callable[[int], None] | None = None,
     checks_eviction: bool = True,
-    part: RunPart = WHOLE_PART,
+    part: RunPart = DEFAULT_PART,
 ) -> EnqueueReport:
     """Claim jobs in the ledger and publish their messages, batch by batch.
 

@@ -224,7 +224,7 @@ class RunPart:
 
 TEAM_MAX = 120
 """Characters of a team's name."""
-WHOLE_PART = RunPart()
+DEFAULT_PART = RunPart()
 
 INSTANCE_SHOWN = 28
 """Characters of an instance id in a label; longer ids lose their middle."""

@@ -20,9 +20,9 @@ from hermes_queue.keyspace.connection import explained
 from hermes_queue.keyspace.deployment import Deployment
 from hermes_queue.ledger import transitions
 from hermes_queue.ledger.answers import (
+    DEFAULT_PART,
     NOTHING_SPENT,
     RUN_COUNTERS,
-    WHOLE_PART,
     Accepted,
     Begun,
     Claim,
@@ -73,7 +73,7 @@ class Ledger(Deployment):
         jobs: Sequence[TrajectoryJob],
         *,
         config: Mapping[str, Any] | None,
-        part: RunPart = WHOLE_PART,
+        part: RunPart = DEFAULT_PART,
     ) -> Accepted:
         """Claim `jobs` of one run; returns those that were not claimed before.
 
