@@ -111,7 +111,7 @@ def enqueue(
     again. `config` is the run's configuration, compared with that of earlier calls. `items` are
     the rows that jobs name by `item_sha256`, and the programs that their agents name, by this hash
     and as `codec.compress_item` returns them; jobs that name another one need it in Redis already.
-    `part` is what the run's part of the slots depends on.
+    `part`: team, weight and most running trajectories of the run (docs/scheduling.md).
 
     While more jobs wait than `ProducerSettings.backlog_max`, this call waits, and calls `on_full`
     every second with their number. `on_batch` is called with the number of jobs of each finished

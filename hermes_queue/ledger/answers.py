@@ -121,9 +121,9 @@ class Begun:
     handed: str = ""
     """Token of the hand-over if its agent is done and it is to be graded; "" = neither."""
     needs: str = ""
-    """What stands for what its slot is made of, see `TrajectoryJob`."""
+    """See `TrajectoryJob.needs`."""
     trajectory_id: str = ""
-    """Which it is, whatever the verdict."""
+    """The trajectory that the answer is about, whatever the verdict."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,10 +193,10 @@ class Recovered(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RunPart:
-    """What a run's part of the slots depends on; see docs/scheduling.md."""
+    """How a run shares the slots with others; see docs/scheduling.md."""
 
     team: str = ""
-    """Whose share the run uses; the first call that names one decides."""
+    """The team whose share the run uses; a run stays in the team that its first call names."""
     weight: float | None = None
     """Of the run among those of its team; None = as it is, at first 1."""
     max_running: int | None = None

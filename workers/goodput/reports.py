@@ -1,4 +1,4 @@
-"""What the leases of this process came to, until the keeper reports it to the ledger."""
+"""Accounts of the leases that have ended in this process, until the keeper reports them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Rows = dict[str, list[tuple[Any, ...]]]
 
 @dataclass(slots=True)
 class _OfRun:
-    """What ended of one run."""
+    """Sums over the leases of one run that have ended since the last report."""
 
     counts: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     moments: dict[str, float] = field(default_factory=lambda: defaultdict(float))

@@ -129,7 +129,7 @@ class Observations:
         return dropped
 
 
-def news(seen: Iterable[Observation]) -> dict[str, dict[str, Any]]:
+def sums_by_task(seen: Iterable[Observation]) -> dict[str, dict[str, Any]]:
     """Sums by the task's name in the index."""
     waiting: dict[str, dict[str, Any]] = {}
     for each in seen:
