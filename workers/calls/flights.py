@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -95,13 +96,14 @@ class EnginePlaces:
     def __init__(
         self,
         name: str,
-        flights: EngineFlights,
+        shared: Callable[[], EngineFlights],
         settings: EngineSettings,
         lease_s: float,
         threads: ThreadPoolExecutor,
     ) -> None:
         self.name = name
-        self._shared = flights
+        self._shared = shared
+        """The fleet's flights; called in a thread, because it may have to connect."""
         self._settings = settings
         self._renew_s = lease_s / 4
         self._flights: dict[str, Flight] = {}
@@ -215,16 +217,15 @@ class EnginePlaces:
             InFlight(each.id, each.since, each.tokens or each.estimate, each.tokens > 0)
             for each in sorted(waiting, key=lambda each: each.since or "~")[:_AT_ONCE]
         ]
-        call = partial(
-            self._shared.exchange,
-            self.name,
-            ended=list(news.ended.items()),
-            held=held,
-            asking=asking,
-            grew=news.grew,
-        )
+
+        def exchange() -> FlightAnswer:
+            ended = list(news.ended.items())
+            return self._shared().exchange(
+                self.name, ended=ended, held=held, asking=asking, grew=news.grew
+            )
+
         try:
-            answer = await asyncio.get_running_loop().run_in_executor(self._threads, call)
+            answer = await asyncio.get_running_loop().run_in_executor(self._threads, exchange)
         except (RedisUnavailable, RedisFull) as error:
             self._redis_failed(error, news)
             return
@@ -278,7 +279,7 @@ class EnginePlaces:
             reading = await loop.run_in_executor(self._threads, read_metrics, page)
             last = Pressure.unpacked(order.memo)
             found = steered(last, reading, order.grown, order.bound, self._settings)
-        report = partial(self._shared.report, self.name, order)
+        report = partial(self._shared().report, self.name, order)
         if found is not None:
             report = partial(
                 report, kv_tokens=found.kv_tokens, level=found.level, memo=found.packed()
@@ -311,13 +312,13 @@ class FleetFlights:
         settings: EngineSettings | None = None,
         lease: LeaseSettings | None = None,
     ) -> None:
-        """Prepare; the first trajectory that calls a model connects."""
+        """Prepare. The first trajectory that calls a model has it connect, in a thread."""
         self._connect = connect
         self._settings = settings or EngineSettings()
         self._lease_s = (lease or LeaseSettings()).duration_s
         self._engines: dict[str, EnginePlaces] = {}
         self._ledger: Ledger | None = None
-        self._shared: EngineFlights | None = None
+        self._opening = threading.Lock()
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="flights")
 
     def engine(self, endpoint: str) -> EnginePlaces | None:
@@ -327,16 +328,20 @@ class FleetFlights:
         name = engine_name(endpoint)
         found = self._engines.get(name)
         if found is None:
-            if self._shared is None:
-                self._ledger = self._connect()
-                self._shared = EngineFlights(self._ledger, self._settings, lease_s=self._lease_s)
             if len(self._engines) >= ENGINES_MOST:
                 busy = {name: each for name, each in self._engines.items() if not each.is_idle}
                 self._engines = busy
             found = self._engines[name] = EnginePlaces(
-                name, self._shared, self._settings, self._lease_s, self._threads
+                name, self._opened, self._settings, self._lease_s, self._threads
             )
         return None if found.is_absent else found
+
+    def _opened(self) -> EngineFlights:
+        """The fleet's flights. Blocks. Raises RedisUnavailable."""
+        with self._opening:
+            if self._ledger is None:
+                self._ledger = self._connect()
+        return EngineFlights(self._ledger, self._settings, lease_s=self._lease_s)
 
     async def close(self) -> None:
         """End all flights and disconnect."""
