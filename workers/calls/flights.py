@@ -279,6 +279,7 @@ class EnginePlaces:
             reading = await loop.run_in_executor(self._threads, read_metrics, page)
             last = Pressure.unpacked(order.memo)
             found = steered(last, reading, order.grown, order.bound, self._settings)
+        # An order is part of an answer, so this is connected and does not block.
         report = partial(self._shared().report, self.name, order)
         if found is not None:
             report = partial(
