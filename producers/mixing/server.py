@@ -64,7 +64,7 @@ class MixServer:
         self._is_described = False
         self._prints: dict[str, bytes] = {}
         self._said_at = time.monotonic()
-        self.checkpoint = Checkpoint(ledger, document.name)
+        self.checkpoint = Checkpoint(ledger, document.name, document.backlog.model_dump())
         self.enqueued = 0
 
     def serve(self, sources: Mapping[str, MixSource]) -> bool:
@@ -201,8 +201,10 @@ class MixServer:
                 f"run {self._document.name!r} was cancelled; choose another name for the mix"
             )
         settings, refused = self._document.settings().changed_by(heard.settings)
-        lines = tuple(f"ignored: {each}" for each in refused) + tuple(
-            f"set: {name}={value}" for name, value in sorted(heard.settings.items())
+        lines = tuple(f"ignored: {why}" for why in dict.fromkeys(refused.values())) + tuple(
+            f"set: {name}={value}"
+            for name, value in sorted(heard.settings.items())
+            if name not in refused
         )
         for line in lines:
             if line not in self._said:
