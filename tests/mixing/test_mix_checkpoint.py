@@ -272,12 +272,16 @@ def test_a_source_with_another_agent_is_refused_by_its_name(ledger, tmp_path):
 
 
 def test_a_cancelled_run_ends_its_mix(ledger, tmp_path):
-    file = write_mix(tmp_path, {"a": "epochs = 1"})
-    serve(ledger, file)
+    file = write_mix(tmp_path, {"a": ""})
+    stop = threading.Event()
+    with serving(ledger, file, stop=stop) as (server, sources, _):
+        enqueue = server._send
+        server._send = lambda groups: (enqueue(groups), stop.set())
+        assert not server.serve(sources)  # its last batch will be sent again
     Runs(ledger).cancel("m")
     with (
         serving(ledger, file) as (server, sources, _),
-        pytest.raises(ConfigurationError, match="'m' was cancelled"),
+        pytest.raises(ConfigurationError, match=r"^run 'm' was cancelled; choose another name for"),
     ):
         server.serve(sources)
 
