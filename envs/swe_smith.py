@@ -40,7 +40,7 @@ from envs.swe.recorded import apply_recorded, recorded_patch
 from envs.swe.sources import asset_reader
 from envs.swe.taken import TakenPatch
 from envs.swe.workspace import Pinned, fill, pin
-from hermes_queue.errors import EnvBug, SandboxError
+from hermes_queue.errors import EnvBug, SandboxError, WorkLost
 from hermes_queue.images.spec import ImageSpec
 from hermes_queue.models import Message, ScoredTrajectory, ToolCall
 from hermes_queue.sandbox.base import WORKSPACE, SlotSpec
@@ -184,12 +184,17 @@ class SweSmith:
             patch = await self._taken(item, context, scratch, own)
         if context.slot.spec != own:
             await context.renew(own)
-        return patch.packed()
+        return replace(patch, trees=pinned.trees).packed()
 
     async def measure_work(self, item: Row, context: SlotContext, work: bytes) -> Verdict:
-        """Test the pinned tree with the patch in a slot that is emptied first."""
+        """Test the pinned tree with the patch in a slot that is emptied first.
+
+        Raises WorkLost, too: the image's name stands for another image on this host.
+        """
         own, patch = context.slot.spec, TakenPatch.unpacked(work)
         pinned = await _pin_beside_the_agent(item, context)
+        if patch.trees and patch.trees != pinned.trees:
+            raise WorkLost("the patch was made for other files than this worker's image has")
         async with pinned.scratch() as scratch:
             return await self._measured(item, context, scratch, own, patch)
 

@@ -124,8 +124,12 @@ class Draft:
     @property
     def slot_killed_before(self) -> bool:
         """Whether an earlier attempt ended because its agent's commands had killed the slot."""
-        ends = [(each.failure.stage, each.failure.kind) for each in self.earlier]
-        return ("agent", SlotKilled.kind) in ends
+        return self.killed_in("agent")
+
+    def killed_in(self, *stages: Stage) -> bool:
+        """Whether something in the slot of an earlier attempt killed it in one of these stages."""
+        failures = [each.failure for each in self.earlier]
+        return any(each.stage in stages and each.kind == SlotKilled.kind for each in failures)
 
     @property
     def spent(self) -> Spent:

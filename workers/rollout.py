@@ -21,6 +21,7 @@ from hermes_queue.agent.loop import BeforeTurn, run_agent
 from hermes_queue.agent.programs.conceal import check_conceal
 from hermes_queue.agent.programs.program import Program
 from hermes_queue.agent.registry import AgentScript, make_chat, warm_up
+from hermes_queue.errors import SlotKilled
 from hermes_queue.models import Message, ToolCall
 from hermes_queue.sandbox.base import WORKSPACE, SandboxBackend, Slot, SlotSpec
 from hermes_queue.sandbox.context import SlotContext
@@ -115,11 +116,9 @@ async def rollout(
                         with in_flight(limiter):
                             await _work(steps, program, backend, before_turn, journal)
                     if draft.agent.stop_reason == "slot_killed" and steps.is_first:
-                        await _replace_slot(draft, env, item, backend, context, bounds)
-                    elif handover is not None and await handover.give(steps, context):
-                        return
-                async with draft.clock.stage("verify", limit_s=limits.verify_timeout_s):
-                    await steps.measure(context)
+                        await _replace_slot(steps, spec, backend, context, bounds)
+                if await _handed_or_measured(steps, spec, backend, context, bounds, handover):
+                    return
         await judging.measured(await steps.total(), on_measured)
     finally:
         await released(backend, context.slot, bounds.release_s)
@@ -238,26 +237,56 @@ async def _run_program(
         await run_command(*work, deadline=context.deadline, before_turn=before_turn)
 
 
+async def _handed_or_measured(
+    steps: StepProgress,
+    spec: SlotSpec,
+    backend: SandboxBackend,
+    context: SlotContext,
+    bounds: StageLimits,
+    handover: HandOver | None,
+) -> bool:
+    """Hand the agent's work over (True), or measure it here.
+
+    What an agent leaves may end the slot as well as its commands: too many files, or code that
+    writes them under test. The second time it is measured like an agent whose commands did that.
+    """
+    draft, limit_s = steps.draft, steps.draft.job.limits.verify_timeout_s
+    try:
+        if handover is not None and await handover.give(steps, context):
+            return True
+        async with draft.clock.stage("verify", limit_s=limit_s):
+            await steps.measure(context)
+    except SlotKilled:
+        if not draft.killed_in("agent", "verify"):
+            raise
+        draft.agent.stop_reason, draft.work = "slot_killed", None
+        if steps.is_first:
+            await _replace_slot(steps, spec, backend, context, bounds)
+        async with draft.clock.stage("verify", limit_s=limit_s):
+            await steps.measure(context)
+    return False
+
+
 async def _replace_slot(
-    draft: Draft,
-    env: Environment[Any],
-    item: Any,
+    steps: StepProgress,
+    spec: SlotSpec,
     backend: SandboxBackend,
     context: SlotContext,
     bounds: StageLimits,
 ) -> None:
-    """Set up a fresh slot; the agent's changes to the lost one are lost too."""
-    lost = context.slot
+    """Set up a fresh slot; the agent's changes to the lost one are lost too.
+
+    `spec`: of the agent's. A slot that was lost while it was graded may be made of its files.
+    """
+    draft, lost = steps.draft, context.slot
     await released(backend, lost, bounds.release_s)
     began = time.monotonic()
-    context.slot = await acquired(
-        draft.clock, backend, lost.trajectory_id, lost.spec, bounds.acquire_s
-    )
+    context.slot = await acquired(draft.clock, backend, lost.trajectory_id, spec, bounds.acquire_s)
     draft.clock.postpone(time.monotonic() - began)
     draft.sandbox_id = context.slot.sandbox_id
     async with draft.clock.stage("setup", limit_s=draft.job.limits.setup_timeout_s):
         context.deadline = draft.clock.deadline
-        await env.setup(item, context)
+        await steps.env.setup(steps.item, context)
 
 
 def _prompt(env: Environment[Any], item: Any, context: SlotContext) -> Sequence[Message]:

@@ -26,6 +26,8 @@ class TakenPatch:
     dropped_count: int = 0
     rejected: tuple[str, str] | None = None
     """Reason and detail of a result that cannot be graded, by the agent's own fault."""
+    trees: tuple[str, ...] = ()
+    """Ids of the trees that it was made for; () = an older release did not say."""
 
     @classmethod
     def of(cls, patch: AgentPatch) -> TakenPatch:
@@ -35,16 +37,18 @@ class TakenPatch:
     def packed(self) -> bytes:
         """As bytes; inverse: `unpacked`."""
         names = [[os.fsencode(path) for path in paths] for paths in (self.paths, self.dropped)]
-        packed: bytes = msgpack.packb([self.data, *names, self.dropped_count, self.rejected])
+        facts = [self.data, *names, self.dropped_count, self.rejected, self.trees]
+        packed: bytes = msgpack.packb(facts)
         return packed
 
     @classmethod
     def unpacked(cls, packed: bytes) -> TakenPatch:
         """Raises EnvBug: another version of the env has packed it."""
         try:
-            data, paths, dropped, count, rejected = msgpack.unpackb(packed)
+            data, paths, dropped, count, rejected, *rest = msgpack.unpackb(packed)
             reason = (str(rejected[0]), str(rejected[1])) if rejected else None
             changed, named = (tuple(map(os.fsdecode, each)) for each in (paths, dropped))
-            return cls(bytes(data), changed, named, int(count), reason)
+            trees = tuple(map(str, rest[0])) if rest else ()
+            return cls(bytes(data), changed, named, int(count), reason, trees)
         except (ValueError, TypeError, IndexError, msgpack.UnpackException) as error:
             raise EnvBug(f"the patch that was handed over cannot be read: {error}") from error

@@ -54,6 +54,11 @@ class Pinned:
     image: ImagePlace | None = None
     """Where the trees belong, if the row's repository is in an image."""
 
+    @property
+    def trees(self) -> tuple[str, str, str]:
+        """All that decides what a patch is made for, and how it is graded."""
+        return self.start, self.graded, self.fixed
+
     @asynccontextmanager
     async def scratch(self) -> AsyncIterator[Pinned]:
         """The same; objects made in the block are deleted at its end."""

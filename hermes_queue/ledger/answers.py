@@ -155,6 +155,13 @@ class Spent:
             cost_usd = self.cost_usd + other.cost_usd
         return Spent(self.tokens + other.tokens, cost_usd)
 
+    def without(self, booked: Spent) -> Spent:
+        """What is left of it; without tokens that is nothing, though prices are unknown."""
+        tokens = max(0, self.tokens - booked.tokens)
+        if self.cost_usd is None or booked.cost_usd is None:
+            return Spent(tokens, None if tokens else 0.0)
+        return Spent(tokens, max(0.0, self.cost_usd - booked.cost_usd))
+
     @property
     def cost(self) -> float | None:
         """The cost as the ledger's scripts take it: a plain float."""
@@ -162,6 +169,13 @@ class Spent:
 
 
 NOTHING_SPENT = Spent()
+BOOKED_TOKENS, BOOKED_USD = "booked_tokens", "booked_usd"
+"""In the events of a record that another worker has begun: what counted in budgets by then."""
+
+
+def booked_facts(booked: Spent) -> dict[str, Any]:
+    """The same, for an event."""
+    return {BOOKED_TOKENS: booked.tokens, BOOKED_USD: booked.cost_usd}
 
 
 @dataclass(frozen=True, slots=True)

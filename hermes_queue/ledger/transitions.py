@@ -12,7 +12,15 @@ from hermes_queue.bodies.store import ClaimCheck
 from hermes_queue.bodies.summary import summary_of
 from hermes_queue.errors import CAUSES, RedisFull
 from hermes_queue.keyspace.calls import ScriptCall
-from hermes_queue.ledger.answers import NOTHING_SPENT, Begun, Claim, PublishVerdict, Spent
+from hermes_queue.ledger.answers import (
+    BOOKED_TOKENS,
+    BOOKED_USD,
+    NOTHING_SPENT,
+    Begun,
+    Claim,
+    PublishVerdict,
+    Spent,
+)
 from hermes_queue.ledger.attempts import packed
 from hermes_queue.ledger.tasks.task import member_of
 from hermes_queue.models import ATTEMPT_SUMMARY, AttemptRecord, ScoredTrajectory
@@ -162,7 +170,8 @@ def publish(
     before. `stale`: a failure of an attempt that is not current. `unstored`: the object that `body`
     claims is not listed (`note_object`), and nothing was published.
 
-    `spent` is what counts in the run's budgets; None = all that the record says.
+    `spent` is what counts in the run's budgets; None = all that the record says, without what its
+    events name as booked: of a record that was found on disk nothing else is known.
 
     The result is `RedisFull` if too many results wait for readers (`ResultSettings`), or Redis has
     no room; then nothing was published.
@@ -205,12 +214,17 @@ def publish(
 
 
 def _spent(record: ScoredTrajectory) -> Spent:
-    """By the agent and by its judge. The report is the env's, so any key may have any type."""
+    """By the agent and by its judge, as far as it is not booked.
+
+    The report is the env's, so any key may have any type.
+    """
     spent, judge = Spent.of(record.usage, record.cost_usd), record.report.get("judge")
     known = judge if isinstance(judge, dict) else {}
     counts = [known.get(name) for name in ("prompt_tokens", "completion_tokens")]
     tokens = sum(n for n in counts if isinstance(n, int) and 0 <= n < 2**31)
-    return spent + Spent(tokens)
+    events = [each for each in record.events if isinstance(each.get(BOOKED_TOKENS), int)]
+    booked = [Spent(each[BOOKED_TOKENS], each.get(BOOKED_USD)) for each in events[-1:]]
+    return (spent + Spent(tokens)).without(*booked or [NOTHING_SPENT])
 
 
 def _score(record: ScoredTrajectory) -> float | str | None:

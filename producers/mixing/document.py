@@ -19,6 +19,7 @@ from pydantic import (
 from hermes_queue.broker.submission import RUN_ID_MAX
 from hermes_queue.errors import ConfigurationError, InputError
 from hermes_queue.ledger.answers import RunPart
+from hermes_queue.ledger.fleet.pacing import AHEAD_MAX
 from hermes_queue.ledger.mixing.tuning import (
     BACKLOG_MAX,
     SOURCE_NAME,
@@ -30,6 +31,7 @@ from hermes_queue.ledger.mixing.tuning import (
 
 FILE_BYTES_MAX = 1 << 20
 SOURCES_MAX = 256
+_BUDGET_MAX = 1e14
 _MIX_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 
 FlagValue = str | int | float | bool | list[Any] | dict[str, Any]
@@ -162,10 +164,10 @@ class PartOfSlots(_Table):
 class Budgets(_Table):
     """Budgets of the run, as those of any other."""
 
-    cost_usd: float | None = Field(default=None, gt=0)
-    tokens: float | None = Field(default=None, gt=0)
-    slot_hours: float | None = Field(default=None, gt=0)
-    wall_s: float | None = Field(default=None, gt=0)
+    cost_usd: float | None = Field(default=None, gt=0, le=_BUDGET_MAX)
+    tokens: float | None = Field(default=None, gt=0, le=_BUDGET_MAX)
+    slot_hours: float | None = Field(default=None, gt=0, le=_BUDGET_MAX)
+    wall_s: float | None = Field(default=None, gt=0, le=_BUDGET_MAX)
 
     def given(self) -> dict[str, float]:
         """Those that are set, by the names that `set_budgets` takes."""
@@ -191,7 +193,7 @@ class MixDocument(_Table):
     share: Literal["groups", "trajectories"] = "groups"
     """What the weights divide."""
     backlog: Backlog = Backlog()
-    max_ahead: int | None = Field(default=None, ge=1)
+    max_ahead: int | None = Field(default=None, ge=1, le=AHEAD_MAX)
     """As `--max-ahead` of a producer."""
     max_drift: float | None = Field(default=None, ge=0, le=1)
     """As `--max-drift` of a producer."""

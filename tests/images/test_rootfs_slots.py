@@ -10,12 +10,13 @@ import tempfile
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
 from tiny_image import write_tiny_image
 
-from hermes_queue.errors import SandboxError, SandboxRejected, SlotKilled
+from hermes_queue.errors import SandboxError, SandboxRejected, SlotKilled, SlotLost
 from hermes_queue.images.fetch.archives import import_archive
 from hermes_queue.images.spec import ImageConfig, ImageSpec
 from hermes_queue.images.steps import BuildStep, LayerStack
@@ -23,7 +24,7 @@ from hermes_queue.images.store import ImageStore
 from hermes_queue.sandbox.base import ExecutionRequest, ExecutionResult, Slot, SlotSpec
 from hermes_queue.sandbox.host.paths import remove_tree, slot_directory
 from hermes_queue.sandbox.local.backend import LocalBackend
-from hermes_queue.sandbox.rootfs import boot_process
+from hermes_queue.sandbox.rootfs import boot_process, unlinked
 from hermes_queue.sandbox.rootfs import slot as rootfs_slot
 from hermes_queue.sandbox.rootfs.first_process import MACHINES, program
 from hermes_queue.sandbox.rootfs.slot import DiskUsage
@@ -187,6 +188,71 @@ async def test_a_slot_that_fills_the_disk_is_ended_by_its_own_fault(backend, mon
 
 
 @in_one_loop
+@pytest.mark.parametrize("then", ["", "exec 4</proc/self/fd/3 3>&-; "], ids=["written", "read"])
+async def test_files_without_a_name_take_space_as_long_as_they_are_open(backend, monkeypatch, then):
+    monkeypatch.setattr(rootfs_slot, "MEASURE_S", 0.05)
+    slot = await backend.acquire("trajectory", ROOT)
+    unnamed = "exec 3>/srv/big; rm /srv/big; head -c 30M /dev/zero >&3; "
+    [answer] = await backend.execute_batch([ExecutionRequest(slot, f"{unnamed}{then}sleep 60")])
+    assert isinstance(answer, SlotKilled)
+    assert "more than 20 MB" in str(answer)
+    await backend.release(slot)
+
+
+@in_one_loop
+async def test_files_without_a_name_that_take_no_space_of_the_slot_do_not_count(backend):
+    slot = await backend.acquire("trajectory", ROOT)
+    fence = backend._slots[slot.slot_id].fence
+    assert unlinked.is_idle(fence.init_pid)
+    of_the_image = "exec 3</usr/bin/bash; rm /usr/bin/bash; "
+    in_memory = "exec 4>/dev/shm/big; rm /dev/shm/big; head -c 9M /dev/zero >&4; "
+    pause = f"{of_the_image}{in_memory}echo >/srv/begun; sleep 60"
+    holding = asyncio.create_task(backend.execute_batch([ExecutionRequest(slot, pause)]))
+    while not (fence.directories.upper / "srv" / "begun").exists():
+        await asyncio.sleep(0.01)
+    assert not unlinked.is_idle(fence.init_pid)
+    assert unlinked.unlinked_bytes(fence.init_pid, str(fence.directories.upper)) == 0
+    await backend.release(slot)
+    await holding
+
+
+@in_one_loop
+async def test_a_slot_whose_files_cannot_be_measured_now_is_measured_later(backend, monkeypatch):
+    host, failures = backend._rootfs.host, [OSError("no process is left"), SandboxError("nor now")]
+    measure = host.measure
+
+    async def sometimes(*of: Any) -> DiskUsage | None:
+        if failures:
+            raise failures.pop()
+        return await measure(*of)
+
+    monkeypatch.setattr(rootfs_slot, "MEASURE_S", 0.05)
+    monkeypatch.setattr(host, "measure", sometimes)
+    slot = await backend.acquire("trajectory", ROOT)
+    fill = ExecutionRequest(slot, "head -c 30M /dev/zero >/srv/big; sleep 60")
+    [answer] = await backend.execute_batch([fill])
+    assert isinstance(answer, SlotKilled)
+    await backend.release(slot)
+
+
+@in_one_loop
+async def test_a_slot_that_is_ended_because_the_disk_is_slow_has_not_killed_itself(
+    backend, monkeypatch
+):
+    async def too_slow(*_: object) -> None:
+        return None
+
+    monkeypatch.setattr(rootfs_slot, "MEASURE_S", 0.05)
+    monkeypatch.setattr(backend._rootfs.host, "measure", too_slow)
+    slot = await backend.acquire("trajectory", ROOT)
+    [answer] = await backend.execute_batch([ExecutionRequest(slot, "sleep 60")])
+    assert isinstance(answer, SlotLost)
+    assert not isinstance(answer, SlotKilled)
+    assert "could not be counted in time" in str(answer)
+    await backend.release(slot)
+
+
+@in_one_loop
 @pytest.mark.parametrize(("disk_mb", "written"), [(5, "10M"), (40, "50M")])
 async def test_a_task_has_the_disk_space_that_it_names(backend, monkeypatch, disk_mb, written):
     monkeypatch.setattr(rootfs_slot, "MEASURE_S", 0.05)
@@ -206,7 +272,7 @@ async def test_a_slot_that_fills_the_disk_loses_its_commands_by_its_own_fault(ba
     """Whatever is heard first: that its first process is dead, or that nothing starts commands."""
     began = asyncio.Event()
 
-    async def too_much(_: object) -> DiskUsage:
+    async def too_much(*_: object) -> DiskUsage:
         await began.wait()
         running.fence.spawner.close()
         return DiskUsage(10**6, 1)

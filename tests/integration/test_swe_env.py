@@ -12,9 +12,11 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import Any
 
+import msgpack
 import pytest
 import sample_package as sample
 from genuine_packages import PACKAGES, READS_ITS_VERSION, Package
@@ -27,9 +29,16 @@ from envs.swe.grading.suite import VENV
 from envs.swe.item import Item
 from envs.swe.recorded import recorded_patch
 from envs.swe.sources import asset_reader
+from envs.swe.taken import TakenPatch
 from envs.swe.workspace import pin
 from envs.swe_smith import ENV
-from hermes_queue.errors import DeadlineExceeded, EnvBug, EnvInfraError, SandboxError
+from hermes_queue.errors import (
+    DeadlineExceeded,
+    EnvBug,
+    EnvInfraError,
+    SandboxError,
+    WorkLost,
+)
 from hermes_queue.settings import PathSettings
 from producers import make_environment
 from producers.base import main
@@ -161,6 +170,21 @@ async def test_a_patch_is_graded_in_a_slot_that_its_agent_never_saw(row: dict[st
         verdict = await ENV.measure_work(grader.item, grader.context, work)
     assert (verdict.score, verdict.report["reason"]) == (1.0, "resolved")
     assert verdict.report["dropped"] == ["conftest.py"]
+
+
+async def test_a_patch_is_not_graded_on_other_files_than_it_was_made_for(
+    row: dict[str, Any],
+) -> None:
+    async with attempt(row) as agent:
+        await agent.solve()
+        taken = TakenPatch.unpacked(await ENV.take_work(agent.item, agent.context, []))
+    moved = replace(taken, trees=("0" * 40, *taken.trees[1:]))
+    of_an_older_release = msgpack.packb(msgpack.unpackb(taken.packed())[:5])
+    async with attempt(row) as grader:
+        with pytest.raises(WorkLost, match="other files"):
+            await ENV.measure_work(grader.item, grader.context, moved.packed())
+        verdict = await ENV.measure_work(grader.item, grader.context, of_an_older_release)
+    assert verdict.score == 1.0
 
 
 async def test_a_patch_row_gives_the_same_task_as_the_recipe(row: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ from redis_server import RedisServer
 from hermes_queue.ledger import Claim, Ledger, Spent
 from hermes_queue.models import Usage
 
-MOST = {"begin": 20, "take": 26, "publish": 30, "requeue": 16}
+MOST = {"begin": 20, "take": 26, "publish": 30, "requeue": 18}
 """For the only member of a group, which opens and closes it, with tokens and a cost."""
 
 

@@ -91,6 +91,39 @@ def test_a_report_that_is_repeated_counts_once(ledger):
     assert lately.ended == {}
 
 
+def taken_back(ledger: Ledger) -> None:
+    """A job was leased for 100 s, and its lease ran out 20 s ago."""
+    job = make_job()
+    enqueue(ledger, job)
+    begin(ledger, job)
+    lasted(ledger, job, 100)
+    sweep = swept(ledger)
+    age_lease(ledger, job)
+    assert sweep() == [job.trajectory_id]
+    epoch, owner, begun, rest = ledger.client.hget(f"hq:traj:{job.trajectory_id}", "lost").split()
+    lost = [epoch.decode(), owner.decode(), str(float(begun) - 20), rest.decode()]
+    ledger.client.hset(f"hq:traj:{job.trajectory_id}", "lost", " ".join(lost))
+
+
+def test_the_time_of_a_lease_that_ran_out_counts_once_if_its_worker_publishes_after_all(ledger):
+    taken_back(ledger)
+    assert publish(ledger, make_record(make_job())) == "group"
+    report(ledger, 1, s_model=120)
+    good = goodput_of_run(ledger, "run")
+    assert good.seconds["death"] == pytest.approx(0, abs=1e-9)
+    assert slot_s(ledger) == pytest.approx(120, abs=9)
+    assert good.leased_s == pytest.approx(max(120, slot_s(ledger)))
+
+
+def test_the_time_of_a_worker_that_is_dead_stays_that_of_a_death(ledger):
+    taken_back(ledger)
+    ledger.client.hset("hq:life:w1", "outlived", 1)
+    assert publish(ledger, make_record(make_job())) == "group"  # from its disk
+    good = goodput_of_run(ledger, "run")
+    assert good.seconds["death"] == pytest.approx(100, abs=9)
+    assert good.leased_s == pytest.approx(slot_s(ledger))
+
+
 def test_what_nobody_reported_is_an_account_of_its_own(ledger):
     job = make_job()
     enqueue(ledger, job)

@@ -74,6 +74,20 @@ def test_a_job_of_an_older_version_is_taken_by_its_message(ledger):
     assert running(ledger) == 0
 
 
+def test_slot_time_of_a_job_of_an_older_version_is_charged_and_its_leaf_forgotten(ledger):
+    [job] = send(ledger, 1)
+    ledger.client.delete(f"hq:sched:jobs:{LEAF}", "hq:sched:open:train", "hq:sched:leaves")
+    ledger.client.hdel(f"hq:traj:{job.trajectory_id}", "leaf")
+    take(ledger, job.trajectory_id)
+    assert tick(ledger)[0] == 1
+    Shares(ledger).change("env", "gsm8k", {"max_running": 1})
+    assert ledger.client.hget("hq:sched:running", "env|gsm8k") == b"1"
+    publish(ledger, make_record(job))
+    ledger.client.zadd("hq:sched:leaves", {LEAF: 1})
+    tick(ledger)
+    assert not ledger.client.hexists("hq:sched:running", LEAF)
+
+
 def test_a_job_that_an_older_version_began_ends_and_is_not_counted(ledger):
     [job] = send(ledger, 1)
     take(ledger)

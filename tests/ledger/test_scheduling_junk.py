@@ -6,8 +6,11 @@ import itertools
 
 import pytest
 import redis
-from records import make_job
+from ledger_steps import publish
+from records import make_job, make_record
 
+from hermes_queue.ledger.accounts.shared import SharedBudgets
+from hermes_queue.ledger.budgets import set_budgets
 from hermes_queue.ledger.scheduling import Scheduler
 from hermes_queue.wire.names import make_ids
 
@@ -101,3 +104,62 @@ def test_jobs_of_a_lane_with_a_long_name_are_found(ledger):
     lane = "l" * 250
     [job] = send(ledger, "run", lane=lane)
     assert take(ledger, job.trajectory_id, lane).verdict == "run"
+
+
+def test_a_job_that_cannot_begin_reserves_nothing(ledger):
+    [job] = send(ledger, "run")
+    set_budgets(ledger, "run", {"tokens": 1000})
+    SharedBudgets(ledger).set("env:gsm8k", {"tokens": 1000})
+    ledger.client.hset(
+        f"hq:traj:{job.trajectory_id}",
+        mapping={
+            "job": '{"env":"gsm8k","limits":{"max_tokens":9}}',
+            "epoch": 1,
+            "unseen_deaths": "x",
+        },
+    )
+    with pytest.raises(redis.ResponseError):
+        take(ledger)
+    assert not ledger.client.hexists("hq:run:run", "reserved:tokens")
+    assert not ledger.client.hexists("hq:budget:env:gsm8k", "running")
+
+
+def usage(ledger, lane="train"):
+    """Slot-seconds that a lane has used, as the scheduler remembers them."""
+    known = ledger.client.hmget("hq:sched", f"u|{lane}", "at")
+    point, at = (float(value or 0) for value in known)
+    return 2 ** min(1000.0, (point - at) / 1800)
+
+
+def ended_after(ledger, junk):
+    [job] = send(ledger, "run")
+    begun = take(ledger)
+    junk(f"hq:traj:{job.trajectory_id}")
+    Scheduler(ledger).tick(("train",), every_s=0)
+    publish(ledger, make_record(job, epoch=begun.epoch))
+    Scheduler(ledger).tick(("train",), every_s=0)
+
+
+def test_junk_in_the_tree_charges_nobody_for_what_was_not_used(ledger):
+    def junk(_):
+        for kind in ("open", "shut"):
+            ledger.client.delete(f"hq:sched:{kind}:train|")
+            ledger.client.set(f"hq:sched:{kind}:train|", "x")
+
+    ended_after(ledger, junk)
+    assert usage(ledger) < 1000
+
+
+def test_a_lost_count_of_running_jobs_charges_nobody_for_what_was_not_used(ledger):
+    ended_after(ledger, lambda _: ledger.client.delete("hq:sched:running"))
+    assert usage(ledger) < 1000
+
+
+@pytest.mark.parametrize("junk", ["nan nan", "inf inf", "-inf -inf", "0 0", "x x"])
+def test_a_job_that_says_junk_of_its_start_leaves_the_usage_of_others_readable(ledger, junk):
+    leaf = "train||run|gsm8k"
+    ended_after(ledger, lambda traj: ledger.client.hset(traj, "leaf", f"{junk} 0 {leaf}"))
+    assert usage(ledger) < 4e6
+    count, rest = ledger.client.hget("hq:sched:running", leaf).split()
+    assert count == b"0"
+    assert abs(float(rest)) < 1e12

@@ -25,6 +25,8 @@ GOOD = 'name = "m"\n[sources.a]\nproducer = "gsm8k"\n'
         (GOOD + "wieght = 2\n", "flags of the producer belong below flags"),
         (GOOD + "weight = -1\n", "sources.a.weight: use 0 (nothing of it), or 1e-06 to 1e+06"),
         (GOOD + "weight = nan\n", "sources.a.weight"),
+        ("budgets.tokens = inf\n" + GOOD, "budgets.tokens"),
+        ("max_ahead = 1000001\n" + GOOD, "max_ahead"),
         (GOOD + "epochs = 0\n", "sources.a.epochs"),
         (GOOD + "quota.items = 1.5\n", "sources.a.quota.items"),
         (GOOD + "quota.rows = 1\n", "sources.a.quota.rows: is no setting here"),

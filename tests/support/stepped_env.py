@@ -75,7 +75,24 @@ class _Hurried(Stepped):
     limit_s = 0.0
 
 
+class _EndsItself(Stepped):
+    """What its agent leaves ends the slot in which the second step begins, or is graded."""
+
+    def __init__(self, place):
+        self.place = place
+
+    async def begin_step(self, step, context):
+        if self.place == "setup":
+            await context.run("end it")
+
+    async def verify(self, step, context, transcript):
+        if self.place == "verify" and step[0] == 1:
+            await context.run("end it")
+        return await super().verify(step, context, transcript)
+
+
 ENV = Stepped()
+ENDS_IN_SETUP, ENDS_IN_VERIFY = _EndsItself("setup"), _EndsItself("verify")
 FAILS_IN_THE_SECOND = _FailsInTheSecond()
 SPOILED = _Spoiled()
 GATED = _Gated()

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from envs.base import Verdict
@@ -143,5 +144,14 @@ class _SlowVerify(_Strange):
         await asyncio.Event().wait()
 
 
-SLOW_SETUP, SLOW_VERIFY = _SlowSetup(), _SlowVerify()
+class _Grading(_Strange):
+    """Is graded by a command, in the slot after it was renewed as another one."""
+
+    async def verify(self, item, context, transcript):
+        await context.renew(replace(context.slot.spec, profile="of the grading"))
+        await context.run("grade")
+        return Verdict(0.0)
+
+
+SLOW_SETUP, SLOW_VERIFY, GRADING = _SlowSetup(), _SlowVerify(), _Grading()
 SWALLOWS_ONE, SWALLOWS_ALL = _Swallows(1), _Swallows(1_000_000)

@@ -62,10 +62,15 @@ def aborts(count: int, *versions: str) -> Callable[[dict[str, Any]], None]:
 
 
 @asynccontextmanager
-async def talk(*replies: str, kind: str = "vllm", retries: int = 1, continuations: int = 16):
+async def talk(
+    *replies: str, kind: str = "vllm", retries: int = 1, continuations: int = 16, **params: str
+):
     async with TokenStub(list(replies), kind=kind) as stub:
         spec = AgentSpec(
-            kind="openai", model="m", base_url=stub.url, params={"mode": "tokens", "server": kind}
+            kind="openai",
+            model="m",
+            base_url=stub.url,
+            params={"mode": "tokens", "server": kind, **params},
         )
 
         async def gold():
@@ -127,6 +132,21 @@ async def test_each_span_has_the_version_that_sampled_it() -> None:
     spans = [(context, context + 5, "7"), (context + 5, end, "8")]
     assert policy.sampled_spans(record, sequence) == spans
     assert policy.span(record.turns) == ("7", "8")
+
+
+async def test_each_span_has_the_model_that_sampled_it_where_models_are_versions() -> None:
+    names = ["step-7", "step-8", "step-8"]
+    async with talk("ab...", "cd...", "ef", policy_version="model") as (stub, chat):
+        change = aborts(2)
+
+        def change_and_name(answer: dict[str, Any]) -> None:
+            change(answer)
+            answer["model"] = names[len(prompts(stub)) - 1]
+
+        stub.break_reply = change_and_name
+        turn = (await reply_of(chat)).turn
+    assert (turn.policy_version, turn.policy_spans) == ("step-8", (("step-7", 0), ("step-8", 5)))
+    assert policy.span([turn]) == ("step-7", "step-8")
 
 
 def test_each_sequence_has_the_spans_of_its_own_turns() -> None:
@@ -210,7 +230,14 @@ async def test_after_the_bound_a_reply_begins_anew() -> None:
 
 
 @pytest.mark.parametrize(
-    "sampling", [{"stop": ["\n"]}, {"seed": 3}, {"presence_penalty": 1.0}, {"guided_regex": "a*"}]
+    "sampling",
+    [
+        {"stop": ["\n"]},
+        {"seed": 3},
+        {"presence_penalty": 1.0},
+        {"repetition_penalty": 1.1},
+        {"guided_regex": "a*"},
+    ],
 )
 async def test_what_would_not_be_sampled_alike_begins_anew(sampling: dict[str, Any]) -> None:
     async with talk("ab...", "whole") as (stub, chat):

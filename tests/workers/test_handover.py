@@ -17,7 +17,7 @@ import steps_env
 from counting_model import CountingModel
 from ledger_steps import age_lease, begin, enqueue, swept
 from records import make_job
-from snapshot_shelf import Shelf
+from snapshot_shelf import Died, Shelf
 
 from envs.base import load_env
 from hermes_queue.agent.endpoint.connection import close_clients
@@ -39,11 +39,13 @@ from hermes_queue.queues import lanes_with_quarantine
 from hermes_queue.settings import ModelSettings, StageSettings, WorkerSettings
 from workers import runtime as runtimes
 from workers.bounds import copies
+from workers.outbox import Outbox
 from workers.resume.unneeded import delete_unneeded
 from workers.runtime import Runtime
 from workers.spool import Spool
 from workers.stages.graders import GradersWatch
 from workers.trajectory import run_trajectory
+from workers.upkeep.recovery import publish_leftovers
 
 pytestmark = pytest.mark.xdist_group("openai")
 TURNS = 3
@@ -74,6 +76,7 @@ class Fleet:
             worker=WorkerSettings(stages=cast(Any, stages)),
         )
         made.stages, made.model = self.stages, self.model
+        self.latest = made
         return made
 
     async def run(self, job: TrajectoryJob, stages: str, *, attempt: int = 1) -> str:
@@ -186,6 +189,27 @@ async def test_the_tokens_of_the_agent_count_once(fleet: Fleet, model: CountingM
     assert usage.completion_tokens > 0
     assert int(run.get(b"unpriced", 0)) <= 1
     assert int(run[b"running"]) == 0
+
+
+async def test_they_count_once_if_the_grader_dies_with_the_record_on_its_disk(
+    fleet: Fleet, model: CountingModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = job_of(fleet, model)
+    await fleet.run(job, "agent")
+    handed = fleet.ledger.client.hget("hq:totals", "tokens")
+
+    async def dies(_: Outbox) -> str:
+        raise Died
+
+    monkeypatch.setattr(Outbox, "publish", dies)
+    with pytest.raises(Died):
+        await fleet.run(job, "verify")
+    fleet.latest.spool.close()
+    assert publish_leftovers(fleet.runtime("verify")) == 1
+    record = fleet.record(job)
+    assert outcome(record) == GRADED
+    assert record.usage.completion_tokens > 0
+    assert fleet.ledger.client.hget("hq:totals", "tokens") == handed
 
 
 async def test_what_a_verification_has_failed_of_is_no_second_bill(

@@ -20,6 +20,7 @@ from snapshot_shelf import Died, Shelf
 from hermes_queue.agent.endpoint.connection import close_clients
 from hermes_queue.agent.loop import AgentResult
 from hermes_queue.agent.tokens.invariants import token_violations
+from hermes_queue.bodies.codec import encode_record
 from hermes_queue.bodies.steps import JournalStep, decode_entry, encode_entry
 from hermes_queue.cancellation import end_tasks
 from hermes_queue.errors import RedisUnavailable, SandboxError
@@ -205,7 +206,11 @@ async def test_tokens_that_a_hand_back_has_booked_are_not_booked_again(
     assert draft.agent.turns[:4] == first.agent.turns[:4]
     tokens = sum(turn.usage.prompt_tokens + turn.usage.completion_tokens for turn in kept)
     whole = draft.agent.usage
-    assert draft.spent.tokens == whole.prompt_tokens + whole.completion_tokens - tokens
+    left = whole.prompt_tokens + whole.completion_tokens - tokens
+    assert draft.spent.tokens == left
+    on_disk = record_of(draft, owner="w2", host="h")
+    ledger.publish(on_disk, encode_record(on_disk), owner="w2", finished_ttl_s=60)
+    assert ledger.client.hget("hq:totals", "tokens") == b"%d" % left, "by whoever finds it, too"
 
 
 @pytest.mark.parametrize(("booked", "turns", "tokens"), [(0, 4, 606), (1, 2, 404)])

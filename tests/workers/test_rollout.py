@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -151,3 +152,58 @@ async def test_an_agent_that_kills_its_slot_again_is_measured_on_what_an_untouch
         ("a", "The sandbox ended, and with it what was in it."),
         ("b", "Not run: slot_killed."),
     ]
+
+
+class GradedSlots(Slots):
+    """The same; slots whose agents have been in them are also lost by `grade`."""
+
+    def __init__(self, always: bool = False) -> None:
+        super().__init__()
+        self.always = always
+        self.specs: list[SlotSpec] = []
+
+    async def acquire(self, trajectory_id: str, spec: SlotSpec) -> Slot:
+        self.specs.append(spec)
+        return await super().acquire(trajectory_id, spec)
+
+    async def renew(self, slot: Slot, spec: SlotSpec | None = None) -> Slot:
+        return replace(slot, spec=spec or slot.spec)
+
+    async def execute_batch(
+        self, requests: Sequence[ExecutionRequest]
+    ) -> list[ExecutionResult | SandboxError]:
+        if any(r.command == "grade" and (self.always or r.slot.slot_id == "s0") for r in requests):
+            return [SlotKilled("its files take too much space") for _ in requests]
+        return await super().execute_batch(requests)
+
+
+GRADING = "strange_env:GRADING"
+
+
+@pytest.mark.parametrize(
+    ("earlier", "always"),
+    [
+        ((), False),
+        ((ended(SlotLost, "verify"), ended(SlotKilled, "setup")), False),
+        ((ended(SlotKilled, "verify"),), True),
+    ],
+)
+async def test_a_slot_that_is_lost_in_grading_once_or_untouched_is_a_failure_of_the_sandbox(
+    earlier: tuple[AttemptRecord, ...], always: bool
+) -> None:
+    draft, failure = await rolled_out(GradedSlots(always), earlier=earlier, env=GRADING)
+    assert (type(failure), getattr(failure, "stage", "")) == (SlotKilled, "verify")
+    assert draft.verdict is None
+
+
+@pytest.mark.parametrize("stage", ["agent", "verify"])
+async def test_an_agent_whose_work_kills_its_slot_again_in_grading_is_measured_on_an_untouched_one(
+    stage: str,
+) -> None:
+    backend = GradedSlots()
+    draft, failure = await rolled_out(backend, earlier=(ended(SlotKilled, stage),), env=GRADING)
+    assert failure is None
+    assert draft.verdict is not None
+    assert (draft.agent.stop_reason, draft.verdict.score) == ("slot_killed", 0.0)
+    assert (backend.leased, backend.released) == (["s0", "s1"], ["s0", "s1"])
+    assert {spec.profile for spec in backend.specs} == {"default"}

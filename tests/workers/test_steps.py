@@ -147,6 +147,20 @@ async def test_a_slot_that_the_agent_kills_in_a_later_step_scores_it_0() -> None
     assert (scores(draft), draft.agent.stop_reason) == ([1, 0], "slot_killed")
 
 
+@pytest.mark.parametrize("stage", ["setup", "verify"])
+async def test_a_slot_that_the_work_of_earlier_steps_kills_again_scores_the_step_0(
+    stage: str,
+) -> None:
+    env = f"ENDS_IN_{stage.upper()}"
+    _, _, first = await rolled_out(env)
+    assert (type(first), getattr(first, "stage", "")) == (SlotKilled, stage)
+    failure = Failure(cause="sandbox", stage=stage, type="SlotKilled", message="gone")
+    earlier = (AttemptRecord(attempt=1, epoch=1, failure=failure),)
+    draft, _, failed = await rolled_out(env, earlier=earlier)
+    assert failed is None
+    assert (scores(draft), draft.agent.stop_reason) == ([1, 0], "slot_killed")
+
+
 async def test_a_program_is_refused_before_a_slot_is_taken() -> None:
     program = {"name": "p", "run": "true {task} {url} {key}"}
     _, backend, failure = await rolled_out(

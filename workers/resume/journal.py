@@ -17,7 +17,8 @@ from hermes_queue.agent.resumption import Continuation, Resumable
 from hermes_queue.cancellation import end_tasks
 from hermes_queue.errors import HermesQueueError, NoSnapshot
 from hermes_queue.extensions import offers
-from hermes_queue.ledger import Begun, Claim
+from hermes_queue.ledger import Begun, Claim, Spent
+from hermes_queue.ledger.answers import booked_facts
 from hermes_queue.ledger.fleet.journal import needed_snapshots, read_journal
 from hermes_queue.ledger.poison import item_hash
 from hermes_queue.models import Message, Usage
@@ -179,6 +180,7 @@ class TurnJournal:
                 "agent_s": round(kept.last.agent_s, 3),
                 "from_host": kept.last.host,
                 "host": self._runtime.host,
+                **booked_facts(Spent.of(draft.booked, draft.cost_usd(draft.booked))),
             }
         )
         message = "%s continues after %d turns with %d tokens; %d later turns are lost"

@@ -19,7 +19,8 @@ from hermes_queue.agent.kinds.recorded import recorded_params
 from hermes_queue.bodies.handed import HandedWork, decode_handed, encode_handed
 from hermes_queue.errors import EnvBug, NoSnapshot, RedisFull, SandboxError, WorkLost
 from hermes_queue.extensions import offers
-from hermes_queue.ledger import Begun, Claim
+from hermes_queue.ledger import Begun, Claim, Spent
+from hermes_queue.ledger.answers import booked_facts
 from hermes_queue.ledger.fleet.handovers import (
     HandoverVerdict,
     hand_over,
@@ -299,6 +300,7 @@ def _fill(draft: Draft, given: HandedWork, host: str) -> None:
         "event": "handed_over",
         "from_host": origin.host,
         "host": host,
+        **booked_facts(Spent.of(record.usage, record.cost_usd)),
     }
     agent.events.append(event)
     agent.changed()

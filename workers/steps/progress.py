@@ -16,7 +16,7 @@ from envs.base import Environment, HasSteps, TakesWork, Verdict
 from hermes_queue.agent.chat import ChatClient, LearnsOfSteps
 from hermes_queue.agent.programs.program import Program
 from hermes_queue.agent.resumption import Continuation
-from hermes_queue.errors import EnvBug, SandboxRejected
+from hermes_queue.errors import EnvBug, SandboxRejected, SlotKilled
 from hermes_queue.extensions import offers
 from hermes_queue.models import Message, StopReason
 from hermes_queue.sandbox.base import Capabilities
@@ -112,11 +112,19 @@ class StepProgress:
             return False
         if not env.goes_on(before, self.verdicts[-1]):
             return False
-        async with draft.clock.stage("setup", limit_s=draft.job.limits.setup_timeout_s):
-            context.deadline = draft.clock.deadline
-            spoiled = await env.begin_step(item, context)
-            if spoiled is not None:
-                self.verdicts.append(await check(spoiled, env))
+        try:
+            async with draft.clock.stage("setup", limit_s=draft.job.limits.setup_timeout_s):
+                context.deadline = draft.clock.deadline
+                spoiled = await env.begin_step(item, context)
+                if spoiled is not None:
+                    spoiled = await check(spoiled, env)
+        except SlotKilled:  # what earlier steps have left runs there
+            if not draft.killed_in("agent", "setup", "verify"):
+                raise
+            draft.agent.stop_reason = "slot_killed"
+            spoiled = Verdict(0.0, report={"reason": "slot_killed"})
+        if spoiled is not None:
+            self.verdicts.append(spoiled)
         return spoiled is None
 
     def _time(self) -> float:

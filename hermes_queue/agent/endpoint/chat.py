@@ -198,8 +198,15 @@ class OpenAIChat:
         """Send the request and read the answer; differences in what is sent are added to it."""
         answer = await self._endpoint.post("/chat/completions", request.body)
         completion = await read(parse, answer, turn=request.number)
-        version = completion.policy_version or self._endpoint.policy_version
-        return replace(completion, policy_version=version)
+        version = self._version_of(completion.policy_version, completion.model)
+        spans = completion.policy_spans if self._versioned_by_server else ()
+        return replace(completion, policy_version=version, policy_spans=spans)
+
+    def _version_of(self, version: str | None, model: str | None) -> str | None:
+        """The version that has sampled an answer with these names; to be asked right after it."""
+        if not self._versioned_by_server:
+            return model
+        return version or self._endpoint.policy_version
 
     def _request(
         self,
@@ -278,7 +285,7 @@ class OpenAIChat:
             server=self._server,
             server_version=self._facts.version,
             policy_version=version,
-            policy_spans=completion.policy_spans if self._versioned_by_server else (),
+            policy_spans=completion.policy_spans,
             finish_reason=completion.finish_reason,
             usage=completion.usage,
             latency_s=round(latency_s, 4),
@@ -296,8 +303,7 @@ class OpenAIChat:
         self, completion: Completion, events: list[Mapping[str, Any]]
     ) -> str | None:
         """The version that served the turn; every unrequested version is recorded once."""
-        served = completion.policy_version if self._versioned_by_server else completion.model
-        requested = self._requested_version
+        served, requested = completion.policy_version, self._requested_version
         if requested is not None and served not in (None, requested, *self._other_versions):
             self._other_versions.add(str(served))
             events.append({"event": "policy_mismatch", "wanted": requested, "served": served})

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from hermes_queue.agent.endpoint.chat import OpenAIChat
@@ -81,7 +82,9 @@ class TokenChat(OpenAIChat):
         bounded, context_bound = self._bounded(sampling, len(prompt))
         sampled = await self._rest(so_far, bounded)
         # Weights may be updated before the next request.
-        version = sampled.policy_version or self._endpoint.policy_version
+        version = self._version_of(sampled.policy_version, sampled.model)
+        if not self._versioned_by_server:
+            sampled = replace(sampled, policy_spans=())
         if sampled.aborted:
             so_far.keep(sampled, version, bounded, self._settings.max_continuations)
         sampled, seams = so_far.whole(sampled, version), so_far.seams()

@@ -18,12 +18,12 @@ from hermes_queue.agent.tokens.servers.base import MalformedReply, Sampled
 
 _CONTINUED = frozenset(
     {"temperature", "top_p", "top_k", "min_p", "max_tokens", "max_completion_tokens"}
-    | {"logit_bias", "repetition_penalty", "stop_token_ids", "ignore_eos", "skip_special_tokens"}
+    | {"logit_bias", "stop_token_ids", "ignore_eos", "skip_special_tokens"}
     | {"chat_template", "chat_template_kwargs", "session_id", "cache_salt", "priority"}
 )
 """Sampling parameters for which a continuation is sampled as the rest of the reply would have been.
-Not so `stop` (it may lie across the seam), a `seed`, penalties that count replies alone, and
-grammars."""
+Not so `stop` (it may lie across the seam), a `seed`, grammars, and penalties: those that count the
+reply alone would count from the seam, as SGLang's `repetition_penalty` does."""
 UNKNOWN_VERSION = "unknown"
 """Stands in `policy_spans` for weights that the server does not name, between some that it does."""
 

@@ -40,17 +40,12 @@
 -- graded begins all the same, as one process grades what it runs, and needs nothing of a budget.
 -- cancelled: the job was cancelled before, or is now because its run was.
 -- A job that has to end as cancelled begins although other reasons would hold it back.
+-- After a job that is set aside without a warning, the next one is looked at, a few times.
 local refused = wrong_number('attempt', attempt, 0, EXACT, true) or wrong_number('lease, s', lease_s, 0, 1e9)
   or wrong_number('most groups', soft_max_groups, 0, EXACT) or wrong_number('most bytes', soft_max_bytes, 0, EXACT)
 if refused then return refused end
--- Errors of the scheduler's own keys (of another type, which a producer could write) keep no job from beginning: then
--- messages stand for the jobs that they name.
-local is_sound, chosen = true, nil
-if #lanes > 0 then is_sound, chosen = pcall(choice) end
-chosen = is_sound and chosen
-if chosen then turn_to(chosen) end
+local chosen = next_choice()
 local job = chosen and chosen.job or job_of(traj)
-if chosen then attempt = job.attempt or attempt end
 if not chosen and #lanes > 0 and waits(job) then return {'none', '', id} end
 local function begin()
   local verdict = not (chosen and chosen.leaf) and unfit(job)
@@ -60,20 +55,19 @@ local function begin()
   local is_repeated = job.state == 'running'
   local cancel = job.cancel or g.cancel or ''
   g.only_ends = cancel ~= ''
+  local deaths = deaths_of(job)  -- before anything is reserved: it may be junk
   local warning = ''
   if not is_repeated then
     if r and r.state ~= 'active' then verdict = turned_away(r, cancel, job) end
     if not verdict and cancel == '' then verdict, warning = held_back(job, g, r) end
     if verdict then
       withdraw(chosen, job)
+      if verdict == 'held' then rest(chosen) end
       return {verdict, warning, id}
     end
   end
-  local leaf = chosen and chosen.leaf or job.leaf
+  local leaf = chosen and chosen.leaf or job.leaf ~= '' and job.leaf
     or name_of_leaf(job.lane, redis.call('HGET', run, 'team'), run_of(id), redis.call('HGET', group, 'env'))
-  -- A death that a living parent saw is the job's own fault; a death together with the parent may have
-  -- other causes, so it counts for a third.
-  local deaths = tonumber(job.quarantine_deaths or '0') + math.floor(tonumber(job.unseen_deaths or '0') / 3)
   local epoch, begun = lease(is_repeated, job, g, r, marker_of(leaf, chosen))
   if not is_repeated then account(chosen, job, leaf) end
   -- A job that was never handed back has waited since its group was enqueued.
@@ -83,4 +77,14 @@ local function begin()
     not calm(job.lane) and redis.call('EXISTS', poison) == 1 and '1' or '',
     job.journal and '1' or '', number(job.booked, '', '^%d+$'), job.handed or '', g.needs or ''}
 end
-return without_junk(begin, chosen, job)
+-- A job that is set aside does not use up the message: else whoever waits behind a run of many jobs that may not begin
+-- would wait until each of them has been met.
+local answer
+for count = 1, ASIDE do
+  answer = without_junk(begin, chosen, job)
+  local goes_on = count < ASIDE and chosen and chosen.leaf and IS_ASIDE[answer[1]] and answer[2] == ''
+  chosen = goes_on and next_choice()
+  if not chosen then break end
+  job = chosen.job
+end
+return answer

@@ -1,5 +1,5 @@
 -- @include time, hash, numbers, healing, body_name, publish/body, publish/settle, publish/group, publish/accept
--- @include publish/letter, publish/another, publish/decide
+-- @include publish/letter, publish/another, publish/late, publish/decide
 -- Make one trajectory final, exactly once; if that decides its group, close the group.
 --
 -- @key traj = traj:{id}, leases, delayed, waiting, group = group:{group_id}
@@ -39,7 +39,7 @@ if refused then
   return refused
 end
 local described = failure ~= '' and cjson.decode(failure) or {}
-local job = hash(traj, 'state', 'owner', 'epoch', 'floor', 'reserved', 'journal', 'begun', 'shared', 'handed', 'leaf')
+local job = hash(traj, 'state', 'owner', 'epoch', 'floor', 'reserved', 'journal', 'begun', 'shared', 'handed', 'leaf', 'lost')
 local verdict = is_missing and 'unstored' or verdict_without_group(job)
 if verdict then return without_body(verdict) end
 local facts = read_group()
@@ -53,6 +53,7 @@ if refillable == '1' or described.dead or described.keep or facts.version then
 end
 if described.dead then keep_letter(job, facts, described) end
 local warning = settle(traj, id, job, 'final', {cost_usd, tokens})
+if job.lost then account_late(job) end
 count_end(job, facts, described)
 add_member(facts, own_name, job.held_s)
 if refillable == '1' or described.keep then refill_or_keep(job, facts, described) end

@@ -81,7 +81,8 @@ class RootedEnclosure(Enclosure):
     async def _watch_disk(self) -> None:
         """End the sandbox when its files take more disk space than a slot of this host may."""
         most = DiskUsage(LocalSandboxSettings().image_disk_mb, MOST_FILES)
-        why = await overfull(self.place.upper, most, self.builds.host.measure)
+        measure = self.builds.host.measure
+        why = await overfull(self.place.upper, self.fence.init_pid, most, measure)
         extra = {"action": "sandbox_disk_full"}
         logger.warning("%s is ended: %s", self.sandbox_id, why, extra=extra)
         await self.fence.kill()

@@ -11,6 +11,7 @@ import json
 import os
 import secrets
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
@@ -25,6 +26,7 @@ from hermes_queue.sandbox.host.paths import check_cache, is_root, remove_tree, s
 from hermes_queue.sandbox.host.processes import kill_process, read_stat
 from hermes_queue.sandbox.host.user_namespaces import IdMap, UserNamespaces, find_id_map
 from hermes_queue.sandbox.local.registry import HostRegistry
+from hermes_queue.sandbox.rootfs import unlinked
 from hermes_queue.sandbox.rootfs.boot_process import FAILED
 from hermes_queue.sandbox.rootfs.fence import boot_command, boot_request
 from hermes_queue.sandbox.rootfs.slot import DiskUsage
@@ -165,14 +167,21 @@ class RootfsHost:
             raise IsolationUnavailable(done.stdout.decode(errors="replace").strip())
         return StepResult(done.exit_code, done.stdout, done.timed_out)
 
-    async def measure(self, directory: Path) -> DiskUsage | None:
+    async def measure(self, directory: Path, first_pid: int) -> DiskUsage | None:
         """Disk space of the files of a slot, which may change meanwhile; see `MeasureDisk`."""
         users = await asyncio.to_thread(lambda: self._users)
         prefix = [] if is_root() else users.enter_outer(self.tools.nsenter)
+        commands = [
+            ["du", "-sx", "--inodes", "--", str(directory)],
+            ["du", "-sx", "--block-size=1M", "--", str(directory)],
+        ]
+        if not await asyncio.to_thread(unlinked.is_idle, first_pid):
+            own = [sys.executable, "-I", "-S", str(unlinked.__file__)]
+            commands.append([*own, str(first_pid), str(directory)])
         numbers = []
-        for what in ("--block-size=1M", "--inodes"):
+        for words in commands:
             done = await run(
-                [*prefix, "du", "-sx", what, "--", str(directory)],
+                [*prefix, *words],
                 env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
                 kill_tree=_kill_one,
                 timeout_s=MEASURE_TIMEOUT_S,
@@ -182,9 +191,10 @@ class RootfsHost:
             if done.timed_out:
                 return None
             # It fails if a file is deleted under it, and says the sum of the others.
-            words = done.stdout.split()
-            numbers.append(int(words[0]) if words and words[0].isdigit() else 0)
-        return DiskUsage(*numbers)
+            said = done.stdout.split()
+            numbers.append(int(said[0]) if said and said[0].isdigit() else 0)
+        files, *megabytes = numbers
+        return DiskUsage(sum(megabytes), files)
 
     def remove(self, path: Path) -> None:
         """Delete files of any ids of the range at `path`. Blocking. Raises OSError: some are left.

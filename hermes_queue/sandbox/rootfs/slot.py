@@ -42,19 +42,29 @@ class DiskUsage:
     files: int
 
 
-MeasureDisk = Callable[[Path], Awaitable[DiskUsage | None]]
-"""The usage of a directory; None: it takes too long."""
+MeasureDisk = Callable[[Path, int], Awaitable[DiskUsage | None]]
+"""The usage of a directory and of files without names that processes beside a first one hold; None:
+it takes too long."""
+NOT_COUNTED = "its files could not be counted in time"
 
 
-async def overfull(directory: Path, most: DiskUsage, measure: MeasureDisk) -> str:
-    """Measure again and again until there is more than `most`; returns what is too much."""
+async def overfull(directory: Path, first_pid: int, most: DiskUsage, measure: MeasureDisk) -> str:
+    """Measure again and again until there is more than `most`; returns what is too much.
+
+    `NOT_COUNTED` is nobody's fault: a disk that is slow or hangs may be the reason.
+    """
     took_s = 0.0
     while True:
         await asyncio.sleep(max(MEASURE_S, MEASURE_SHARE * took_s))
         began = time.monotonic()
-        used = await measure(directory)
+        try:
+            used = await measure(directory, first_pid)
+        except (OSError, SandboxError) as error:  # no process, memory or descriptor is left
+            extra = {"action": "disk_not_measured"}
+            logger.warning("%s is not measured now: %s", directory, error, extra=extra)
+            continue
         if used is None:
-            return "its files could not be counted in time"
+            return NOT_COUNTED
         if used.megabytes > most.megabytes:
             return f"its files take more than {most.megabytes} MB of disk space"
         if used.files > most.files:
@@ -110,7 +120,7 @@ class RootfsSlot(LocalSlot):
         self._image = image
         self._kept: Path | None = None
         self._lost_because = ""
-        """Why the worker has ended it, by the fault of a process in it."""
+        """Why the worker has ended it for its files."""
         self._measuring: asyncio.Task[None] | None = None
 
     @property
@@ -136,12 +146,15 @@ class RootfsSlot(LocalSlot):
         self._measuring = asyncio.create_task(self._watch_disk(most, measure))
 
     async def _watch_disk(self, most: DiskUsage, measure: MeasureDisk) -> None:
-        self._lost_because = await overfull(self.fence.directories.upper, most, measure)
+        fence = self.fence
+        self._lost_because = await overfull(fence.directories.upper, fence.init_pid, most, measure)
         extra = {"action": "slot_disk_full"}
         logger.warning("%s is ended: %s", self.fence.name, self._lost_because, extra=extra)
         await self.fence.kill()
 
     async def _lost(self, how: str) -> SlotLost:
+        if self._lost_because == NOT_COUNTED:
+            return SlotLost(f"slot {self.fence.slot_id} was ended: {NOT_COUNTED}")
         if self._lost_because:
             setting = "HERMES_QUEUE_LOCAL_IMAGE_DISK_MB"
             fix = "its task wants no more" if self.disk_mb else f"{setting} allows more"

@@ -1,7 +1,7 @@
 -- @lazy block
+-- @include sched/shut
 -- Ways to jobs of which none may begin now, because their run, team or env has as many running jobs as it may
--- have, or has used its quota. They are shut, so that nobody looks at them again, and are noted in
--- sched:blocked:{name} until one of those jobs ends or the quota's window does.
+-- have, or has used its quota.
 
 -- What an operator has set for the run, team and env of a way, by kind, and their running jobs.
 local function limits_of(way)
@@ -13,28 +13,21 @@ local function limits_of(way)
     env = tonumber(counts[2] or '') or 0}
 end
 
-local function exhausted_level(way)
+local function exhausted_limit(way)
   way.rows = {}
   local most = tonumber(way.r and way.r.max_running or '')
-  if most and (tonumber(way.r.running or '') or 0) >= most then return 'run', 'run|' .. way.run_id end
+  if most and (tonumber(way.r.running or '') or 0) >= most then return 'run|' .. way.run_id end
   if not has_limits then return nil end
   local names, counts = limits_of(way)
   for _, level in ipairs({'team', 'run', 'env'}) do
     local row = way.rows[level]
-    if row and is_exhausted(names[level], row, counts[level]) then return level, names[level] end
+    if row and is_exhausted(names[level], row, counts[level]) then return names[level] end
   end
 end
 
 -- Whether the way is blocked; then it is shut.
 local function block(way)
-  local level, name = exhausted_level(way)
-  if not level then return false end
-  local step = steps_of(way)[level == 'env' and 1 or level == 'run' and 2 or 3]
-  shut_child(step[1], step[2])
-  local key = prefix .. 'sched:blocked:' .. name
-  redis.call('SADD', key, way.leaf)
-  redis.call('EXPIRE', key, KEPT_S)
-  redis.call('ZADD', prefix .. 'sched:blocked', stamp(now), name)
-  redis.call('EXPIRE', prefix .. 'sched:blocked', KEPT_S)
-  return true
+  local name = exhausted_limit(way)
+  if name then shut_at(name, way.leaf) end
+  return name
 end

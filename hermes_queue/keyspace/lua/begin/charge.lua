@@ -29,6 +29,10 @@ local function charge_named(leaf)
   has_limits = redis.call('HGET', sched, 'limits')
   local r, c = counts_of(leaf)
   add_running(leaf, r, c + at)
+  -- An older version has sent it: without this nobody would charge or forget the leaf.
+  if healing('ZADD', prefix .. 'sched:leaves', 'NX', now_text, leaf) == 1 then
+    redis.call('EXPIRE', prefix .. 'sched:leaves', KEPT_S)
+  end
 end
 
 -- Whether jobs wait in other lanes of this call.

@@ -1,12 +1,15 @@
 -- The other members of a group that begins are next in their leaf, so that few groups are open at a time.
 local function put_first(leaf)
-  local planned = tonumber(redis.call('HGET', group, 'planned') or '') or 1
+  local planned = math.min(tonumber(redis.call('HGET', group, 'planned') or '') or 1, 8192)
   if planned < 2 then return end
-  local flat, own, place = {}, group_of(id), place_of(0, STARTED)
-  for index = 0, math.min(planned, 1000) - 1 do
-    flat[2 * index + 1], flat[2 * index + 2] = place, own .. '.' .. index
+  local own, place = group_of(id), place_of(0, STARTED)
+  for first = 0, planned - 1, 1000 do
+    local flat = {}
+    for index = first, math.min(planned, first + 1000) - 1 do
+      flat[#flat + 1], flat[#flat + 2] = place, own .. '.' .. index
+    end
+    redis.pcall('ZADD', jobs_of(leaf), 'XX', unpack(flat))
   end
-  redis.pcall('ZADD', jobs_of(leaf), 'XX', unpack(flat))
 end
 
 -- Take the lease of a job of the group `g` and the run `r` (nil = unknown); returns the epoch and the start

@@ -1,4 +1,7 @@
 -- The job that a call is about, named or chosen.
+local ASIDE = 16  -- jobs that one call sets aside
+local REST_S = 5  -- for which a leaf of which a job was held is not opened by `sched_tick`
+local IS_ASIDE = {held = true, paused = true, paced = true, over_budget = true, cancelled = true}
 
 -- Have all names in this script be those of another job.
 local function turn_to(chosen)
@@ -8,9 +11,23 @@ local function turn_to(chosen)
   run = prefix .. 'run:' .. (chosen.run_id or run_of(id))
 end
 
--- Whether a named job waits in a leaf, from which it is not chosen now.
+-- The job that is next in the lanes, as which all that follows is meant; nil = the named one. Errors of the scheduler's
+-- own keys (of another type, which a producer could write) keep no job from beginning: then messages stand for the jobs
+-- that they name.
+local function next_choice()
+  local is_sound, chosen = true, nil
+  if #lanes > 0 then is_sound, chosen = pcall(choice) end
+  if not (is_sound and chosen) then return nil end
+  turn_to(chosen)
+  attempt = chosen.job.attempt or attempt
+  return chosen
+end
+
+-- Whether a named job waits in a leaf, from which it is not chosen now, or was handed back and will be in one when its
+-- delay is over: limits hold for it, too.
 local function waits(job)
-  return job.state == 'queued' and job.leaf and type(redis.pcall('ZSCORE', jobs_of(job.leaf), id)) == 'string'
+  if job.state ~= 'queued' or not job.leaf or job.cancel then return false end
+  return type(redis.pcall('ZSCORE', job.leaf == '' and delayed or jobs_of(job.leaf), id)) == 'string'
 end
 
 -- Shut the way to a leaf that has no more jobs.
@@ -24,6 +41,18 @@ local function withdraw(chosen, job)
   if chosen and chosen.leaf and pcall(leave, chosen) then return end
   take_out(job.leaf, id)
   if job.leaf then pcall(close_leaf, job.leaf) end
+end
+
+-- What holds a job back for a while (its run's budget, too many results) does so with the others of its leaf: that is shut
+-- until the job is due again, or `sched_tick` visits it some seconds later. Else each of them would be held in its turn,
+-- again and again.
+local function rest(way)
+  if not (way and way.leaf) then return end
+  local step = steps_of(way)[1]
+  if not pcall(shut_child, step[1], step[2]) then return end
+  local key = prefix .. 'sched:blocked:held|' .. way.leaf
+  redis.call('SADD', key, way.leaf)
+  redis.call('EXPIRE', key, REST_S)
 end
 
 local function account(chosen, job, leaf)

@@ -14,7 +14,7 @@ local function paced(g, r)
   end
   healing('ZREM', delayed, id)
   healing('ZREM', waiting, id)
-  healing('ZADD', held, 'NX', stamp(now), id)
+  healing('ZADD', held, 'NX', its_turn(), id)
   redis.call('EXPIRE', held, math.max(1, redis.call('TTL', run)))
   redis.call('ZADD', paced_runs, 'NX', stamp(now), run_of(id))
   return 'paced'

@@ -8,7 +8,7 @@ local function set_aside(name, a, why)
   local held = prefix .. 'budget-held:' .. name
   healing('ZREM', delayed, id)
   healing('ZREM', waiting, id)
-  redis.call('ZADD', held, 'NX', stamp(now), id)
+  redis.call('ZADD', held, 'NX', its_turn(), id)
   redis.call('EXPIRE', held, HELD_S)
   redis.call('ZADD', paced_runs, 'NX', stamp(now), BUDGET_MARK .. name)
   if redis.call('HGET', a.key, 'warned') == (a.window or '-') then return '' end

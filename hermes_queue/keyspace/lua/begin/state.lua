@@ -1,5 +1,12 @@
 -- The state of a job that may begin, or not.
 
+-- Scores of jobs that one call sets aside, in the order in which it meets them.
+local turns = 0
+local function its_turn()
+  turns = turns + 1
+  return stamp(now + (turns - 1) * 1e-6)
+end
+
 -- The job's fields that matter here. Most of them only one that has begun before can have.
 local function job_of(key)
   local job = fields_of(key, 'state', 'attempt', 'job', 'lane', 'epoch', 'cancel', 'queued', 'begun', 'leaf')
@@ -14,6 +21,12 @@ end
 -- A number in a field, as text; `otherwise` if it is none that a worker could read.
 local function number(text, otherwise, form)
   return text and #text < 40 and string.find(text, form or '^%-?%d+%.?%d*$') and text or otherwise
+end
+
+-- A death that a living parent saw is the job's own fault; a death together with the parent may have other causes, so
+-- it counts for a third.
+local function deaths_of(job)
+  return tonumber(job.quarantine_deaths or '0') + math.floor(tonumber(job.unseen_deaths or '0') / 3)
 end
 
 -- The verdict on a delivery that must not run, from the state of its trajectory; else nil.

@@ -18,12 +18,12 @@ local known_groups = {}
 local function known_group(group)
   local g = known_groups[group.id]
   if g then return g end
-  g = hash(prefix .. 'group:' .. group.id, 'size', 'planned', 'policy', 'refills', 'requeues', 'closed')
+  g = hash(prefix .. 'group:' .. group.id, 'size', 'planned', 'policy', 'refills', 'requeues', 'closed', 'begun')
   local is_open = g.size and not g.closed
   local is_over = not is_open and any_claimed(group)
   if g.planned then g.planned = string.format('%.0f', g.planned - (g.refills or 0) - (g.requeues or 0)) end
   if not g.size or g.closed and not is_over then g = group end
-  g = {size = g.size, planned = g.planned, policy = g.policy, is_open = is_open, is_over = is_over}
+  g = {size = g.size, planned = g.planned, policy = g.policy, is_open = is_open, is_over = is_over, begun = is_open and g.begun}
   known_groups[group.id] = g
   return g
 end

@@ -11,13 +11,15 @@ end
 
 local leaves, names = {}, {}
 
--- The leaf of a job, in which it will wait. Members of a group stand together, in the order of the call.
+-- The leaf of a job, in which it will wait. Members of a group stand together, in the order of the call; before others
+-- if the group has begun, of which an earlier call had some.
 local function leaf_for(job, position)
+  local class = known_group(job.group).begun and STARTED
   local env = job.group.env
   names[job.lane .. '|' .. env] = names[job.lane .. '|' .. env] or name_of_leaf(job.lane, team, run_id, env)
   local leaf = names[job.lane .. '|' .. env]
   local flat = leaves[leaf] or {}
-  leaves[leaf], flat[#flat + 1], flat[#flat + 2] = flat, place_of(job.priority, 0, position), job.id
+  leaves[leaf], flat[#flat + 1], flat[#flat + 2] = flat, place_of(job.priority, class, position), job.id
   return leaf
 end
 

@@ -1,4 +1,4 @@
--- @include sched/leaf, sched/reopen
+-- @include leased, sched/leaf, sched/reopen
 -- A job that ran has ended, or waits again: its slot-time is known. Nothing here may keep a job from ending, so
 -- errors (a key of another type, which a producer could write) are left to `sched_tick`.
 local REOPENED = 4  -- ways that one freed slot opens again
@@ -6,10 +6,12 @@ local REOPENED = 4  -- ways that one freed slot opens again
 local function give_back(marker)
   local since, began, is_bounded, leaf = string.match(marker, '^(%S+) (%S+) (%d) (.+)$')
   if not since then return end  -- an older version has begun it
-  local key, seconds = prefix .. 'sched:running', math.max(0, now - tonumber(since))
+  local key, seconds, at = prefix .. 'sched:running', leased_s(since, now), tonumber(began)
   local known = redis.call('HMGET', key, leaf, 'limits')
   local r, c = counts_in(known[1])
-  local fields = {leaf, string.format('%d %.3f', math.max(0, r - 1), c - tonumber(began) - seconds)}
+  if not at or not (math.abs(at - now) < 1e9) then at = now - seconds end  -- a producer could write anything
+  -- A job whose leaf has lost its count is in no sum: it would be charged since 1970.
+  local fields = {leaf, string.format('%d %.3f', math.max(0, r - 1), r > 0 and c - at - seconds or 0)}
   local is_limited = known[2] or is_bounded == '1'
   local lane, team, run_id, env
   if is_limited then lane, team, run_id, env = parts_of_leaf(leaf) end

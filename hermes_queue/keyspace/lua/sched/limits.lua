@@ -1,6 +1,8 @@
+-- @include sched/shut
 -- What was shut at a limit and may be open again, and a job that waits in a lane.
 local LOOKED_AT = 50  -- limits that a call looks at
 local STEPS = 100  -- to the next job of a lane
+local SHUT = 10  -- ways to jobs that may not begin, on the way to it
 
 local function still_exhausted(name)
   local kind, of = string.match(name, '^(%a+)|(.*)$')
@@ -39,15 +41,30 @@ local function first_below(key, is_leaf)
   end
 end
 
--- The next job of a lane and the number of jobs in its leaf, or nil. Nodes that are open and have nothing below are
--- shut on the way.
+-- The limit at which nothing of a leaf may begin, or nil.
+local function limit_of(leaf)
+  local lane, team, run_id, env = parts_of_leaf(leaf)
+  if not lane then return nil end
+  for _, name in ipairs({'team|' .. team, 'run|' .. run_id, 'env|' .. env}) do
+    local whole, is_full = pcall(still_exhausted, name)
+    if whole and is_full then return name end
+  end
+end
+
+-- The next job of a lane and the number of jobs in its leaf, or nil. Nodes that are open and have nothing below, or
+-- nothing that may begin, are shut on the way: for those, messages would be sent in vain.
 local function any_job(lane)
-  local node, depth = lane, 1
+  local node, depth, shut = lane, 1, 0
   for _ = 1, STEPS do
     local key = depth == 4 and jobs_of(node) or open_set(node)
     local found = first_below(key, depth == 4)
-    if depth == 4 and found then return found, redis.call('ZCARD', key) end
-    if found then
+    local limit = depth == 4 and found and shut < SHUT and limit_of(node)
+    if limit then
+      shut_at(limit, node)
+      node, depth, shut = lane, 1, shut + 1
+    elseif depth == 4 and found then
+      return found, redis.call('ZCARD', key)
+    elseif found then
       node, depth = node .. '|' .. found, depth + 1
     else
       if depth == 1 then return nil end

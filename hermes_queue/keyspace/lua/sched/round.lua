@@ -23,7 +23,6 @@ end
 -- A key of the leaf is of another type, which a producer could write: delete what can be made again.
 local function clear(leaf)
   local lane, team, run_id = parts_of_leaf(leaf)
-  redis.call('HDEL', running, leaf)
   for _, node in ipairs(lane and {lane, lane .. '|' .. team, lane .. '|' .. team .. '|' .. run_id} or {}) do
     for _, key in ipairs({open_set(node), shut_set(node)}) do
       if redis.call('TYPE', key)['ok'] ~= 'zset' then redis.call('DEL', key) end

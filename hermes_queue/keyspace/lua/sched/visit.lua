@@ -42,7 +42,7 @@ local function is_open(lane, team, run_id, env)
 end
 
 local function is_blocked(leaf, team, run_id, env)
-  for _, name in ipairs({'run|' .. run_id, 'team|' .. team, 'env|' .. env}) do
+  for _, name in ipairs({'run|' .. run_id, 'team|' .. team, 'env|' .. env, 'held|' .. leaf}) do
     if redis.call('SISMEMBER', prefix .. 'sched:blocked:' .. name, leaf) == 1 then return true end
   end
 end
@@ -53,8 +53,8 @@ local function visit(leaf, at, half)
   if not lane then error('not a leaf') end
   local r, c = state_of(leaf, lane, team, run_id, env)
   local due = r * (at + RUNNING_S)
-  if math.abs(due - c) > 1e-3 then
-    settle_leaf(leaf, lane, team, run_id, env, due - c, at, half)
+  if not (math.abs(due - c) <= 1e-3) then
+    if math.abs(due - c) < 1e12 then settle_leaf(leaf, lane, team, run_id, env, due - c, at, half) end  -- else junk
     redis.call('HSET', running, leaf, string.format('%d %.3f', r, due))
   end
   local waiting = redis.call('ZCARD', jobs_of(leaf))

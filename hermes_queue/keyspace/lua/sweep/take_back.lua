@@ -46,7 +46,9 @@ local function settle_death(id, traj, job)
   local run = prefix .. 'run:' .. run_of(id)
   if redis.call('EXISTS', run) == 1 then
     redis.pcall('HINCRBY', run, 'running', -1)  -- as in `budget_book`
-    charge(prefix, run_of(id), redis.call('TTL', run), 's|death', leased_s(job.begun, now), now)
+    local held_s = stamp(leased_s(job.begun, now))
+    charge(prefix, run_of(id), redis.call('TTL', run), 's|death', held_s, now)
+    redis.call('HSET', traj, 'lost', table.concat({job.epoch, job.owner, job.begun or '0', held_s}, ' '))
   end
   local whole, noted = pcall(cjson.decode, job.journal == job.epoch and job.noted or '')
   budget_settle(run, traj, nil, now, whole and type(noted) == 'table' and noted or nil)
