@@ -81,7 +81,7 @@ class Drawing:
         """Names with two underscores in place of the dot."""
         named = {name.replace("__", "."): value for name, value in changes.items()}
         settings, refused = self.settings.changed_by(named)
-        assert refused == []
+        assert refused == {}
         self.settings = settings
         self.blend.heed(settings)
 

@@ -15,7 +15,7 @@ _BLOCKS = " .:-=+*#"
 _SPARKS_MOST = 60
 _OF_RUN = ("producer", "env", "agent", "model")
 """Parts of a run's configuration that say what it is."""
-_BAR = 30
+_BAR = 14
 
 
 def lines_of(report: RunReport) -> Iterator[str]:
@@ -46,11 +46,11 @@ def heading(report: RunReport) -> list[str]:
     ended = counts.total - counts.queued - counts.running
     when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(report.at))
     known = [f"{name} {info.config[name]}" for name in _OF_RUN if info.config.get(name)]
-    made_of = f"{', '.join(known)}; " if known else ""
     return [
         f"{info.run_id}: {info.state}, {ended} of {counts.total} ended, "
         f"begun {age(report.at - info.created)} ago; {when}",
-        f"{made_of}{counts.groups} groups published, {counts.dropped} dropped, "
+        *([", ".join(known)] if known else []),
+        f"{counts.groups} groups published, {counts.dropped} dropped, "
         f"{counts.failed} failed, {counts.refilled} refilled, {counts.stale} stale, "
         f"{counts.surplus} surplus",
     ]

@@ -1,5 +1,6 @@
 """Commands that show a deployment at work.
 
+finite.py     numbers on the command line
 keys.py       keys of a terminal
 running.py    every trajectory that runs
 scaling.py    how many slots each lane wants

@@ -90,7 +90,8 @@ def all_running(
 def print_running(worker: str | None, *, rows: int, page: int, as_json: bool) -> None:
     """Print one page of all trajectories that run, or of those of a worker."""
     with closing(Ledger.connect()) as ledger:
-        seconds, micros = ledger.client.time()
+        with explained(ledger.url):
+            seconds, micros = ledger.client.time()
         heartbeats = ledger.workers()
         if worker is not None and worker not in {str(each.get("name")) for each in heartbeats}:
             raise click.ClickException(f"there is no worker {worker!r}: see `workers list`")

@@ -10,7 +10,7 @@ from typing import Any
 from hermes_queue.keyspace.connection import explained
 from hermes_queue.keyspace.deployment import Deployment
 from hermes_queue.ledger.answers import number_in
-from hermes_queue.ledger.scheduling.shares import Share, ShareKind, rows_of
+from hermes_queue.ledger.scheduling.shares import KINDS, Share, ShareKind, rows_of
 
 VISITED_AT_ONCE = 250
 """Leaves that one call of `tick` looks at."""
@@ -101,6 +101,21 @@ class Scheduler:
                 mean = _mean_slots(fields, name, rows.get(("fleet", ""), Share()))
             share = rows.get((kind, name), Share())
             found.append(SlotUse(kind, name, running.get((kind, name)), waiting, mean, share))
+        return found
+
+    def reached(self, most: int) -> list[tuple[ShareKind, str]]:
+        """Up to `most` limits of runs, teams and envs at which jobs wait.
+
+        Raises:
+            RedisUnavailable: no answer.
+        """
+        client: Any = self._deployment.client
+        with explained(self._deployment.url):
+            names = client.zrevrange(self._deployment.key("sched:blocked"), 0, most - 1)
+        found = []
+        for kind, _, name in (each.decode(errors="replace").partition("|") for each in names):
+            if kind in KINDS:
+                found.append((kind, name))
         return found
 
     def by_run(self) -> list[RunUse]:
