@@ -21,7 +21,9 @@ U = TypeVar("U")
 PIPELINE_BYTES = 1 << 20
 """About the most that calls which travel together may have. Their answers come together, too: a
 lease that Redis grants in the first one is held by nobody until the last one is answered."""
-PIPELINE_CALLS = 256
+PIPELINE_CALLS = 32
+"""The most calls that travel together. With half of its slots a worker goes on while Redis executes
+the calls of the others; in one pipeline for all, one would always wait for the other."""
 
 STAGED_FROM_BYTES = 8 << 10
 """A value of this size or more is stored before its script runs: Lua hashes every byte of an
