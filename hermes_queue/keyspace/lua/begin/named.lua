@@ -55,8 +55,8 @@ end
 local function waits(job)
   if job.state ~= 'queued' or job.cancel then return false end
   if job.leaf == '' then
-    local due = score_in(delayed)
-    if due and math.abs(due - (tonumber(job.due or '') or now)) < 1e-5 then return true end
+    local score, due = score_in(delayed), tonumber(job.due or '')
+    if score and due and math.abs(score - due) < 1e-5 then return true end
   elseif job.leaf and score_in(jobs_of(job.leaf)) then return true end
   for _, is_so in ipairs({is_aside, is_beyond}) do
     local whole, answer = pcall(is_so, job)
