@@ -11,7 +11,7 @@ import os
 import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -21,6 +21,7 @@ from hermes_queue.errors import EnvInfraError
 from hermes_queue.models import FunctionCall, Message, ToolCall
 from hermes_queue.sandbox.base import SlotSpec
 from hermes_queue.sandbox.context import SlotContext
+from hermes_queue.settings import PREFIX
 
 JOURNAL = "CHAOS_JOURNAL"
 """Environment variable: the file to which each measurement is appended."""
@@ -33,8 +34,8 @@ class ChaosRow(BaseModel):
 
     instance_id: str
     seconds: float
-    poison: bool = False
-    """Whether sample 0 kills its worker."""
+    poison: Literal["", "setup", "verify"] = ""
+    """The stage in which sample 0 kills its worker."""
 
 
 def expected_score(instance_id: str) -> float:
@@ -60,8 +61,7 @@ class Chaos(Environment[ChaosRow]):
 
     async def setup(self, item: ChaosRow, context: SlotContext) -> None:
         """Check that the workspace is really empty; die of poison."""
-        if item.poison and context.slot.trajectory_id.endswith(".0"):
-            os.kill(os.getpid(), signal.SIGKILL)
+        _die_of(item, "setup", context)
         found = await context.run("ls -A")
         if found.stdout.strip():
             raise EnvInfraError(f"the workspace is not empty: {found.stdout!r}")
@@ -80,16 +80,46 @@ class Chaos(Environment[ChaosRow]):
         self, item: ChaosRow, context: SlotContext, transcript: Sequence[Message]
     ) -> Verdict:
         """Give full score for a proof of this very trajectory, journaled before it is returned."""
-        trajectory_id = context.slot.trajectory_id
-        proof = (await context.run("cat proof")).stdout.decode().strip()
-        score = expected_score(item.instance_id) if proof == trajectory_id else 0.0
-        line = json.dumps({"trajectory_id": trajectory_id, "score": score})
-        append_line(Path(os.environ[JOURNAL]), line)
-        return Verdict(score)
+        return _measured(item, context, (await context.run("cat proof")).stdout)
 
     def tamper(self, item: ChaosRow) -> Mapping[str, Sequence[ToolCall | str]]:
         """Return none."""
         return {}
 
 
+class ChaosInBytes(Chaos):
+    """The same; another worker grades the proof itself instead of a copy of the slot."""
+
+    name: ClassVar[str] = "chaos-in-bytes"
+
+    async def take_work(
+        self, item: ChaosRow, context: SlotContext, transcript: Sequence[Message]
+    ) -> bytes:
+        """Return the proof."""
+        return (await context.run("cat proof")).stdout
+
+    async def measure_work(self, item: ChaosRow, context: SlotContext, work: bytes) -> Verdict:
+        """Give full score for a proof of this very trajectory."""
+        await context.run("true")  # in a slot that is really there
+        return _measured(item, context, work)
+
+
+def _measured(item: ChaosRow, context: SlotContext, proof: bytes) -> Verdict:
+    """Die of poison, or journal the verdict before it is returned."""
+    _die_of(item, "verify", context)
+    trajectory_id = context.slot.trajectory_id
+    is_right = proof.decode().strip() == trajectory_id
+    score = expected_score(item.instance_id) if is_right else 0.0
+    by = os.environ.get(f"{PREFIX}WORKER_STAGES", "")
+    line = json.dumps({"trajectory_id": trajectory_id, "score": score, "stages": by})
+    append_line(Path(os.environ[JOURNAL]), line)
+    return Verdict(score)
+
+
+def _die_of(item: ChaosRow, stage: str, context: SlotContext) -> None:
+    if item.poison == stage and context.slot.trajectory_id.endswith(".0"):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 ENV = Chaos()
+IN_BYTES = ChaosInBytes()
