@@ -14,7 +14,7 @@ from hermes_queue.agent.chat import ChatClient, Reply
 from hermes_queue.agent.kinds.oracle import write
 from hermes_queue.agent.parameters import AgentParams
 from hermes_queue.agent.registry import Agent, AgentScript
-from hermes_queue.agent.scripted import Scripted
+from hermes_queue.agent.scripted import ResumedScript, Scripted
 from hermes_queue.agent.tokens.anchor import Anchor
 from hermes_queue.disk.durable import append_line
 from hermes_queue.models import AgentSpec, Message, Usage
@@ -55,9 +55,19 @@ class Spender(Scripted):
         return Reply(reply.message, reply.turn.model_copy(update={"usage": usage}))
 
 
+class ResumedSpender(Spender, ResumedScript):
+    """The same, which another worker continues after any turn."""
+
+
 def make(spec: AgentSpec, script: AgentScript, settings: ModelSettings) -> ChatClient:
     """The agent of one trajectory."""
     return Spender(script)
 
 
+def make_resumed(spec: AgentSpec, script: AgentScript, settings: ModelSettings) -> ChatClient:
+    """One that is continued."""
+    return ResumedSpender(script)
+
+
 AGENT = Agent(make)
+RESUMED = Agent(make_resumed)

@@ -23,6 +23,8 @@ from hermes_queue.sandbox.base import SlotSpec
 from hermes_queue.sandbox.context import SlotContext
 from hermes_queue.settings import PREFIX
 
+TURNS = 3
+"""Tool calls of the gold answer."""
 JOURNAL = "CHAOS_JOURNAL"
 """Environment variable: the file to which each measurement is appended."""
 
@@ -67,10 +69,11 @@ class Chaos(Environment[ChaosRow]):
             raise EnvInfraError(f"the workspace is not empty: {found.stdout!r}")
 
     async def oracle(self, item: ChaosRow, context: SlotContext) -> list[ToolCall]:
-        """Sleep, then write the trajectory's id into the proof."""
-        command = f"sleep {item.seconds}; echo {context.slot.trajectory_id} > proof"
+        """Sleep, and write the trajectory's id into the proof, in each turn."""
+        pause_s = item.seconds / TURNS
+        command = f"sleep {pause_s:.2f}; echo {context.slot.trajectory_id} >> proof"
         call = FunctionCall(name="terminal", arguments=json.dumps({"command": command}))
-        return [ToolCall(id="c1", function=call)]
+        return [ToolCall(id=f"c{turn}", function=call) for turn in range(TURNS)]
 
     def oracle_answer(self, item: ChaosRow) -> str:
         """Return the final message."""
@@ -79,7 +82,7 @@ class Chaos(Environment[ChaosRow]):
     async def verify(
         self, item: ChaosRow, context: SlotContext, transcript: Sequence[Message]
     ) -> Verdict:
-        """Give full score for a proof of this very trajectory, journaled before it is returned."""
+        """Give full score for a proof of this very trajectory, of each turn once; journaled."""
         return _measured(item, context, (await context.run("cat proof")).stdout)
 
     def tamper(self, item: ChaosRow) -> Mapping[str, Sequence[ToolCall | str]]:
@@ -99,7 +102,7 @@ class ChaosInBytes(Chaos):
         return (await context.run("cat proof")).stdout
 
     async def measure_work(self, item: ChaosRow, context: SlotContext, work: bytes) -> Verdict:
-        """Give full score for a proof of this very trajectory."""
+        """As `verify`."""
         await context.run("true")  # in a slot that is really there
         return _measured(item, context, work)
 
@@ -108,7 +111,7 @@ def _measured(item: ChaosRow, context: SlotContext, proof: bytes) -> Verdict:
     """Die of poison, or journal the verdict before it is returned."""
     _die_of(item, "verify", context)
     trajectory_id = context.slot.trajectory_id
-    is_right = proof.decode().strip() == trajectory_id
+    is_right = proof.decode().split() == TURNS * [trajectory_id]
     score = expected_score(item.instance_id) if is_right else 0.0
     by = os.environ.get(f"{PREFIX}WORKER_STAGES", "")
     line = json.dumps({"trajectory_id": trajectory_id, "score": score, "stages": by})

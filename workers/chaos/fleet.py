@@ -236,6 +236,7 @@ class DoomedFleet:
             f"{PREFIX}LEASE_MOVER_S": str(min(1.0, self.lease_s / 20)),
             f"{PREFIX}WORKER_SOFT_SHUTDOWN_S": "1",
             f"{PREFIX}LOCAL_REAP_S": "5",
+            f"{PREFIX}RESUME_SNAPSHOT_TURNS": "1",
             f"{PREFIX}RESULTS_RETENTION_S": str(10 * 86400),
         }
         clean = {k: v for k, v in os.environ.items() if not k.startswith(PREFIX)}

@@ -31,6 +31,8 @@ class Judgement:
         self._poison: set[str] = set()
         self._tokens: dict[str, int] = {}
         """Tokens in the published records."""
+        self._resumed: set[str] = set()
+        """Trajectories of which another worker has continued the turns."""
         self._handed: set[str] = set()
         """Trajectories that another worker graded than that of their agent."""
         for index in range(groups):
@@ -90,7 +92,10 @@ class Judgement:
         """Remember what the record says of its tokens, and whether it was handed over."""
         usage, name = record.usage, record.trajectory_id
         self._tokens[name] = usage.prompt_tokens + usage.completion_tokens
-        handovers = [each["event"] for each in record.events].count("handed_over")
+        events = [each["event"] for each in record.events]
+        handovers = events.count("handed_over")
+        if "resumed" in events:
+            self._resumed.add(name)
         self._must(handovers <= 1, f"{name}: handed over {handovers} times")
         if handovers:
             self._handed.add(name)
@@ -163,6 +168,7 @@ class Judgement:
         self.figures["tokens of agents"] = paid
         self.figures["tokens booked"] = account.spent
         self.figures["tokens published"] = published
+        self.figures["continued in another worker"] = len(self._resumed)
 
     def _hand_overs(self, ledger: Ledger) -> None:
         """Check that nothing is left of what was handed over, and no place of a stage is taken."""

@@ -17,6 +17,8 @@ GROUP_SIZE = 4
 LONGEST_S = 3.0
 ENVS = ("workers.chaos.env:ENV", "workers.chaos.env:IN_BYTES")
 """The work of the first travels as a copy of its slot, that of the second as bytes."""
+AGENTS = ("workers.chaos.agent:AGENT", "workers.chaos.agent:RESUMED")
+"""After the death of its worker, the first begins anew, and the second goes on."""
 POISON_EVERY = 100
 """Number of groups for each poison job."""
 
@@ -33,9 +35,10 @@ def group(index: int, seed: int) -> list[TrajectoryJob]:
     """Return the jobs of group `index`; the same ones for the same seed."""
     instance = f"{seed}-{index}"
     dice = random.Random(instance)  # noqa: S311 - no secret
-    seconds, env = round(dice.uniform(0.0, LONGEST_S), 2), dice.choice(ENVS)
+    seconds = round(dice.uniform(0.0, LONGEST_S), 2)
+    how = dice.choice(ENVS), dice.choice(AGENTS)
     row = {"instance_id": instance, "seconds": seconds, "poison": poisoned(index)}
-    return [_job(RUN, row, sample, GROUP_SIZE, env) for sample in range(GROUP_SIZE)]
+    return [_job(RUN, row, sample, GROUP_SIZE, *how) for sample in range(GROUP_SIZE)]
 
 
 def sleepers(run_id: str, count: int) -> list[TrajectoryJob]:
@@ -45,7 +48,12 @@ def sleepers(run_id: str, count: int) -> list[TrajectoryJob]:
 
 
 def _job(
-    run_id: str, row: dict[str, Any], sample: int, size: int, env: str = ENVS[0]
+    run_id: str,
+    row: dict[str, Any],
+    sample: int,
+    size: int,
+    env: str = ENVS[0],
+    agent: str = AGENTS[0],
 ) -> TrajectoryJob:
     group_id, trajectory_id = make_ids(run_id, row["instance_id"], sample)
     return TrajectoryJob(
@@ -57,7 +65,7 @@ def _job(
         env=env,
         instance_id=row["instance_id"],
         item=row,
-        agent=AgentSpec(kind="workers.chaos.agent:AGENT"),
+        agent=AgentSpec(kind=agent),
         limits=Limits(tool_timeout_s=60 + row["seconds"], setup_timeout_s=60),
         group_policy=GroupPolicy(max_refills=2),
     )

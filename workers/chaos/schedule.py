@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import signal
+import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
@@ -30,6 +31,8 @@ WEIGHTS = {
     "kill everything": 3,
     "lose graders": 8,
 }
+LONG_S = 60.0
+"""From here on a job that waits to run again is named."""
 HUGE_BYTES = 1 << 40
 _FILL = """
 if redis.call('SET', KEYS[1], '1', 'NX', 'EX', 3600) then redis.call('INCRBY', KEYS[2], ARGV[1]) end
@@ -222,7 +225,10 @@ class Schedule:
                 if state == "final" or ran_again:
                     del self.orphans[name]
                 if ran_again:
-                    self.recovery_s.append(time.monotonic() - killed_at)
+                    took_s = time.monotonic() - killed_at
+                    self.recovery_s.append(took_s)
+                    if took_s > LONG_S:
+                        sys.stderr.write(f"{name} ran again after {took_s:.0f} s\n")
 
     def _redis(self, action: Callable[[Any], object]) -> bool:
         try:
