@@ -160,7 +160,8 @@ def test_a_poison_job_that_was_scored_and_left_no_letter_is_seen(scene, monkeypa
 
 
 def test_what_was_handed_over_and_is_still_there_is_seen(scene):
-    scene.ledger.client.set("hq:handover:x", "work", ex=60)
+    for key in ("hq:handover:x", "hq:journal:x"):
+        scene.ledger.client.set(key, "work", ex=60)
     for key in ("hq:handed", "hq:limit:stage://fleet|verify:leases"):
         scene.ledger.client.zadd(key, {"x": time.time() + 60})
         scene.ledger.client.expire(key, 60)
@@ -169,6 +170,7 @@ def test_what_was_handed_over_and_is_still_there_is_seen(scene):
     copy.touch()
     assert set(scene.problems()) == {
         "left in Redis: hq:handover:x",
+        "left in Redis: hq:journal:x",
         "left in Redis: hq:handed",
         "hq:limit:stage://fleet|verify:leases: 1 places are taken",
         f"left on disk: {copy}",

@@ -171,9 +171,9 @@ class Judgement:
         self.figures["continued in another worker"] = len(self._resumed)
 
     def _hand_overs(self, ledger: Ledger) -> None:
-        """Check that nothing is left of what was handed over, and no place of a stage is taken."""
+        """Check that nothing is left of work on its way, and no place of a stage is taken."""
         client: Any = ledger.client
-        for pattern in ("handover:*", "handed"):
+        for pattern in ("handover:*", "handed", "journal:*"):
             for raw in client.scan_iter(ledger.key(pattern), count=1000):
                 self.problems.append(f"left in Redis: {raw.decode()}")
         for raw in client.scan_iter(ledger.key("limit:stage://*:leases"), count=1000):
