@@ -19,7 +19,7 @@ from pathlib import Path
 import redis
 
 from benchmarks.measuring import Turn, metered
-from hermes_queue.broker.embedded import COMPACT_HASHES, find_redis_server
+from hermes_queue.broker.embedded import ENCODING_OPTIONS, find_redis_server
 
 ROOT = Path(__file__).parents[1]
 PEERS = ROOT / "benchmarks" / "peers"
@@ -89,7 +89,7 @@ def redis_server(*, rewrites: bool = False) -> Iterator[Server]:
         command = [find_redis_server(), "--port", "0", "--unixsocket", path, "--dir", directory]
         command += ["--save", "", "--appendonly", "yes", "--appendfsync", "everysec"]
         command += [] if rewrites else ["--auto-aof-rewrite-percentage", "0"]
-        command += COMPACT_HASHES
+        command += ENCODING_OPTIONS
         with process(command, stdout=QUIET) as server, redis.Redis(unix_socket_path=path) as client:
             until(lambda: answers(client), server)
             yield Server(path, server.pid, client)

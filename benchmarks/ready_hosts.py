@@ -26,7 +26,7 @@ from hermes_queue.broker.enqueue import enqueue
 from hermes_queue.ledger import Begun, Ledger, transitions
 from hermes_queue.models import AgentSpec, TrajectoryJob
 from hermes_queue.wire.names import make_ids
-from workers.steps.ready import ReadyNeeds
+from workers.intake.ready import ReadyNeeds
 
 
 @dataclass(frozen=True)

@@ -178,16 +178,17 @@ class Regradable(Protocol):
 class TakesWork(Protocol):
     """An env that can take the agent's work out of its slot, and measure it in another one.
 
-    Optional: `verify` is then the one after the other. Another worker may grade what is taken, in a
-    fresh slot that `setup` has not seen. Without it, it is given a copy of the whole slot.
+    Optional. `verify` must then do the same as `take_work` followed by `measure_work`. It allows
+    another worker to grade what was taken, in a fresh slot in which `setup` has not run. For an env
+    without it, that worker gets a copy of all of the slot's files.
     """
 
     async def take_work(
         self, item: Any, context: SlotContext, transcript: Sequence[Message]
     ) -> bytes:
-        """All that `verify` would look at; nothing is left for the agent's processes to change.
+        """All that `verify` would look at. What the agent's processes do later must not matter.
 
-        The slot, with the spec that it had before, is used by nobody else but `measure_work`.
+        The slot must have the spec that it had before: `measure_work` may be called in it.
 
         Raises the same as `verify`.
         """

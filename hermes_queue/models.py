@@ -148,8 +148,8 @@ class TrajectoryJob(Wire):
     judge: JudgeSpec | None = Field(default=None, exclude_if=lambda value: value is None)
     """A model that judges the trajectory. Written only then: older workers refuse such jobs."""
     needs: str = Field(default="", pattern="^([0-9a-f]{8})?$", exclude=True)
-    """Equal for jobs whose slots are made of the same, see `envs.base.needs_of`; "" = unknown. The
-    ledger keeps it with the group, and it is never written into a job."""
+    """Equal for jobs whose slots need the same image and assets, see `envs.base.needs_of`; "" =
+    unknown. The ledger keeps it with the group; it is never written into a job."""
 
     @model_validator(mode="after")
     def _is_consistent(self) -> TrajectoryJob:

@@ -47,7 +47,7 @@ class Clock:
     timeline: Timeline | None = None
     """Notes the stages of an attempt that is traced."""
     places: HasPlaces | None = None
-    """Those of stages; None = as many as there are slots."""
+    """The places of stages; None = every stage may begin at once."""
     waits_for: Stage | None = None
     """The stage for whose place the attempt waits."""
     _began: float | None = None

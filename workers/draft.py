@@ -64,8 +64,9 @@ class Draft:
     is_accounted: bool = False
     """Whether the time of its slot was reported."""
     kept_turns: int = 0
-    """Turns of the attempt that it continues; they and these waits were an earlier lease's."""
+    """Turns that it continues: their time belongs to the lease in which they were sampled."""
     kept_waited_s: float = 0.0
+    """Seconds of waits in these turns, which belong to that lease, too."""
     kept_agent_s: float = 0.0
     """Seconds of the agent in turns that it continues; they count towards its limit."""
     booked: Usage = field(default_factory=Usage)
@@ -73,11 +74,11 @@ class Draft:
     is_handed: bool = False
     """Whether its agent is done, in another worker: it is only measured here."""
     work: bytes | None = None
-    """The agent's work, out of its slot; None = it is in there."""
+    """What the env took out of the agent's slot; None = the work is in the slot."""
     handed_seconds: dict[str, float] = field(default_factory=dict)
-    """Stage seconds of that worker, and those of the wait for this one."""
+    """Stage seconds in the worker of its agent, and `verify_queue`: the wait for this worker."""
     handed_usd: float = 0.0
-    """Price of its slot there."""
+    """Price of the slot in the worker of its agent."""
     lost: Usage = field(default_factory=Usage)
     """Tokens of an ended worker's turns that it does not continue. They are in no record."""
 

@@ -20,6 +20,7 @@ from contextlib import AsyncExitStack, suppress
 from functools import partial
 
 from hermes_queue.agent.endpoint import probe
+from hermes_queue.agent.prices import read_prices
 from hermes_queue.broker import pool
 from hermes_queue.broker.pool import remote_control
 from hermes_queue.broker.pool.intake import INTAKE, shutdown_is_ordered
@@ -35,6 +36,7 @@ from hermes_queue.settings import (
     EngineSettings,
     LimiterSettings,
     MetricsSettings,
+    ModelSettings,
     OtelSettings,
     PathSettings,
     SandboxSettings,
@@ -67,11 +69,13 @@ async def open_runtime() -> None:
     """Open backend, ledger, spool and metrics; start the keeper. Runs on the pool's loop.
 
     Raises:
-        ConfigurationError: the port for metrics cannot be opened, or Redis deletes keys when full.
+        ConfigurationError: the port for metrics cannot be opened, Redis deletes keys when full, or
+            the table of prices is wrong.
         IsolationUnavailable: this machine cannot isolate slots.
         RedisUnavailable: Redis does not answer at start.
     """
     global _opened
+    read_prices(ModelSettings().prices)  # else every trajectory would find out that it is wrong
     async with AsyncExitStack() as opened:
         await _open(opened)
         _opened = opened.pop_all()

@@ -20,7 +20,6 @@ from hermes_queue.models import (
     RECORD_VERSION,
     AgentSpec,
     Failure,
-    Provenance,
     ScoredTrajectory,
     StopReason,
     TrajectoryProvenance,
@@ -109,7 +108,7 @@ def _provenance(draft: Draft, owner: str, host: str) -> TrajectoryProvenance:
         worker=owner,
         queued_at=draft.queued_at,
         begun_at=draft.begun_at,
-        job=draft.job.producer or Provenance(),
+        job=draft.job.producer,
     )
 
 

@@ -46,9 +46,9 @@ from workers.calls.fleet_limiter import FleetLimiter
 from workers.calls.flights import FleetFlights
 from workers.draft import Draft
 from workers.goodput.reports import SlotReports
+from workers.intake.ready import ReadyNeeds
 from workers.spool import Spool, SpooledRecord
 from workers.stages.places import StagePlaces
-from workers.steps.ready import ReadyNeeds
 from workers.upkeep import metering
 from workers.upkeep.counts import Outcomes, ProcessTally
 from workers.upkeep.log_tail import LogTail

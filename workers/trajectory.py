@@ -32,13 +32,13 @@ from workers import runtime as runtimes
 from workers.bounds.limits import StageLimits
 from workers.draft import Draft
 from workers.evidence import attempt_record, retry_delay_s
+from workers.intake.rows import row_and_program
+from workers.intake.taking import take
 from workers.outbox import Outbox
 from workers.resume.journal import TurnJournal
 from workers.rollout import rollout
 from workers.runtime import AttemptProgress, Runtime
 from workers.stages.handover import HandOver
-from workers.steps.rows import row_and_program
-from workers.steps.taking import take
 from workers.upkeep import metering
 from workers.upkeep.quarantine import PoisonJob, isolated
 
@@ -111,11 +111,17 @@ class _Attempt:
         if draft is None:
             return AttemptProgress("load", self._since, attempt=self._begun.attempt)
         job = draft.job
-        label, turns = f"{job.env}:{job.instance_id}#{job.sample_index}", len(draft.agent.turns)
-        overdue_s = draft.clock.overdue_s
-        messages, finished = draft.agent.messages, self._outbox.exists
-        work = (draft.lane, label, turns, draft.attempt, messages, overdue_s, finished)
-        return AttemptProgress(draft.clock.shown, self._since, *work)
+        return AttemptProgress(
+            draft.clock.shown,
+            self._since,
+            lane=draft.lane,
+            label=f"{job.env}:{job.instance_id}#{job.sample_index}",
+            turns=len(draft.agent.turns),
+            attempt=draft.attempt,
+            messages=draft.agent.messages,
+            overdue_s=draft.clock.overdue_s,
+            is_finished=self._outbox.exists,
+        )
 
     async def run(self) -> str:
         """Acknowledge, measure, conclude; always returns an outcome of the job."""

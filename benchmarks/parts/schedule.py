@@ -24,7 +24,7 @@ from hermes_queue.ledger.answers import RunPart
 from hermes_queue.models import AgentSpec, TrajectoryJob
 from hermes_queue.settings import ResultSettings
 from hermes_queue.wire.names import make_ids
-from workers.steps.ready import REMEMBERED
+from workers.intake.ready import REMEMBERED
 
 RUNS, TEAMS = 200, 20
 TAKEN = 320

@@ -47,6 +47,7 @@ if [ -n "${REDIS_REPLICA_PASSWORD:-}" ]; then
 fi
 
 # noeviction: an evicted key is a lost job. What a power loss may repeat with AOF every second is in
-# docs/guarantees.md. Compact hashes: jobs and what is kept of finished ones take half, docs/tuning.md.
+# docs/guarantees.md. Compact hashes: jobs and what is kept of finished ones take half; sorted
+# sets of more than 16 members are indexed, docs/tuning.md.
 exec redis-server ${conf:+"$conf"} --aclfile "$acl" --appendonly yes --appendfsync everysec --save '' \
-    --maxmemory-policy noeviction --hash-max-listpack-value 4096 "$@"
+    --maxmemory-policy noeviction --hash-max-listpack-value 4096 --zset-max-listpack-entries 16 "$@"

@@ -22,7 +22,7 @@ from hermes_queue.agent.resumption import (
     LoopState,
     Resumable,
 )
-from hermes_queue.agent.tokens.replies import Replies, noted_ask
+from hermes_queue.agent.tokens.replies import Replies, ask
 from hermes_queue.errors import (
     ContextLengthExceeded,
     DeadlineExceeded,
@@ -277,8 +277,10 @@ class _Loop:
     async def _sampled(self, view: Sequence[Message]) -> Reply:
         anchor = self.replies.anchor(-1, self.sent)
         tools, deadline = self.toolbox.schemas, self.budget.deadline
-        request = (view, tools, self._sampling(), deadline, anchor)
-        reply = await noted_ask(self.result.timeline, self.chat, *request)
+        noting = self.result.timeline
+        reply = await ask(
+            self.chat, view, tools, self._sampling(), deadline, anchor=anchor, timeline=noting
+        )
         self.sent = (*view, reply.message)
         return reply
 

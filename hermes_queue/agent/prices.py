@@ -57,7 +57,10 @@ def read_prices(path: Path | None) -> dict[str, Prices]:
     try:
         with path.open("rb") as file:
             return _TABLE.validate_python(tomllib.load(file, parse_float=Decimal))
-    except (OSError, tomllib.TOMLDecodeError) as error:
+    except OSError as error:
+        problem = error.strerror or error
+        raise ConfigurationError(f"HERMES_QUEUE_MODEL_PRICES {path}: {problem}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"HERMES_QUEUE_MODEL_PRICES {path}: {error}") from error
     except ValidationError as error:
         first = error.errors()[0]

@@ -40,10 +40,15 @@ from hermes_queue.settings import PREFIX, PathSettings, RedisSettings, private_d
 
 logger = logging.getLogger(__name__)
 
-COMPACT_HASHES = ("--hash-max-ziplist-value", "4096")
-"""Options of redis-server, as in deploy/redis/start.sh. By default a hash that has had a value of
-more than 64 bytes, such as a job, takes a multiple of its size: docs/tuning.md. The name is that of
-Redis 6.2, which later versions accept."""
+HASH_OPTIONS = ("--hash-max-ziplist-value", "4096")
+"""By default a hash that has had a value of more than 64 bytes, such as a job, takes a multiple of
+its size: docs/tuning.md."""
+ZSET_OPTIONS = ("--zset-max-ziplist-entries", "16")
+"""By default a sorted set of up to 128 members, such as that of leases, is searched from its
+beginning with each change."""
+ENCODING_OPTIONS = (*HASH_OPTIONS, *ZSET_OPTIONS)
+"""Options of redis-server, as in deploy/redis/start.sh. Their names are those of Redis 6.2, which
+later versions accept."""
 _RESTARTS = 20
 """Restarts of a worker that ended itself because its loop was blocked. A job that blocks every
 worker is given up after fewer."""
@@ -230,7 +235,7 @@ class Embedded:
         command = [find_redis_server(), "--port", "0", "--unixsocket", str(self._socket)]
         command += ["--unixsocketperm", "700", "--dir", str(data), "--save", ""]
         command += ["--appendonly", "yes", "--appendfsync", "everysec", "--daemonize", "no"]
-        command += ["--maxmemory-policy", "noeviction", *COMPACT_HASHES]
+        command += ["--maxmemory-policy", "noeviction", *ENCODING_OPTIONS]
         self._redis = child_process.start(command, dict(os.environ), log=self._state / "redis.log")
         give_up = time.monotonic() + _START_S
         while True:

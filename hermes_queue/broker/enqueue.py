@@ -14,7 +14,7 @@ from hermes_queue.bodies import codec
 from hermes_queue.broker.messages import publish_messages
 from hermes_queue.errors import PayloadTooLarge
 from hermes_queue.ledger import DueJob, Ledger
-from hermes_queue.ledger.answers import WHOLE_PART, RunPart
+from hermes_queue.ledger.answers import DEFAULT_PART, RunPart
 from hermes_queue.ledger.items import put_items
 from hermes_queue.models import TrajectoryJob
 from hermes_queue.settings import ProducerSettings
@@ -102,8 +102,8 @@ def enqueue(
     items: Mapping[str, bytes] | None = None,
     on_batch: Callable[[int], None] | None = None,
     on_full: Callable[[int], None] | None = None,
-    may_evict: bool | None = None,
-    part: RunPart = WHOLE_PART,
+    checks_eviction: bool = True,
+    part: RunPart = DEFAULT_PART,
 ) -> EnqueueReport:
     """Claim jobs in the ledger and publish their messages, batch by batch.
 
@@ -111,12 +111,12 @@ def enqueue(
     again. `config` is the run's configuration, compared with that of earlier calls. `items` are
     the rows that jobs name by `item_sha256`, and the programs that their agents name, by this hash
     and as `codec.compress_item` returns them; jobs that name another one need it in Redis already.
-    `part` is what the run's part of the slots depends on.
+    `part`: team, weight and most running trajectories of the run (docs/scheduling.md).
 
     While more jobs wait than `ProducerSettings.backlog_max`, this call waits, and calls `on_full`
     every second with their number. `on_batch` is called with the number of jobs of each finished
-    batch. An exception of either ends the call. `may_evict=False`: the caller has asked this Redis
-    lately whether it evicts keys.
+    batch. An exception of either ends the call. Without `checks_eviction`, this Redis is not asked
+    whether it evicts keys: the caller has asked it lately.
 
     Raises:
         ConfigurationError: this Redis evicts keys when it is full; nothing was enqueued.
@@ -125,7 +125,7 @@ def enqueue(
             what was claimed.
     """
     section = settings or ProducerSettings()
-    if may_evict is not False:
+    if checks_eviction:
         ledger.refuse_eviction()
     noted = enqueueing()
     enqueued = already = 0

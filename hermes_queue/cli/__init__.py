@@ -30,9 +30,8 @@ fast.
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
-
-import click
 
 from hermes_queue.errors import (
     EXIT_INTERRUPTED,
@@ -41,6 +40,12 @@ from hermes_queue.errors import (
     HermesQueueError,
     IsolationUnavailable,
 )
+
+try:
+    import click
+except ModuleNotFoundError:  # the package without extras, which is for readers of results
+    sys.stderr.write("error: commands need click: pip install 'hermes-queue[producer]'\n")
+    sys.exit(EXIT_USAGE)
 
 COMMANDS = {
     "atropos-server": (
@@ -144,9 +149,28 @@ class _Commands(click.Group):
             needed = f"this command needs the package {missing}"
             click.echo(f"error: {needed}: pip install 'hermes-queue[{_EXTRAS[missing]}]'", err=True)
             ctx.exit(EXIT_USAGE)
+        except ValueError as error:
+            problem = _wrong_setting(error)
+            if problem is None:
+                raise
+            click.echo(f"error: {problem}", err=True)
+            ctx.exit(EXIT_USAGE)
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
             ctx.exit(EXIT_INTERRUPTED)
+
+
+def _wrong_setting(error: ValueError) -> Exception | None:
+    """What a section says of the environment, which commands read where they use it."""
+    from pydantic import ValidationError
+
+    from hermes_queue.settings import SECTIONS
+    from hermes_queue.settings.section import wrong_setting
+
+    if not isinstance(error, ValidationError):
+        return None
+    section = next((each for each in SECTIONS if each.__name__ == error.title), None)
+    return wrong_setting(section, error) if section else None
 
 
 @click.group(name="hermes", cls=_Commands)

@@ -9,19 +9,9 @@ from dataclasses import asdict
 
 import click
 
+from hermes_queue.cli.watch.table import duration
 from hermes_queue.ledger import DeadLetters, Ledger, poison
 from hermes_queue.ledger.dead import Letter, LetterFilter
-
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-
-
-def duration(text: str) -> float:
-    """The seconds of a flag's value."""
-    try:
-        return float(text[:-1]) * _UNITS[text[-1:]]
-    except (ValueError, KeyError):
-        message = f"{text!r} is not a duration; write 30s, 15m, 12h or 7d"
-        raise click.BadParameter(message) from None
 
 
 def _filters(command: Callable[..., None]) -> Callable[..., None]:

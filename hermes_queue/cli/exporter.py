@@ -21,6 +21,7 @@ from typing import Any
 import click
 import redis
 
+from hermes_queue.cli.goodput.measured import read_budgets, read_goodput
 from hermes_queue.cli.limits import read_engines, read_limits
 from hermes_queue.cli.mixing.measured import read_mixes
 from hermes_queue.cli.overview import lane_now
@@ -29,13 +30,10 @@ from hermes_queue.cli.watch.scaling import wanted_slots
 from hermes_queue.errors import CAUSES, WIDE_CAUSES, RedisFull, RedisUnavailable
 from hermes_queue.keyspace.connection import explained
 from hermes_queue.ledger import Ledger
-from hermes_queue.ledger.accounts.fields import DRIFTED, LOST, TURNS, WORK
-from hermes_queue.ledger.accounts.goodput import fleet_fields, goodput_of
-from hermes_queue.ledger.accounts.shared import SharedBudgets
 from hermes_queue.ledger.answers import ENDED
 from hermes_queue.ledger.fleet.flights import FLIGHT_PARTS
 from hermes_queue.ledger.fleet.sandboxes import Sandboxes
-from hermes_queue.ledger.fleet.tally import Tally, Totals, totals
+from hermes_queue.ledger.fleet.tally import Totals, totals
 from hermes_queue.queues import queue_name, retry_queue_name
 from hermes_queue.results.consume import STREAM
 from hermes_queue.results.consumers import lag_of
@@ -157,8 +155,8 @@ class Exporter:
             read_engines(self.ledger, self._engines),
             self._read_consumers(now),
             _counted(totals(self.ledger)),
-            self._read_goodput(now),
-            self._read_budgets(),
+            read_goodput(self.ledger, now),
+            read_budgets(self.ledger),
             read_mixes(self.ledger),
         ):
             yield from _whole(part)
@@ -237,39 +235,6 @@ class Exporter:
             counts[backend, "running"] += 0
             counts[backend, "leaked"] += 0
         yield metrics.SANDBOXES, counts
-
-    def _read_budgets(self) -> Iterator[MetricValues]:
-        used: dict[tuple[str, ...], float] = {}
-        waiting: dict[tuple[str, ...], float] = {}
-        for budget in SharedBudgets(self.ledger).all():
-            waiting[budget.name,] = budget.waiting
-            for amount, limit in budget.limits.items():
-                used[budget.name, amount] = budget.spent.get(amount, 0.0) / limit if limit else 1.0
-        yield metrics.BUDGET_USED, used
-        yield metrics.BUDGET_WAITING, waiting
-
-    def _read_goodput(self, now: float) -> Iterator[MetricValues]:
-        fields = fleet_fields(self.ledger)
-        good = goodput_of(fields)
-        for metric, kind, names in (
-            (metrics.SLOT_SECONDS, "s", (*WORK, "death")),
-            (metrics.LOST_SLOT_SECONDS, "l", LOST),
-        ):
-            sums: dict[tuple[str, ...], float] = {(name,): 0.0 for name in names}
-            for name, value in fields.items():
-                of, _, account = name.partition("|")
-                if of == kind:
-                    sums[account,] = value
-            yield metric, sums
-        breaks = {name: n for name, n in good.drift.items() if name not in (TURNS, DRIFTED)}
-        yield metrics.CONTINUED, {(): good.drift.get(TURNS, 0.0)}
-        reasons: dict[tuple[str, ...], float] = {("reply",): 0.0}
-        yield metrics.DRIFT, reasons | {(name,): n for name, n in breaks.items()}
-        yield metrics.SANDBOX_USD, {(): sum(good.slot_usd.values())}
-        yield metrics.TOKENS_LOST, {(): good.tokens_thrown_away}
-        lately = goodput_of(Tally(self.ledger).lately(3600, now=now).accounts)
-        per = {"slot_hour": lately.per_slot_hour, "usd": lately.per_usd}
-        yield metrics.GOODPUT, {(name,): value for name, value in per.items() if value is not None}
 
     def _read_consumers(self, now: float) -> Iterator[MetricValues]:
         stream = self.ledger.key(STREAM)

@@ -17,6 +17,7 @@ from hermes_queue.ledger.fleet.lanes import Breakers, LaneState, known_lanes
 from hermes_queue.ledger.fleet.tally import Lately, Tally
 from hermes_queue.ledger.ledger import Ledger
 from hermes_queue.ledger.runs import RunInfo, Runs
+from hermes_queue.ledger.scheduling import Scheduler
 from hermes_queue.ledger.waiting import next_waiting
 from hermes_queue.queues import lanes_with_quarantine, queue_keys
 from hermes_queue.results.consumers import ConsumerGroup, consumer_groups
@@ -27,6 +28,7 @@ FAILURE_WINDOW_S = 3600.0
 _HEADS = 16
 """Jobs that are next in a lane, among which the longest wait is looked for."""
 MOST_RUNS = 50
+MOST_LIMITS = 50
 """Number of runs that are read, most recently enqueued first."""
 
 
@@ -102,6 +104,8 @@ class Overview:
     stream: StreamState
     budgets: tuple[SharedBudget, ...] = ()
     """Shared budgets for whose room jobs wait."""
+    limits: tuple[tuple[str, str], ...] = ()
+    """Kind and name of runs, teams and envs of which no more may run, while jobs of theirs wait."""
 
     @property
     def oldest(self) -> list[dict[str, Any]]:
@@ -151,6 +155,7 @@ def _overview(ledger: Ledger) -> Overview:
         dead_letters=dead,
         stream=StreamState(groups, int(stream_bytes or 0), tuple(consumer_groups(ledger))),
         budgets=tuple(each for each in SharedBudgets(ledger).all() if each.waiting),
+        limits=tuple(Scheduler(ledger).reached(MOST_LIMITS)),
     )
 
 

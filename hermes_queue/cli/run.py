@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from hermes_queue.cli.watch.finite import FiniteRange
 from hermes_queue.cli.watch.table import age, ahead_of_trainer, plain, print_table
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.ledger import Ledger, RunInfo, Runs
@@ -228,7 +229,7 @@ def pace(run_id: str, max_ahead: int | None, off: bool) -> None:
 @click.argument("run_id", metavar="RUN")
 @click.option(
     "--max-drift",
-    type=click.FloatRange(0, 1),
+    type=FiniteRange(0, 1),
     metavar="SHARE",
     help="Share of turns that may drift before RUN is paused, e.g. 0.01.",
 )
@@ -247,6 +248,8 @@ def drift(run_id: str, max_drift: float | None, off: bool) -> None:
             if (pause := runs.paused(run_id)) and pause.by == "drift":
                 runs.resume(run_id)
         found = drift_of(runs.ledger, run_id)
+        if not found.turns and found.max_drift is None:
+            runs.get(run_id)  # it may be misspelt
     share = "" if found.share is None else f" ({100 * found.share:.2f} %)"
     limit = "no limit" if found.max_drift is None else f"at most {100 * found.max_drift:g} %"
     reasons = "".join(f"; {name} {count}" for name, count in sorted(found.reasons.items()))

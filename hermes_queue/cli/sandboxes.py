@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hermes_queue.cli.watch.finite import FiniteRange
 from hermes_queue.cli.watch.table import age, print_table
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ def terminate(sandbox_id: str, force: bool) -> None:
 @click.option(
     "--timeout",
     "timeout_s",
-    type=click.FloatRange(min=1),
+    type=FiniteRange(min=1),
     default=300.0,
     show_default=True,
     help="Seconds for one check.",

@@ -21,13 +21,15 @@ U = TypeVar("U")
 PIPELINE_BYTES = 1 << 20
 """About the most that calls which travel together may have. Their answers come together, too: a
 lease that Redis grants in the first one is held by nobody until the last one is answered."""
-PIPELINE_CALLS = 256
+PIPELINE_CALLS = 32
+"""The most calls that travel together. With half of its slots a worker goes on while Redis executes
+the calls of the others; in one pipeline for all, one would always wait for the other."""
 
 STAGED_FROM_BYTES = 8 << 10
 """A value of this size or more is stored before its script runs: Lua hashes every byte of an
 argument, which for 41 kB takes Redis as long as the rest of a publication."""
 _MARK = "hermes-queue:confirmed"
-"""Channel of a message for nobody, which replicas get after all that was written before it."""
+"""Channel of an empty message that nobody reads; replicas get it after all earlier writes."""
 
 STAGED_TTL_S = 300
 """After this time a value whose script never ran is gone."""
@@ -35,10 +37,10 @@ STAGED_TTL_S = 300
 
 @dataclass(frozen=True, slots=True)
 class Confirmation:
-    """What a call may ask for beyond the answer of its script."""
+    """Replicas that must have what a script wrote before its call succeeds."""
 
     replicas: int
-    """Replicas that must have what the script wrote; while they have not, the call fails."""
+    """Their number; the call fails if fewer have it in time."""
     timeout_s: float
     """Longest wait for them."""
 

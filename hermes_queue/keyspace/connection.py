@@ -42,7 +42,13 @@ _REFUSED = ("NOAUTH", "WRONGPASS", "NOPERM", "The user executing the script can'
 """Words of errors about our rights; the last is how a script reports them."""
 
 _PASSING = (
-    *("LOADING", "BUSY", "READONLY", "MISCONF", "NOREPLICAS", "MASTERDOWN", "CLUSTERDOWN"),
+    "LOADING",
+    "BUSY",
+    "READONLY",
+    "MISCONF",
+    "NOREPLICAS",
+    "MASTERDOWN",
+    "CLUSTERDOWN",
     "UNBLOCKED",
 )
 """First words of errors that will pass: Redis loads its data, its disk is full, it was replaced."""

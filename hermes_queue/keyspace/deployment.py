@@ -49,7 +49,7 @@ class Deployment:
             ConfigurationError: no URL, or a malformed one.
             RedisUnavailable: no answer, wrong credentials, or too old.
         """
-        section = RedisSettings()
+        section = RedisSettings.read()
         if timeout_s is not None:
             quick = {"socket_timeout_s": timeout_s, "connect_timeout_s": timeout_s}
             section = section.model_copy(update=quick)

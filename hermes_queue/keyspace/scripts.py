@@ -120,7 +120,7 @@ def script(name: str) -> Script:
     answer_type = _tuple_of(
         f"{name}_answer", [part.name for part in answer], defaults=[None] * len(answer)
     )
-    source = "\n".join([_preamble(keys, args), *_included(text, set()), text])
+    source = _source(_preamble(keys, args), dict(_included(text, set())), text)
     sha1 = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
     takes -= {"prefix"}
     return Script(name, source, sha1, keys, args, frozenset(takes), answer, answer_type)
@@ -140,8 +140,20 @@ def _text(name: str) -> str:
     return str(_folder().joinpath(f"{name}.lua").read_text("utf-8"))
 
 
-def _included(text: str, known: set[str]) -> Iterator[str]:
-    """The included texts, each once and after its own includes."""
+def _source(preamble: str, included: Mapping[str, str], text: str) -> str:
+    """The text for Redis: names, then the files of `lua/include/`, then a function with the rest.
+
+    For each variable that a new function takes from the one around it, Lua searches all variables
+    that were taken from there before. What the one around has itself taken from outside needs no
+    search. Lua lets a function take 60 variables.
+    """
+    shared = [each for name, each in included.items() if "/" not in name]
+    own = [each for name, each in included.items() if "/" in name]
+    return "\n".join([preamble, *shared, "return (function()", *own, text, "end)()"])
+
+
+def _included(text: str, known: set[str]) -> Iterator[tuple[str, str]]:
+    """Names and texts of included files, each once and after its own includes."""
     for what, body in _LINE.findall(text):
         for part in body.split(", ") if what == "include" else ():
             if part not in known:
@@ -149,10 +161,11 @@ def _included(text: str, known: set[str]) -> Iterator[str]:
                 found = _text(part if "/" in part else f"include/{part}")
                 named = ", ".join(body for what, body in _LINE.findall(found) if what == "lazy")
                 if named:
-                    yield _lazily(named, "\n".join([*_included(found, set(known)), found]))
+                    own = [each for _, each in _included(found, set(known))]
+                    yield part, _lazily(named, "\n".join([*own, found]))
                 else:
                     yield from _included(found, known)
-                    yield found
+                    yield part, found
 
 
 def _lazily(named: str, text: str) -> str:

@@ -26,8 +26,9 @@ _TRIES = 3
 _PAUSE_S, _LONGEST_PAUSE_S = 0.25, 1.0
 
 DEMOTED = ("READONLY", "UNBLOCKED", "NOREPLICAS")
-"""Words of errors of a server that is a replica now, or a master without replicas, who may follow
-another one. Redis 6.2 reports them from within a script, where redis-py does not see them."""
+"""Words of errors of a server that is a replica now, or a master without replicas: they may follow
+another master by now. Redis 6.2 reports such errors from within a script, where redis-py does not
+see them."""
 
 
 def _demotion(error: redis.ResponseError) -> redis.ConnectionError | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from hermes_queue.bodies import codec
 from hermes_queue.errors import ConfigurationError
@@ -121,9 +121,9 @@ class Begun:
     handed: str = ""
     """Token of the hand-over if its agent is done and it is to be graded; "" = neither."""
     needs: str = ""
-    """What stands for what its slot is made of, see `TrajectoryJob`."""
+    """See `TrajectoryJob.needs`."""
     trajectory_id: str = ""
-    """Which it is, whatever the verdict."""
+    """The trajectory that the answer is about, whatever the verdict."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,12 +194,23 @@ class QueueKeys:
         return self.retry + self.first
 
 
+class Recovered(NamedTuple):
+    """What one look for jobs that stand nowhere has found."""
+
+    removed: str
+    """Name of a key of a wrong type that was removed lately; "" = none."""
+    trajectory_ids: list[str]
+    """Jobs that had lost their place and have one again."""
+    more: bool
+    """Whether to look again at once."""
+
+
 @dataclass(frozen=True, slots=True)
 class RunPart:
-    """What a run's part of the slots depends on; see docs/scheduling.md."""
+    """How a run shares the slots with others; see docs/scheduling.md."""
 
     team: str = ""
-    """Whose share the run uses; the first call that names one decides."""
+    """The team whose share the run uses; a run stays in the team that its first call names."""
     weight: float | None = None
     """Of the run among those of its team; None = as it is, at first 1."""
     max_running: int | None = None
@@ -227,7 +238,7 @@ class RunPart:
 
 TEAM_MAX = 120
 """Characters of a team's name."""
-WHOLE_PART = RunPart()
+DEFAULT_PART = RunPart()
 
 INSTANCE_SHOWN = 28
 """Characters of an instance id in a label; longer ids lose their middle."""
@@ -337,3 +348,11 @@ class RunStatus:
 ENDED = ("finished", "failed", "surplus", "cancelled", "stale")
 """Counters of ended trajectories; each trajectory is in one of them."""
 RUN_COUNTERS = [field.name for field in fields(RunStatus) if field.name != "queued"]
+
+
+def number_in(field: str | bytes | None) -> float:
+    """The number in a field of a hash; 0 if the field is missing, or holds no number."""
+    try:
+        return float(field or 0)
+    except ValueError:
+        return 0.0

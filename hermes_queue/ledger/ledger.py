@@ -20,9 +20,9 @@ from hermes_queue.keyspace.connection import explained
 from hermes_queue.keyspace.deployment import Deployment
 from hermes_queue.ledger import transitions
 from hermes_queue.ledger.answers import (
+    DEFAULT_PART,
     NOTHING_SPENT,
     RUN_COUNTERS,
-    WHOLE_PART,
     Accepted,
     Begun,
     Claim,
@@ -30,6 +30,7 @@ from hermes_queue.ledger.answers import (
     JobRows,
     Notice,
     PublishVerdict,
+    Recovered,
     RunPart,
     RunStatus,
     Spent,
@@ -72,7 +73,7 @@ class Ledger(Deployment):
         jobs: Sequence[TrajectoryJob],
         *,
         config: Mapping[str, Any] | None,
-        part: RunPart = WHOLE_PART,
+        part: RunPart = DEFAULT_PART,
     ) -> Accepted:
         """Claim `jobs` of one run; returns those that were not claimed before.
 
@@ -126,15 +127,11 @@ class Ledger(Deployment):
         found = self.call("reconcile", lane=lane, age_s=age_s, most=RECONCILED_AT_ONCE)
         return [part.decode(errors="replace") for part in found]
 
-    def recover(self, *, lease_s: float) -> tuple[str, list[str], bool]:
-        """Put jobs back that stand nowhere, a part of all with each call; see `recover.lua`.
-
-        Returns the name of a key of a wrong type that was removed, or "", the ids of the jobs, and
-        whether to call it again at once.
-        """
+    def recover(self, *, lease_s: float) -> Recovered:
+        """Put jobs back that stand nowhere, a part of all with each call; see `recover.lua`."""
         answer = self.call("recover", lease_s=lease_s, every_s=RECOVER_S, most=RECOVERED_AT_ONCE)
         found = [name.decode(errors="replace") for name in answer.found]
-        return answer.removed.decode(errors="replace"), found, bool(answer.more)
+        return Recovered(answer.removed.decode(errors="replace"), found, bool(answer.more))
 
     def run_status(self, run_id: str) -> RunStatus:
         """Counters of a run; all zero if it is unknown."""

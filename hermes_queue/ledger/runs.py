@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.keyspace.connection import explained, explanation
-from hermes_queue.ledger.answers import ENDED, RUN_COUNTERS, WHOLE_PART, RunPart, RunStatus
+from hermes_queue.ledger.answers import DEFAULT_PART, ENDED, RUN_COUNTERS, RunPart, RunStatus
 from hermes_queue.ledger.budgets import ACCOUNT_FIELDS, Budget, accounts, accounts_of
 from hermes_queue.ledger.fleet import pacing
 from hermes_queue.ledger.fleet.pacing import RunPace
@@ -65,7 +65,7 @@ class RunInfo:
     pace: RunPace | None
     """How far it is ahead of its trainer; None if that does not hold it back."""
     counters: RunStatus
-    part: RunPart = WHOLE_PART
+    part: RunPart = DEFAULT_PART
     """What it was enqueued with for its part of the slots."""
 
 

@@ -131,7 +131,7 @@ async def reading(
     if prefetch < 1:
         raise ValueError("prefetch must be at least 1")
     begin = stream_id(start)
-    settings = RedisSettings()
+    settings = RedisSettings.read()
     client = connect_async(settings, url)
     reader = StreamReader(
         client,

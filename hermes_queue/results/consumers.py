@@ -184,7 +184,7 @@ def _rewind(group: str, place: str, url: str | None) -> None:
 
 @contextmanager
 def _results(url: str | None) -> Iterator[tuple[Any, str]]:
-    settings = RedisSettings()
+    settings = RedisSettings.read()
     with closing(connect(settings, url)) as client, explained(redis_url(settings, url)):
         yield client, settings.prefix + STREAM
 

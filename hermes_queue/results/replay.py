@@ -101,7 +101,7 @@ def _stored(
 
 
 def _streamed(url: str | None) -> Iterator[StoredGroup]:
-    settings = RedisSettings()
+    settings = RedisSettings.read()
     target = redis_url(settings, url)
     stream = settings.prefix + STREAM
     last = b"-"

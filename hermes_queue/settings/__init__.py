@@ -43,7 +43,7 @@ from hermes_queue.settings.prices import PriceSettings
 from hermes_queue.settings.redis import RedisSettings, TaskMemorySettings
 from hermes_queue.settings.resume import ResumeSettings, StageSettings
 from hermes_queue.settings.sandbox import LocalSandboxSettings, ModalSettings, SandboxSettings
-from hermes_queue.settings.section import PREFIX, Section
+from hermes_queue.settings.section import PREFIX, Section, wrong_setting
 from hermes_queue.settings.store import StoreSettings
 from hermes_queue.settings.trainer import TrainerSettings
 from hermes_queue.settings.view import ViewSettings
@@ -274,7 +274,6 @@ SECTIONS: tuple[type[BaseSettings], ...] = (
     TaskMemorySettings,
     TrainerSettings,
     HarborSettings,
-    ImageSettings,
     MetricsSettings,
     LogSettings,
     OtelSettings,
@@ -338,12 +337,7 @@ def check_environment(backend: str | None = None) -> None:
         try:
             section()
         except ValidationError as error:
-            first = error.errors()[0]
-            prefix = str(section.model_config.get("env_prefix", ""))
-            name = prefix + "_".join(str(part) for part in first["loc"]).upper()
-            raise ConfigurationError(
-                f"{name}: {first['msg']}; see docs/configuration.md"
-            ) from error
+            raise wrong_setting(section, error) from None
 
 
 def variable_names(sections: Iterable[type[BaseSettings]] = SECTIONS) -> list[str]:

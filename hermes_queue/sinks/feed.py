@@ -60,7 +60,7 @@ async def claim_consumer_group(group: str, dataset: str) -> None:
         ConfigurationError: the group belongs to another dataset.
         RedisUnavailable: Redis does not answer.
     """
-    settings = RedisSettings()
+    settings = RedisSettings.read()
     opened: Any = connect_async(settings)
     key = options_key(settings.prefix, group)
     async with aclosing(opened) as client:

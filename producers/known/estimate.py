@@ -32,10 +32,10 @@ class Estimate:
             return
         text = (
             f"estimate, by {self.known} of {self.trajectories} trajectories whose tasks are "
-            f"remembered: {duration(self.slot_seconds)} of slot time"
+            f"remembered: {_duration(self.slot_seconds)} of slot time"
         )
         if slots:
-            text += f", {duration(self.slot_seconds / slots)} with the {slots} slots of the lane"
+            text += f", {_duration(self.slot_seconds / slots)} with the {slots} slots of the lane"
         if self.cost_usd is not None:
             text += f", {self.cost_usd:.2f} USD"
         if self.passes is not None:
@@ -49,15 +49,13 @@ def estimated(tasks: Sequence[tuple[Task | None, int]], model: str | None) -> Es
     times = [(task.seconds_of(model), n) for task, n in tasks if task]
     costs = [(task.cost_usd / task.priced, n) for task, n in tasks if task and task.priced]
     rates = [(task.rate_of(model).pass_rate, n) for task, n in tasks if task]
-    seconds, _ = _mean(times)
-    cost, _ = _mean(costs)
-    passes, _ = _mean(rates)
+    seconds, cost = _mean(times), _mean(costs)
     return Estimate(
         trajectories=total,
         known=sum(n for value, n in times if value is not None),
         slot_seconds=(seconds or 0.0) * total,
         cost_usd=None if cost is None else cost * total,
-        passes=passes,
+        passes=_mean(rates),
     )
 
 
@@ -81,7 +79,7 @@ def lane_slots(workers: Iterable[Mapping[str, Any]], lane: str) -> int:
     return slots
 
 
-def duration(seconds: float) -> str:
+def _duration(seconds: float) -> str:
     """A time for people."""
     for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= size:
@@ -89,9 +87,8 @@ def duration(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-def _mean(values: Iterable[tuple[float | None, int]]) -> tuple[float | None, int]:
+def _mean(values: Iterable[tuple[float | None, int]]) -> float | None:
+    """Mean of values with their counts; None without any."""
     known = [(value, count) for value, count in values if value is not None]
     total = sum(count for _, count in known)
-    if not total:
-        return None, 0
-    return sum(value * count for value, count in known) / total, total
+    return sum(value * count for value, count in known) / total if total else None

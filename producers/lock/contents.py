@@ -13,13 +13,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from envs.base import Environment
 from hermes_queue.errors import ConfigurationError, InputError
+from hermes_queue.ledger.run_lock import LOCK_BYTES_MAX
 from producers.lock.flags import flags_of, has_secret
 from producers.lock.options import LockOptions
 from producers.run.plan import Plan
 from producers.run.selection import SelectedItems
 from producers.source import Producer
-
-LOCK_BYTES_MAX = 1 << 20
 
 
 class _Part(BaseModel):

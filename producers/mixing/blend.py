@@ -23,7 +23,7 @@ from producers.mixing.state import DrawnGroup, MixState, SourceState
 
 Standing = Literal["active", "paused", "weight 0", "quota", "done", "nothing to learn"]
 RECHECK_S = 30.0
-"""Time after which a source is looked at again of which no row was worth it."""
+"""Time after which a source of which no row was worth drawing is looked at again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,6 +61,7 @@ def serve_mix(path: Path, *, quiet: bool = False) -> int:
                 report(f"mix {document.name}: reading the rows of {len(document.sources)} sources")
                 with stop.at_once():
                     sources = _opened(document, stack, report)
+                report(f"mix {document.name}: hermes-queue mix show {document.name} shows it")
                 is_over = not stop.event.is_set() and server.serve(sources)
             why = "every source is done" if is_over else f"it was stopped ({stop.name})"
         finally:

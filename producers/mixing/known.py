@@ -59,13 +59,3 @@ class FromMemory:
             return None
         rate = task.rate_of(model, policies)
         return Measured(rate.scored, min(rate.passes, rate.scored), is_poison=task.deaths > 0)
-
-
-class NothingKnown:
-    """Knows no row."""
-
-    def measured(
-        self, env: str, item_sha256s: Sequence[str], *, model: str, policies: int | None
-    ) -> list[Measured | None]:
-        """See `PassRates`."""
-        return [None] * len(item_sha256s)

@@ -166,7 +166,7 @@ class Shuffled:
         self._at += 1
 
     def chance(self, index: int) -> float:
-        """From 0 to 1, another one for each row and epoch."""
+        """A number from 0 to 1 that looks random and is the same for the same row and epoch."""
         return mixed(self.items.digests[index] ^ self._chances) / 2**64
 
     def back(self, epoch: int, after: int) -> None:

@@ -64,7 +64,7 @@ class MixServer:
         self._is_described = False
         self._prints: dict[str, bytes] = {}
         self._said_at = time.monotonic()
-        self.checkpoint = Checkpoint(ledger, document.name)
+        self.checkpoint = Checkpoint(ledger, document.name, document.backlog.model_dump())
         self.enqueued = 0
 
     def serve(self, sources: Mapping[str, MixSource]) -> bool:
@@ -96,6 +96,7 @@ class MixServer:
         """Compare with the last start, and set what belongs to the run."""
         checkpoint, name = self.checkpoint, self._document.name
         checkpoint.take()
+        self._refuse_cancelled(checkpoint.beat())
         known, prints = checkpoint.sources(), checkpoint.prints()
         for source in self._sources.values():
             self._refuse_other_config(source, known)
@@ -196,13 +197,12 @@ class MixServer:
         if self._stop.is_set():
             raise MixStopped
         heard = self.checkpoint.beat()
-        if heard.run_state == "cancelled":
-            raise ConfigurationError(
-                f"run {self._document.name!r} was cancelled; choose another name for the mix"
-            )
+        self._refuse_cancelled(heard)
         settings, refused = self._document.settings().changed_by(heard.settings)
-        lines = tuple(f"ignored: {each}" for each in refused) + tuple(
-            f"set: {name}={value}" for name, value in sorted(heard.settings.items())
+        lines = tuple(f"ignored: {why}" for why in dict.fromkeys(refused.values())) + tuple(
+            f"set: {name}={value}"
+            for name, value in sorted(heard.settings.items())
+            if name not in refused
         )
         for line in lines:
             if line not in self._said:
@@ -211,6 +211,14 @@ class MixServer:
         blend.heed(settings)
         self._report(blend, heard)
         return heard.counters.queued, settings
+
+    def _refuse_cancelled(self, heard: Heard) -> None:
+        name = self._document.name
+        if heard.run_state == "cancelled":
+            raise ConfigurationError(
+                f"run {name!r} was cancelled; choose another name for the mix, or forget both: "
+                f"hermes-queue run purge {name}; hermes-queue mix forget {name}"
+            )
 
     def _draw(self, blend: Blend, room: int) -> list[Group]:
         groups: list[Group] = []
@@ -254,7 +262,7 @@ class MixServer:
             config={"producer": "mix", "seed": self._document.seed},
             items=items,
             on_full=self._on_full,
-            may_evict=False,
+            checks_eviction=False,
             part=self._document.part,
         )
         self.enqueued += done.enqueued

@@ -16,7 +16,7 @@ def test_a_producer_goes_on_after_junk_in_the_keys_of_all(guarded, key):
     with closing(Ledger.connect(guarded.url("producer"))) as ledger:
         ledger.client.set(f"hq:{key}", "x")
         job = make_job(key, item={"question": "q", "answer": "a"})
-        enqueue([job], ledger=ledger, may_evict=False)
+        enqueue([job], ledger=ledger, checks_eviction=False)
     name = job.trajectory_id
     with guarded.client("worker") as client:
         state = client.hget(f"hq:traj:{name}", "state")

@@ -450,8 +450,10 @@ def test_what_the_page_says_of_consumers_among_each_other_is_so(guarded):
 
 
 def test_a_monitor_counts_dead_letters(guarded):
-    with guarded.client("monitor") as client:
-        assert client.xlen("hq:dead") >= 0
+    with guarded.client("operator") as operator, guarded.client("monitor") as monitor:
+        id = operator.xadd("hq:dead", {"trajectory_id": "r.x.0"})
+        assert monitor.xlen("hq:dead") == operator.xlen("hq:dead") > 0
+        operator.xdel("hq:dead", id)
 
 
 def test_a_consumer_takes_its_group_away_again(guarded):

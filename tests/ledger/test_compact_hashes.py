@@ -8,10 +8,10 @@ import pytest
 from ledger_steps import begin, enqueue, publish
 from records import make_job, make_record
 
-from hermes_queue.broker.embedded import COMPACT_HASHES
+from hermes_queue.broker.embedded import HASH_OPTIONS, ZSET_OPTIONS
 from hermes_queue.ledger import Ledger
 
-LIMIT = COMPACT_HASHES[1]
+LIMIT = HASH_OPTIONS[1]
 GROUP_SIZE = 8
 ROW = {"problem_statement": "something is wrong with it " * 60}
 START = Path(__file__).parents[2] / "deploy" / "redis" / "start.sh"
@@ -21,7 +21,7 @@ START = Path(__file__).parents[2] / "deploy" / "redis" / "start.sh"
 def compact(ledger: Ledger) -> Ledger:
     """A ledger in a Redis with that option."""
     before = ledger.client.config_get("hash-max-*-value")
-    ledger.client.config_set(COMPACT_HASHES[0].removeprefix("--"), LIMIT)
+    ledger.client.config_set(HASH_OPTIONS[0].removeprefix("--"), LIMIT)
     yield ledger
     for name, value in before.items():
         ledger.client.config_set(name, value)
@@ -50,5 +50,7 @@ def test_jobs_and_groups_are_compact_from_the_first_step_to_the_last(compact: Le
     assert kept / GROUP_SIZE < 600
 
 
-def test_the_server_of_a_deployment_has_the_same_limit_as_the_embedded_one() -> None:
-    assert f"--hash-max-listpack-value {LIMIT} " in START.read_text(encoding="utf-8")
+def test_the_server_of_a_deployment_has_the_same_limits_as_the_embedded_one() -> None:
+    start = START.read_text(encoding="utf-8")
+    assert f"--hash-max-listpack-value {LIMIT} " in start
+    assert f"--zset-max-listpack-entries {ZSET_OPTIONS[1]} " in start

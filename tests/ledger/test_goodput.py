@@ -60,14 +60,23 @@ def test_every_way_in_which_a_lease_ends_adds_its_time_to_the_run(ledger):
     assert slot_s(ledger) == pytest.approx(350, abs=36)
 
 
-def test_a_start_in_the_future_or_of_another_kind_charges_nothing(ledger):
-    for n, start in enumerate((time.time() + 9999, "nan", "soon", "-inf", "inf")):
-        job = make_job(instance=f"i{n}")
-        enqueue(ledger, job)
-        begin(ledger, job)
-        ledger.client.hset(f"hq:traj:{job.trajectory_id}", "begun", start)
-        assert publish(ledger, make_record(job)) == "group"
-    assert slot_s(ledger) <= 30 * 86400
+def ended_after(ledger: Ledger, start: object) -> float:
+    """Slot seconds of a run whose one lease began at a time that was tampered with."""
+    job = make_job()
+    enqueue(ledger, job)
+    begin(ledger, job)
+    ledger.client.hset(f"hq:traj:{job.trajectory_id}", "begun", start)
+    assert publish(ledger, make_record(job)) == "group"
+    return slot_s(ledger)
+
+
+@pytest.mark.parametrize("start", ["9999999999", "nan", "soon", "inf"])
+def test_a_start_in_the_future_or_of_another_kind_charges_nothing(ledger, start):
+    assert ended_after(ledger, start) == 0
+
+
+def test_no_lease_is_charged_more_than_thirty_days(ledger):
+    assert ended_after(ledger, "-inf") == 30 * 86400
 
 
 def test_a_run_with_a_budget_of_slot_time_pauses_when_it_is_spent(ledger):
@@ -177,7 +186,8 @@ def test_the_course_of_a_run_has_few_intervals_however_long_it_is(ledger):
     assert len(course) <= 1602
     assert {each.width_s for each in course} == {120}
     assert sum(each.sums["ended"] for each in course) == 3205
-    assert abs(course[-1].at - time.time()) < 300 or course[-1].sums["ended"] == 5
+    assert abs(course[-1].at - time.time()) < 300
+    assert course[-1].sums["ended"] == 5
 
 
 def test_only_the_slowest_trajectories_are_kept(ledger):
@@ -192,10 +202,11 @@ def test_a_failed_attempt_pays_for_its_slot_too(ledger):
     job = make_job()
     enqueue(ledger, job)
     begin(ledger, job)
+    lasted(ledger, job, 50)
     failure = Failure(cause="model", stage="agent", type="ModelError", message="503")
     attempt = AttemptRecord(attempt=1, epoch=1, failure=failure)
     ledger.requeue(Claim(job.trajectory_id, 1), owner="w1", failed_attempt=attempt)
-    assert slot_s(ledger) >= 0
+    assert slot_s(ledger) == pytest.approx(50, abs=9)
     assert ledger.client.ttl("hq:run:run") > 0
 
 

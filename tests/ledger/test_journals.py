@@ -8,7 +8,8 @@ from records import make_job, make_record
 
 from hermes_queue.ledger import Claim, Ledger, Runs, Spent
 from hermes_queue.ledger.budgets import accounts, set_budgets
-from hermes_queue.ledger.fleet.journal import append, needed_snapshots, read_journal
+from hermes_queue.ledger.fleet.handovers import snapshot_needs
+from hermes_queue.ledger.fleet.journal import append, read_journal
 from hermes_queue.models import AttemptRecord, Usage
 
 
@@ -39,9 +40,9 @@ def test_a_repeated_call_adds_nothing_twice_and_lost_turns_give_way(ledger, job)
     assert add(ledger, job, b"other", after=1) == "ok"
     assert entries(ledger, job) == [b"one", b"other"]
     assert 0 < ledger.client.ttl(f"hq:journal:{job.trajectory_id}") <= 60
-    assert needed_snapshots(ledger, [job.trajectory_id, "nobody"]) == {
-        job.trajectory_id: "s1",
-        "nobody": "",
+    assert snapshot_needs(ledger, [job.trajectory_id, "nobody"]) == {
+        job.trajectory_id: ("s1", False),
+        "nobody": ("", False),
     }
 
 
@@ -146,7 +147,7 @@ def turned_away(ledger, job):
 def test_it_is_deleted_when_its_attempt_has_failed_or_its_trajectory_has_ended(ledger, job, end):
     end(ledger, job)
     assert not ledger.client.exists(f"hq:journal:{job.trajectory_id}")
-    assert needed_snapshots(ledger, [job.trajectory_id]) == {job.trajectory_id: ""}
+    assert snapshot_needs(ledger, [job.trajectory_id]) == {job.trajectory_id: ("", False)}
 
 
 def test_it_is_deleted_when_the_group_closes_without_its_trajectory(ledger):

@@ -312,6 +312,8 @@ def test_a_lock_that_is_nested_too_deeply_is_none(ledger):
         ledger.client.hset("hq:run:run", "lock", text)
         with suppress(ConfigurationError):
             kept_lock(ledger, "run")
+    with pytest.raises(ConfigurationError, match="has no lock"):
+        kept_lock(ledger, "run")
 
 
 def test_each_script_knows_what_it_removes(ledger):

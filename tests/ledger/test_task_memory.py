@@ -180,7 +180,7 @@ def test_what_was_exported_comes_back_and_changes_nothing_the_second_time(ledger
     lines = [line_of(task).encode() for task in memory.every()]
     assert memory.take_over(tasks_in(lines, "f")) == 0
     memory.forget([("gsm8k", A)])
-    assert memory.is_empty()
+    assert len(memory) == 0
     assert memory.take_over(tasks_in(lines, "f")) == 1
     assert memory.take_over(tasks_in(lines, "f")) == 0
     assert known(ledger) == before
@@ -252,3 +252,10 @@ def test_while_redis_is_away_what_waits_is_bounded_and_the_rest_is_said(ledger, 
     waiting.put_back(taken)
     assert memory_of(ledger).report(waiting) == 3
     assert (waiting.dropped(), waiting.dropped()) == (2, 0)
+
+
+def test_agents_without_a_model_make_no_task_cheaper(ledger):
+    oracle = Solver("agent:oracle")
+    memory_of(ledger).add([seen(solver=oracle, score=1.0, cost_usd=0.0), seen(cost_usd=0.5)])
+    task = known(ledger)
+    assert (task.cost_usd, task.priced, task.attempts) == (0.5, 1, 2)

@@ -97,7 +97,7 @@ def test_what_is_exported_can_be_imported_elsewhere(three, tmp_path: Path):
     run("export", str(file))
     before = {task.item_sha256: task for task in three.every()}
     assert run("forget", "--all", "--yes").strip() == "forgot 3 tasks"
-    assert three.is_empty()
+    assert len(three) == 0
     assert run("import", str(file)).strip() == "imported 3 tasks"
     assert run("import", str(file)).strip() == "imported 0 tasks"
     assert {task.item_sha256: task for task in three.every()} == before

@@ -11,9 +11,11 @@ from pathlib import Path
 
 import dying_mix
 import pytest
-from mixes import jobs_in, rows_in, state_in, waiting_in, write_mix, write_rows
+from click.testing import CliRunner
+from mixes import NothingKnown, jobs_in, rows_in, state_in, waiting_in, write_mix, write_rows
 from zygote import run_forked
 
+from hermes_queue.cli import cli
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.ledger import Ledger, Runs
 from hermes_queue.ledger.accounts.drift import drift_of
@@ -24,7 +26,7 @@ from hermes_queue.ledger.mixing.tuning import tune
 from hermes_queue.ledger.tasks import Observation, Solver, TaskMemory
 from hermes_queue.settings import ProducerSettings
 from producers.mixing.document import read_mix
-from producers.mixing.known import FromMemory, NothingKnown
+from producers.mixing.known import FromMemory
 from producers.mixing.server import MixServer
 from producers.mixing.sources import open_sources
 
@@ -270,12 +272,16 @@ def test_a_source_with_another_agent_is_refused_by_its_name(ledger, tmp_path):
 
 
 def test_a_cancelled_run_ends_its_mix(ledger, tmp_path):
-    file = write_mix(tmp_path, {"a": "epochs = 1"})
-    serve(ledger, file)
+    file = write_mix(tmp_path, {"a": ""})
+    stop = threading.Event()
+    with serving(ledger, file, stop=stop) as (server, sources, _):
+        enqueue = server._send
+        server._send = lambda groups: (enqueue(groups), stop.set())
+        assert not server.serve(sources)  # its last batch will be sent again
     Runs(ledger).cancel("m")
     with (
         serving(ledger, file) as (server, sources, _),
-        pytest.raises(ConfigurationError, match="'m' was cancelled"),
+        pytest.raises(ConfigurationError, match=r"^run 'm' was cancelled; choose another name for"),
     ):
         server.serve(sources)
 
@@ -413,3 +419,25 @@ def test_a_mix_limits_its_run_and_resumes_it_at_its_next_start(ledger, tmp_path,
     Runs(ledger).pause("m", "too much", by=paused_by)
     serve(ledger, file)
     assert Runs(ledger).paused("m") is None
+
+
+def test_marks_without_room_between_them_are_refused_even_if_the_file_has_the_other(
+    ledger, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("HERMES_QUEUE_REDIS_URL", ledger.url)
+    serve(ledger, write_mix(tmp_path, {"a": "epochs = 1"}, head="backlog = {low = 8, high = 16}"))
+    for words in (["low=16"], ["high=8"], ["low=20", "high=20"]):
+        done = CliRunner().invoke(cli, ["mix", "set", "m", *words])
+        assert (done.exit_code, "must be below high=" in done.output) == (2, True)
+    assert CliRunner().invoke(cli, ["mix", "set", "m", "low=20", "high=40"]).exit_code == 0
+    assert CliRunner().invoke(cli, ["mix", "set", "m", "high="]).exit_code == 2
+
+
+def test_marks_that_are_ignored_are_not_said_to_be_set(ledger, tmp_path):
+    file = write_mix(tmp_path, {"a": "epochs = 1"}, head="backlog = {low = 8, high = 16}")
+    Checkpoint(ledger, "m").take()
+    ledger.client.hset("hq:mix:m:live", "low", "20")
+    ledger.client.hset("hq:mix:m", "until", "0")
+    said = serve(ledger, file)
+    assert "ignored: low=20 is not below high=16: both ignored" in said
+    assert "set: low=20" not in said

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import redis.connection
+from mixes import NothingKnown
 
 from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.mixing import checkpoint
 from hermes_queue.settings import ProducerSettings
 from producers.mixing.document import read_mix
-from producers.mixing.known import NothingKnown
 from producers.mixing.server import MixServer
 from producers.mixing.sources import open_sources
 

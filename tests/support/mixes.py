@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.mixing.tuning import LiveSettings
 from producers.mixing.blend import Blend, Group
 from producers.mixing.document import MixDocument, read_mix
-from producers.mixing.known import Measured, NothingKnown
+from producers.mixing.known import Measured
 from producers.mixing.sources import MixSource, open_sources
 from producers.mixing.state import MixState
 
@@ -20,6 +21,15 @@ IMPORTED = (
     "envs.gsm8k",
     "hermes_queue.cli.mixing.command",
 )
+
+
+class NothingKnown:
+    """A memory of tasks that knows no row."""
+
+    def measured(
+        self, env: str, item_sha256s: Sequence[str], *, model: str, policies: int | None
+    ) -> list[Measured | None]:
+        return [None] * len(item_sha256s)
 
 
 def write_rows(path: Path, numbers, **fields) -> None:
@@ -71,7 +81,7 @@ class Drawing:
         """Names with two underscores in place of the dot."""
         named = {name.replace("__", "."): value for name, value in changes.items()}
         settings, refused = self.settings.changed_by(named)
-        assert refused == []
+        assert refused == {}
         self.settings = settings
         self.blend.heed(settings)
 

@@ -294,6 +294,14 @@ def test_results_that_nobody_reads(start, monkeypatch):
     expect("deployment.results", "error", "no new group begins")
 
 
+def test_a_table_of_prices_that_cannot_be_read(start, tmp_path, monkeypatch):
+    prices = tmp_path / "prices.toml"
+    monkeypatch.setenv("HERMES_QUEUE_MODEL_PRICES", str(prices))
+    expect("model.prices", "error", "prices.toml: No such file or directory")
+    prices.write_text("[m]\nprompt = 1\ncompletion = 2\n")
+    expect("model.prices", "ok", "has the prices of 1 models")
+
+
 # --- this host -----------------------------------------------------------------------------
 
 

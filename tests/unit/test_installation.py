@@ -105,3 +105,10 @@ def test_foreign_package_that_hides_ours_is_named_before_its_import_fails(
     )
     assert result.returncode == 2, result.stderr
     assert "pip uninstall -y envs" in result.stderr + result.stdout
+
+
+def test_without_extras_the_command_names_the_one_to_install():
+    code = "import sys; sys.modules['click'] = None; import hermes_queue.cli"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "error: commands need click: pip install 'hermes-queue[producer]'\n"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from hermes_queue.agent.prices import cost_usd, read_prices
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.models import Usage
+from workers.lifecycle import open_runtime
 
 
 @pytest.fixture
@@ -55,3 +58,9 @@ def test_no_tokens_cost_nothing_whatever_the_model():
 def test_a_wrong_table_names_file_and_field(table, text, problem):
     with pytest.raises(ConfigurationError, match=problem):
         read_prices(table(text))
+
+
+def test_a_worker_does_not_start_with_a_wrong_table(tmp_path, monkeypatch):
+    monkeypatch.setenv("HERMES_QUEUE_MODEL_PRICES", str(tmp_path / "absent.toml"))
+    with pytest.raises(ConfigurationError, match=r"absent.toml: No such file"):
+        asyncio.run(open_runtime())

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import traceback
+
 import pytest
 from pydantic import SecretStr, ValidationError
 
+from hermes_queue import consume
 from hermes_queue.broker.app import broker_url, connection_settings
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.keyspace.connection import connect_async, masked, redis_url
@@ -141,3 +144,10 @@ def test_a_master_that_hangs_is_left_sooner_than_a_lone_server():
     assert settings("redis://h").timeout_s("redis://h") == 30.0
     assert settings("sentinel://h/m").timeout_s("sentinel://h/m") == 10.0
     assert settings("sentinel://h/m", socket_timeout_s=3).timeout_s("sentinel://h/m") == 3.0
+
+
+async def test_readers_of_results_get_an_error_that_names_the_variable_and_no_password(monkeypatch):
+    monkeypatch.setenv("HERMES_QUEUE_REDIS_URL", "redes://user:secret@redis:6379/0")
+    with pytest.raises(ConfigurationError, match="HERMES_QUEUE_REDIS_URL: must start") as caught:
+        await anext(consume("trainer"))
+    assert "secret" not in "".join(traceback.format_exception(caught.value))

@@ -64,7 +64,7 @@ def test_cancel_asks_and_purge_forgets_only_what_has_ended(run):
     assert run("list", "--json").output == ""
 
 
-@pytest.mark.parametrize("words", ["show", "pause", "resume", "purge", "cancel --yes"])
+@pytest.mark.parametrize("words", ["show", "pause", "resume", "purge", "cancel --yes", "drift"])
 def test_an_unknown_run_is_an_error(run, words):
     result = run(*words.split(), "r9")
     assert result.exit_code == 2

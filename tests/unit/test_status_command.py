@@ -30,6 +30,7 @@ from hermes_queue.ledger.answers import RunPart
 from hermes_queue.ledger.fleet.lanes import note_lanes, pause_lane
 from hermes_queue.ledger.fleet.pacing import set_pace
 from hermes_queue.ledger.fleet.tally import Tally
+from hermes_queue.ledger.scheduling import Shares
 
 ITEM = {"question": "1+1", "answer": "#### 2"}
 
@@ -383,3 +384,44 @@ def test_a_budget_for_whose_room_jobs_wait_is_named(ledger):
     ledger.client.hset("hq:budget:team:red", "spent:tokens", 1)
     assert begin(ledger, job).verdict == "over_budget"
     assert "BUDGET team:red has no room: 1 waiting; see hermes-queue budget list" in status()
+
+
+def test_a_limit_at_which_jobs_wait_is_named(ledger):
+    Shares(ledger).change("env", "gsm8k", {"max_running": 0})
+    assert "AT LIMIT" not in status()
+    job = make_job("r1")
+    ledger.enqueue("r1", [job], config={})
+    ledger.published([job.trajectory_id])
+    next_one = {"lease_s": 60.0, "nonce": "1", "lanes": ("train",), "slot": 1}
+    assert ledger.begin("gone.x.0", 1, owner="w1", **next_one).verdict != "run"
+    assert "AT LIMIT env gsm8k; see hermes-queue shares list" in status()
+
+
+def test_an_unknown_run_is_a_wrong_name(ledger):
+    result = CliRunner().invoke(cli, ["status", "nosuch"])
+    assert (result.exit_code, "run 'nosuch' is unknown" in result.output) == (2, True)
+
+
+@pytest.mark.parametrize("number", ["nan", "inf"])
+def test_an_interval_has_to_be_finite(ledger, number):
+    result = CliRunner().invoke(cli, ["top", "--once", "--interval", number])
+    assert (result.exit_code, "is no finite number" in result.output) == (2, True)
+
+
+@pytest.mark.parametrize("words", [["status"], ["run", "list"], ["shares", "list"]])
+def test_a_wrong_setting_is_one_line_without_its_value(monkeypatch, words):
+    monkeypatch.setenv("HERMES_QUEUE_REDIS_URL", "redes://worker:secret@redis:6379/0")
+    result = CliRunner().invoke(cli, words)
+    assert (result.exit_code, "secret" in result.output) == (2, False)
+    assert result.output.startswith("error: HERMES_QUEUE_REDIS_URL: must start with redis://")
+
+
+def test_a_user_without_rights_is_told_so(ledger, monkeypatch):
+    ledger.client.acl_setuser("weak", enabled=True, passwords=["+pw"], commands=["+ping", "+info"])
+    url = ledger.url.replace("redis://", "redis://weak:pw@").replace("unix://", "unix://weak:pw@")
+    monkeypatch.setenv("HERMES_QUEUE_REDIS_URL", url)
+    result = CliRunner().invoke(cli, ["workers", "slots", "--all"])
+    assert (result.exit_code, "refuses us (this user has no permissions" in result.output) == (
+        4,
+        True,
+    )

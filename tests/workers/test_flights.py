@@ -261,3 +261,31 @@ async def test_endpoints_that_jobs_name_take_few_threads_and_are_forgotten(make)
         await asyncio.gather(*map(call, range(first, first + ENGINES_MOST // 2)))
     assert sum(each.name.startswith("flights") for each in threading.enumerate()) < 8
     assert len(flights._engines) <= 2 * ENGINES_MOST
+
+
+async def test_nobody_waits_if_redis_is_away_before_the_first_call(make, engine, redis_server):
+    flights = make()
+    redis_server.stop()
+    async with asyncio.timeout(60):
+        for n in range(2):
+            each = Trajectory(flights, f"t{n}")
+            with in_flight(each.admission):
+                await each.call(engine.url, 15_000)
+
+
+async def test_the_event_loop_does_not_wait_for_the_connection(engine, redis_server):
+    threads: list[threading.Thread] = []
+
+    def connect() -> Ledger:
+        threads.append(threading.current_thread())
+        return Ledger.connect(redis_server.url, timeout_s=2)
+
+    flights = FleetFlights(connect, EngineSettings(), LeaseSettings())
+    for n in range(2):
+        each = Trajectory(flights, f"t{n}")
+        with in_flight(each.admission):
+            await each.call(engine.url)
+    await flights.close()
+    await close_clients()
+    assert len(threads) == 1
+    assert threads[0] is not threading.current_thread()

@@ -18,9 +18,9 @@ from hermes_queue.broker.pool.intake import INTAKE
 from hermes_queue.ledger import Ledger
 from hermes_queue.sandbox.base import AssetSpec, Capabilities, Slot, SlotSpec
 from workers import runtime as runtimes
+from workers.intake.ready import REMEMBERED, ReadyNeeds
 from workers.runtime import Runtime
 from workers.spool import Spool
-from workers.steps.ready import REMEMBERED, ReadyNeeds
 from workers.trajectory import run_trajectory
 
 

@@ -25,7 +25,8 @@ from hermes_queue.bodies.steps import JournalStep, decode_entry, encode_entry
 from hermes_queue.cancellation import end_tasks
 from hermes_queue.errors import RedisUnavailable, SandboxError
 from hermes_queue.ledger import Claim, Ledger
-from hermes_queue.ledger.fleet.journal import append, needed_snapshots, read_journal
+from hermes_queue.ledger.fleet.handovers import snapshot_needs
+from hermes_queue.ledger.fleet.journal import append, read_journal
 from hermes_queue.models import ScoredTrajectory, TrajectoryJob, Turn, Usage
 from hermes_queue.sandbox.base import (
     Capabilities,
@@ -329,7 +330,7 @@ async def test_a_job_begins_anew_with_a_journal(host: Host, ledger: Ledger, spoi
     journal, name = host.journals[-1], job.trajectory_id
     journal._runtime = host.runtime()
     await journal.forget()
-    assert list(host.shelf.kept) == [needed_snapshots(ledger, [name])[name]]
+    assert list(host.shelf.kept) == [snapshot_needs(ledger, [name])[name].snapshot_id]
 
 
 async def test_a_task_of_several_steps_begins_anew_with_its_first(
@@ -491,7 +492,9 @@ async def test_the_copy_that_the_journal_names_is_needed_although_an_answer_was_
     job = job_of(ledger, steps_env.played(TURNS))
     await host.attempt(job, dies_at="echo 5")
     [mark] = [each for each in host.entries(job) if not isinstance(each, JournalStep)]
-    assert needed_snapshots(ledger, [job.trajectory_id]) == {job.trajectory_id: mark.snapshot_id}
+    assert snapshot_needs(ledger, [job.trajectory_id]) == {
+        job.trajectory_id: (mark.snapshot_id, False)
+    }
     assert events(await host.attempt(job), "resumed")
 
 

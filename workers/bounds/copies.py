@@ -1,4 +1,4 @@
-"""Copies of a slot's files, of a backend that may hang."""
+"""Copying a slot's files, restoring and deleting such copies, with a backend that may hang."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ _left: set[asyncio.Task[Any]] = set()
 
 
 async def copied(copy: Coroutine[Any, Any, Snapshot], *, limit_s: float) -> Snapshot:
-    """`KeepsSnapshots.snapshot`, in `limit_s` at most, whatever the backend does when cancelled.
+    """`KeepsSnapshots.snapshot` within `limit_s`, even if the backend ignores cancellation.
 
-    A copy that is made later is of no use; it is found among those that nobody needs.
+    A copy that is finished later is not used; `UnneededSnapshots` deletes it.
 
     Raises:
         NoSnapshot: as the backend does.
-        SandboxError: the same, or it has not answered until then.
+        SandboxError: as the backend does, or it has not answered in time.
     """
     return await _within(copy, limit_s, "the slot's files could not be copied")
 
 
 async def restored(restore: Coroutine[Any, Any, None], *, limit_s: float) -> None:
-    """`KeepsSnapshots.restore`, in `limit_s` at most, whatever the backend does when cancelled.
+    """`KeepsSnapshots.restore` within `limit_s`, even if the backend ignores cancellation.
 
     Raises:
         NoSnapshot: as the backend does.
-        SandboxError: the same, or it has not answered until then.
+        SandboxError: as the backend does, or it has not answered in time.
     """
     await _within(restore, limit_s, "the copy of the slot's files could not be restored")
 

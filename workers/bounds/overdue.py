@@ -26,7 +26,7 @@ class HasStageEnd(Protocol):
 
 
 class Overdue:
-    """Finds them. For one thread."""
+    """Finds attempts whose stage goes on after its deadline. For one thread."""
 
     def __init__(self, grace_s: float) -> None:
         """`grace_s`: how long a stage may take to end after its deadline has cancelled it."""
@@ -34,7 +34,7 @@ class Overdue:
         self._known: frozenset[Claim] = frozenset()
 
     def find(self, attempts: Mapping[Claim, HasStageEnd]) -> tuple[frozenset[Claim], list[Claim]]:
-        """All that are overdue, or have been, and those of them that were not known before."""
+        """All that are overdue or have been, and those of them that are new since the last call."""
         late = {claim for claim, each in attempts.items() if each.overdue_s > self._grace_s}
         fresh = [claim for claim in late if claim not in self._known]
         for claim in fresh:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -65,6 +66,16 @@ class Flight:
         return grew
 
     @property
+    def is_asking(self) -> bool:
+        """Whether it waits for a place."""
+        return self.asks is not None and not self.asks.done()
+
+    def go_on(self) -> None:
+        """Let it call, if it waits."""
+        if self.asks is not None and not self.asks.done():
+            self.asks.set_result(None)
+
+    @property
     def mean(self) -> int:
         """Tokens of its context on average; 0 = there was no reply."""
         return self.total // self.replies if self.replies else 0
@@ -85,13 +96,14 @@ class EnginePlaces:
     def __init__(
         self,
         name: str,
-        flights: EngineFlights,
+        shared: Callable[[], EngineFlights],
         settings: EngineSettings,
         lease_s: float,
         threads: ThreadPoolExecutor,
     ) -> None:
         self.name = name
-        self._shared = flights
+        self._shared = shared
+        """The fleet's flights; called in a thread, because it may have to connect."""
         self._settings = settings
         self._renew_s = lease_s / 4
         self._flights: dict[str, Flight] = {}
@@ -138,7 +150,7 @@ class EnginePlaces:
             waited_s, extra = self._settings.max_wait_s, {"action": "flight_overdue"}
             text = "%s: trajectory %s has waited for %.0f s and goes ahead"
             logger.warning(text, self.name, id, waited_s, extra=extra)
-            _go(flight)
+            flight.go_on()
 
     def replied(self, id: str, tokens: int) -> None:
         """Note the tokens of a trajectory's context after a reply."""
@@ -178,20 +190,18 @@ class EnginePlaces:
             try:
                 await self._exchange()
             except Exception:  # whatever it is, nobody shall wait for it
-                logger.exception("%s: a bug", self.name, extra={"action": "flights_bug"})
+                logger.exception("%s: exchange failed", self.name, extra={"action": "flights_bug"})
                 self._let_all_go()
             if self.is_absent:
                 self._flights.clear()
                 self._news = _News()
                 return
-            waits = any(map(_is_asking, self._flights.values()))
+            waits = any(flight.is_asking for flight in self._flights.values())
             pause_s = self._settings.interval_s / (_AGAIN if waits else 1)
-            try:
-                # What asks, or makes room for what waits, is said at once.
+            # What asks, or makes room for what waits, is said at once.
+            with suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):
                     await self._wake.wait()
-            except TimeoutError:
-                pass
 
     async def _exchange(self) -> None:
         news, self._news = self._news, _News()
@@ -202,17 +212,20 @@ class EnginePlaces:
             for each in self._flights.values()
             if each.flies and (is_due or each.id in news.changed)
         ]
-        waiting = [each for each in self._flights.values() if _is_asking(each)]
+        waiting = [each for each in self._flights.values() if each.is_asking]
         asking = [
             InFlight(each.id, each.since, each.tokens or each.estimate, each.tokens > 0)
             for each in sorted(waiting, key=lambda each: each.since or "~")[:_AT_ONCE]
         ]
-        call = partial(
-            self._shared.exchange, self.name, ended=list(news.ended.items()),
-            held=held, asking=asking, grew=news.grew,
-        )  # fmt: skip
+
+        def exchange() -> FlightAnswer:
+            ended = list(news.ended.items())
+            return self._shared().exchange(
+                self.name, ended=ended, held=held, asking=asking, grew=news.grew
+            )
+
         try:
-            answer = await asyncio.get_running_loop().run_in_executor(self._threads, call)
+            answer = await asyncio.get_running_loop().run_in_executor(self._threads, exchange)
         except (RedisUnavailable, RedisFull) as error:
             self._redis_failed(error, news)
             return
@@ -230,15 +243,12 @@ class EnginePlaces:
         self._let_all_go()
         if not self._is_away:
             self._is_away = True
-            text, extra = (
-                "%s: trajectories in flight are not counted: %s",
-                {"action": "flights_away"},
-            )
-            logger.warning(text, self.name, error, extra=extra)
+            text = "%s: trajectories in flight are not counted: %s"
+            logger.warning(text, self.name, error, extra={"action": "flights_away"})
 
     def _let_all_go(self) -> None:
         for flight in self._flights.values():
-            _go(flight)
+            flight.go_on()
 
     def _heard(self, answer: FlightAnswer, asked: list[InFlight]) -> None:
         for each in asked:
@@ -248,7 +258,7 @@ class EnginePlaces:
             if flight := self._flights.get(id):
                 self._news.grew += flight.tokens  # its prefix has to be computed again
                 flight.flies = True
-                _go(flight)
+                flight.go_on()
             else:  # it has landed meanwhile
                 self._news.ended.setdefault(id, 0)
         for id in answer.stopped:
@@ -269,7 +279,8 @@ class EnginePlaces:
             reading = await loop.run_in_executor(self._threads, read_metrics, page)
             last = Pressure.unpacked(order.memo)
             found = steered(last, reading, order.grown, order.bound, self._settings)
-        report = partial(self._shared.report, self.name, order)
+        # An order is part of an answer, so this is connected and does not block.
+        report = partial(self._shared().report, self.name, order)
         if found is not None:
             report = partial(
                 report, kv_tokens=found.kv_tokens, level=found.level, memo=found.packed()
@@ -279,15 +290,6 @@ class EnginePlaces:
         with suppress(RedisUnavailable, RedisFull):
             await loop.run_in_executor(self._threads, report)
         self._wake.set()
-
-
-def _is_asking(flight: Flight) -> bool:
-    return flight.asks is not None and not flight.asks.done()
-
-
-def _go(flight: Flight) -> None:
-    if flight.asks is not None and not flight.asks.done():
-        flight.asks.set_result(None)
 
 
 async def _fetch(endpoint: str) -> tuple[int, bytes]:
@@ -311,13 +313,13 @@ class FleetFlights:
         settings: EngineSettings | None = None,
         lease: LeaseSettings | None = None,
     ) -> None:
-        """Prepare; the first trajectory that calls a model connects."""
+        """Prepare. The first trajectory that calls a model has it connect, in a thread."""
         self._connect = connect
         self._settings = settings or EngineSettings()
         self._lease_s = (lease or LeaseSettings()).duration_s
         self._engines: dict[str, EnginePlaces] = {}
         self._ledger: Ledger | None = None
-        self._shared: EngineFlights | None = None
+        self._opening = threading.Lock()
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="flights")
 
     def engine(self, endpoint: str) -> EnginePlaces | None:
@@ -327,16 +329,20 @@ class FleetFlights:
         name = engine_name(endpoint)
         found = self._engines.get(name)
         if found is None:
-            if self._shared is None:
-                self._ledger = self._connect()
-                self._shared = EngineFlights(self._ledger, self._settings, lease_s=self._lease_s)
             if len(self._engines) >= ENGINES_MOST:
                 busy = {name: each for name, each in self._engines.items() if not each.is_idle}
                 self._engines = busy
             found = self._engines[name] = EnginePlaces(
-                name, self._shared, self._settings, self._lease_s, self._threads
+                name, self._opened, self._settings, self._lease_s, self._threads
             )
         return None if found.is_absent else found
+
+    def _opened(self) -> EngineFlights:
+        """The fleet's flights. Blocks. Raises RedisUnavailable."""
+        with self._opening:
+            if self._ledger is None:
+                self._ledger = self._connect()
+        return EngineFlights(self._ledger, self._settings, lease_s=self._lease_s)
 
     async def close(self) -> None:
         """End all flights and disconnect."""

@@ -20,18 +20,18 @@ class Rent:
         self._since: float | None = None
 
     def begin(self, slot: Slot) -> None:
-        """It is held from now on."""
+        """Note that the slot is held from now on."""
         price = slot.usd_per_s
         self._usd_per_s = _default_usd_per_s() if price is None else price
         self._since = time.monotonic()
 
     def end(self) -> None:
-        """It was released."""
+        """Note that the slot was released; what it has cost so far remains due."""
         self._due_usd, self._since = self.usd, None
 
     @property
     def usd(self) -> float:
-        """US dollars so far."""
+        """Price of the slot so far, in US dollars."""
         if self._since is None or not self._usd_per_s:
             return self._due_usd
         return self._due_usd + (time.monotonic() - self._since) * self._usd_per_s

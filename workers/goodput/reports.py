@@ -1,4 +1,4 @@
-"""What the leases of this process came to, until the keeper reports it to the ledger."""
+"""Accounts of the leases that have ended in this process, until the keeper reports them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hermes_queue.ledger import ACCEPTED, Ledger, PublishVerdict
-from hermes_queue.ledger.accounts.fields import MEASURED, PASSED
+from hermes_queue.ledger.accounts.fields import MEASURED
 from hermes_queue.ledger.accounts.goodput import add_report
-from hermes_queue.ledger.tasks.task import bounded
+from hermes_queue.ledger.tasks.task import PASSES_FROM, bounded
 from hermes_queue.models import AttemptRecord, ScoredTrajectory
 from workers.draft import Draft
 from workers.goodput.division import divided
@@ -26,7 +26,7 @@ Rows = dict[str, list[tuple[Any, ...]]]
 
 @dataclass(slots=True)
 class _OfRun:
-    """What ended of one run."""
+    """Sums over the leases of one run that have ended since the last report."""
 
     counts: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     moments: dict[str, float] = field(default_factory=lambda: defaultdict(float))
@@ -145,6 +145,6 @@ def _count_score(run: _OfRun, score: float) -> None:
     run.counts[f"h|{min(10, max(0, int(10 * score + 1e-9)))}"] += 1
     run.moments["scored"] += 1
     run.moments["score"] += score
-    if score >= PASSED:
+    if score >= PASSES_FROM:
         run.counts["c|passed"] += 1
         run.moments["passed"] += 1

@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any
 
 from envs.base import Environment, NamesJudge, ScoresByJudge, Verdict
-from hermes_queue.agent.chat import Reply
 from hermes_queue.agent.endpoint.choice import OwnEndpoints
 from hermes_queue.agent.endpoint.limiter import Limiter, Unlimited
 from hermes_queue.agent.endpoint.request import check_sampling
@@ -19,6 +18,7 @@ from hermes_queue.agent.kinds.recorded import recorded_params
 from hermes_queue.agent.loop import BeforeTurn, total
 from hermes_queue.agent.prices import cost_usd
 from hermes_queue.agent.registry import AgentScript, make_chat, warm_up
+from hermes_queue.agent.tokens.replies import ask
 from hermes_queue.errors import (
     ContextLengthExceeded,
     DeadlineExceeded,
@@ -214,7 +214,15 @@ class Judge:
             case = secrets.token_hex(8)
             asked = question(spec, lines, case)
             try:
-                reply = await self._answer(asked)
+                reply = await ask(
+                    self._chat,
+                    asked,
+                    (),
+                    spec.sampling,
+                    self._clock.stage_end,
+                    timeline=self._draft.clock.timeline,
+                    model=spec.model,
+                )
             except ContextLengthExceeded:
                 found.why = "the transcript does not fit the judge: lower transcript_chars"
                 return
@@ -230,15 +238,6 @@ class Judge:
                 found.why = printable(f"no usable answer: {problem}")
                 name, extra = self._draft.job.trajectory_id, {"action": "judge_unusable"}
                 logger.warning("%s: the judge's answer is unusable: %s", name, problem, extra=extra)
-
-    async def _answer(self, asked: Sequence[Message]) -> Reply:
-        request = (asked, (), self._spec.sampling, self._clock.stage_end)
-        if (timeline := self._draft.clock.timeline) is None:
-            return await self._chat.complete(*request)
-        with timeline.model_call(asked, self._spec.model) as noted:
-            reply = await self._chat.complete(*request)
-            noted.answered(reply)
-        return reply
 
     def _late(self) -> ModelError:
         return ModelError(f"the judge has not answered within {self._spec.timeout_s:.0f} s")

@@ -19,7 +19,8 @@ from hermes_queue.errors import HermesQueueError, NoSnapshot
 from hermes_queue.extensions import offers
 from hermes_queue.ledger import Begun, Claim, Spent
 from hermes_queue.ledger.answers import booked_facts
-from hermes_queue.ledger.fleet.journal import needed_snapshots, read_journal
+from hermes_queue.ledger.fleet.handovers import snapshot_needs
+from hermes_queue.ledger.fleet.journal import read_journal
 from hermes_queue.ledger.poison import item_hash
 from hermes_queue.models import Message, Usage
 from hermes_queue.sandbox.context import SlotContext
@@ -245,7 +246,7 @@ class TurnJournal:
 
     async def _named_snapshot(self) -> str:
         name, ledger = self._claim.trajectory_id, self._runtime.ledger
-        return (await self._runtime.in_thread(needed_snapshots, ledger, [name]))[name]
+        return (await self._runtime.in_thread(snapshot_needs, ledger, [name]))[name].snapshot_id
 
 
 def _basis(draft: Draft, schemas: Sequence[Mapping[str, Any]], prompt: Sequence[Message]) -> str:

@@ -27,10 +27,10 @@ from workers.clock import Clock
 PLACED: tuple[Stage, ...] = ("setup", "agent", "verify")
 """Stages that can have places."""
 _LOOK_S = 0.5
-"""How often one that waits looks whether its worker is leaving."""
+"""Seconds between two looks of a waiting trajectory whether its worker is leaving."""
 _LEAVING = "the worker takes no more work, and the job still waits for a place"
 ENDPOINT = "stage://fleet"
-"""Under this name and the stage's the fleet's places are listed among the limits."""
+"""Endpoint of the fleet's places in `hermes-queue limits list`; the model is the stage."""
 
 
 class OwnPlaces:

@@ -235,13 +235,13 @@ class Keeper:
     def _recover(self) -> None:
         extra = {"action": "recovered"}
         for _ in range(_RECOVERED_PAGES):
-            removed, found, more = self._ledger.recover(lease_s=self._runtime.lease.duration_s)
-            if removed:
-                logger.warning("removed %s, which another program wrote", removed, extra=extra)
-            if found:
+            found = self._ledger.recover(lease_s=self._runtime.lease.duration_s)
+            if key := found.removed:
+                logger.warning("removed %s, which another program wrote", key, extra=extra)
+            if names := found.trajectory_ids:
                 message = "%d jobs had lost their place and have one again: %s"
-                logger.warning(message, len(found), ", ".join(found[:5]), extra=extra)
-            if not more:
+                logger.warning(message, len(names), ", ".join(names[:5]), extra=extra)
+            if not found.more:
                 break
 
     def _schedule(self) -> None:

@@ -19,7 +19,7 @@ from hermes_queue.agent.capture.tool_calls import fits
 from hermes_queue.agent.capture.tree import Placement, ReplyTree, Unplaceable, understood
 from hermes_queue.agent.chat import ChatClient, Reply
 from hermes_queue.agent.loop import AgentResult, BeforeTurn
-from hermes_queue.agent.tokens.replies import noted_ask
+from hermes_queue.agent.tokens.replies import ask
 from hermes_queue.errors import ContextLengthExceeded, TrajectoryFailure
 from hermes_queue.models import Message, StopReason
 
@@ -285,8 +285,15 @@ class AttemptSession:
         while True:
             deadline = self._budget.deadline
             try:
-                request = (place.messages, call.tools, sampling, deadline, place.anchor)
-                reply = await noted_ask(self._result.timeline, self._chat, *request)
+                reply = await ask(
+                    self._chat,
+                    place.messages,
+                    call.tools,
+                    sampling,
+                    deadline,
+                    anchor=place.anchor,
+                    timeline=self._result.timeline,
+                )
             except TimeoutError:
                 # Meanwhile other calls may have waited, which moves the deadline for all.
                 if deadline == self._budget.deadline or time.monotonic() >= self._budget.deadline:

@@ -1,4 +1,4 @@
-"""What a process keeps of endpoints, of which jobs may name ever new ones."""
+"""What a process remembers of endpoints. Jobs may name ever new ones, so it is bounded."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ V = TypeVar("V")
 
 
 class Recent(Generic[K, V]):
-    """The values that were used last. Who still uses one that was forgotten keeps it alive."""
+    """A cache that keeps the values used last (LRU).
+
+    A value that it forgets lives on for as long as somebody still uses it.
+    """
 
     def __init__(self, most: int = KEPT) -> None:
         self._most = most

@@ -7,6 +7,7 @@ it: always the last one, also after another worker's turns. The rest is the same
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hermes_queue.agent.chat import ChatClient, Reply
@@ -24,28 +25,21 @@ async def ask(
     tools: Sequence[Mapping[str, Any]],
     sampling: Mapping[str, Any],
     deadline: float,
-    anchor: Anchor | None,
+    *,
+    anchor: Anchor | None = None,
+    timeline: Timeline | None = None,
+    model: str = "",
 ) -> Reply:
-    """See `ChatClient.complete`. Clients that give no anchors need not know the argument."""
-    if anchor is None:
-        return await chat.complete(messages, tools, sampling, deadline)
-    return await chat.complete(messages, tools, sampling, deadline, anchor=anchor)
+    """See `ChatClient.complete`. Clients that give no anchors need not know the argument.
 
-
-async def noted_ask(
-    timeline: Timeline | None,
-    chat: ChatClient,
-    messages: Sequence[Message],
-    tools: Sequence[Mapping[str, Any]],
-    sampling: Mapping[str, Any],
-    deadline: float,
-    anchor: Anchor | None,
-) -> Reply:
-    """`ask`, noted in the timeline of an attempt that has one."""
+    An attempt that is traced notes the call in its `timeline`, with the `model` if it is another
+    one than the agent's.
+    """
+    complete = chat.complete if anchor is None else partial(chat.complete, anchor=anchor)
     if timeline is None:
-        return await ask(chat, messages, tools, sampling, deadline, anchor)
-    with timeline.model_call(messages) as noted:
-        reply = await ask(chat, messages, tools, sampling, deadline, anchor)
+        return await complete(messages, tools, sampling, deadline)
+    with timeline.model_call(messages, model) as noted:
+        reply = await complete(messages, tools, sampling, deadline)
         noted.answered(reply)
     return reply
 

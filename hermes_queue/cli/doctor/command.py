@@ -11,7 +11,7 @@ import click
 
 from hermes_queue.cli.doctor import Finding, error, ok
 from hermes_queue.cli.doctor.deployment import deployment_findings
-from hermes_queue.cli.doctor.endpoint import endpoint_findings
+from hermes_queue.cli.doctor.endpoint import endpoint_findings, price_findings
 from hermes_queue.cli.doctor.host import (
     descriptor_finding,
     host_findings,
@@ -81,4 +81,5 @@ def _findings(model: str | None, base_url: str | None, token_ids: bool) -> Itera
     yield from host_findings()
     yield descriptor_finding()
     yield from store_findings()
+    yield from price_findings()
     yield from endpoint_findings(model=model, base_url=base_url, token_ids=token_ids)

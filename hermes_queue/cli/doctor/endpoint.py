@@ -11,14 +11,26 @@ from hermes_queue.agent.endpoint.connection import Endpoint, close_clients
 from hermes_queue.agent.endpoint.errors import describe
 from hermes_queue.agent.endpoint.probe import ToolProbe, forget
 from hermes_queue.agent.endpoint.reply import parse
+from hermes_queue.agent.prices import read_prices
 from hermes_queue.agent.tokens.servers import own_servers
 from hermes_queue.agent.tokens.servers.base import MalformedReply
 from hermes_queue.cli.doctor import Finding, error, ok, warning
+from hermes_queue.errors import ConfigurationError
 from hermes_queue.settings import ModelSettings
 
 TIMEOUT_S = 30.0
 PROBE_S = 60.0
 _QUESTION = [{"role": "user", "content": "Say yes."}]
+
+
+def price_findings() -> Iterator[Finding]:
+    """Read the table of prices, if one is set: workers refuse to start with a wrong one."""
+    if (path := ModelSettings().prices) is None:
+        return
+    try:
+        yield ok("model.prices", f"{path} has the prices of {len(read_prices(path))} models")
+    except ConfigurationError as problem:
+        yield error("model.prices", str(problem), "correct it as docs/models.md says")
 
 
 def endpoint_findings(

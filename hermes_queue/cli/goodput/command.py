@@ -10,6 +10,7 @@ from dataclasses import asdict
 import click
 
 from hermes_queue.cli.goodput.waterfall import waterfall
+from hermes_queue.cli.watch.finite import FiniteRange
 from hermes_queue.cli.watch.table import figure, plain, print_table, slot_time
 from hermes_queue.ledger import Ledger, Runs
 from hermes_queue.ledger.accounts.goodput import (
@@ -38,7 +39,7 @@ hermes-queue goodput --hours 1
 @click.argument("run_id", required=False, metavar="[RUN]")
 @click.option(
     "--hours",
-    type=click.FloatRange(min=0.05, max=_HOURS_MOST),
+    type=FiniteRange(min=0.05, max=_HOURS_MOST),
     metavar="HOURS",
     help=f"Only the last HOURS of the deployment, at most {_HOURS_MOST:g}.",
 )

@@ -6,11 +6,10 @@ import time
 from collections.abc import Sequence
 from html import escape
 
-from hermes_queue.cli.goodput.command import summary_of
 from hermes_queue.cli.goodput.facts import RunReport
-from hermes_queue.cli.goodput.plots import Layer, bars, columns, line
+from hermes_queue.cli.goodput.plots import Bar, Layer, bars, columns, line
 from hermes_queue.cli.goodput.plots import waterfall as falling
-from hermes_queue.cli.goodput.text import drifted, heading, interval
+from hermes_queue.cli.goodput.text import figures, heading, interval
 from hermes_queue.cli.goodput.waterfall import waterfall
 from hermes_queue.cli.watch.table import slot_time
 
@@ -36,7 +35,8 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 def page_of(report: RunReport) -> str:
     """The page. Names in it may be anything: all are escaped."""
     title = escape(f"Run {report.info.run_id}")
-    body = "\n".join([f"<h1>{title}</h1>", *_head(report), *_sections(report)])
+    head = [f"<p>{escape(text)}</p>" for text in (*heading(report), *figures(report))]
+    body = "\n".join([f"<h1>{title}</h1>", *head, *_sections(report)])
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
@@ -45,37 +45,15 @@ def page_of(report: RunReport) -> str:
     )
 
 
-def _head(report: RunReport) -> list[str]:
-    info, good = report.info, report.good
-    lines = [*heading(report), *summary_of(good)]
-    if good.mean_score is not None and good.pass_rate is not None:
-        lines.append(
-            f"mean score {good.mean_score:.3f}, {100 * good.pass_rate:.1f} % passed of "
-            f"{good.all_scored:.0f} scored"
-        )
-    lines += drifted(report)
-    if info.reason:
-        lines.append(f"{info.state}: {info.reason}")
-    return [f"<p>{escape(text)}</p>" for text in lines]
-
-
 def _sections(report: RunReport) -> list[str]:
     good = report.good
     found = [*_course(report)]
     if any(good.histogram):
-        scores = [
-            (
-                f"{n / 10:.1f}" if n == 10 else f"{n / 10:.1f} to {n / 10 + 0.1:.1f}",
-                v,
-                f"{v:.0f}",
-                "work",
-            )
-            for n, v in enumerate(good.histogram)
-        ]
+        scores = [Bar(_tenth(n), count, f"{count:.0f}") for n, count in enumerate(good.histogram)]
         found += _section("Scores", bars("scores", scores))
     if rows := waterfall(good):
         losses = [
-            (
+            Bar(
                 each.name,
                 each.seconds,
                 f"{100 * each.share:.1f} %, {slot_time(each.seconds)}",
@@ -86,12 +64,12 @@ def _sections(report: RunReport) -> list[str]:
         meaning = [(each.name, each.what) for each in rows]
         found += _section("Where slot-time went", falling("slot-time", losses), _table(meaning))
     if good.usd:
-        costs = [("models", sum(good.model_usd.values())), ("slots", sum(good.slot_usd.values()))]
-        money = [(name, usd, f"US$ {usd:.4f}", "work") for name, usd in costs]
+        costs = {"models": sum(good.model_usd.values()), "slots": sum(good.slot_usd.values())}
+        money = [Bar(name, usd, f"US$ {usd:.4f}") for name, usd in costs.items()]
         found += _section("Cost", bars("cost", money))
     if report.causes:
         failures = [
-            (cause, r + e, f"{r:.0f} tried again, {e:.0f} for good", "bad")
+            Bar(cause, r + e, f"{r:.0f} tried again, {e:.0f} for good", "bad")
             for cause, r, e in report.causes
         ]
         found += _section("Failures by cause", bars("failures", failures))
@@ -99,7 +77,7 @@ def _sections(report: RunReport) -> list[str]:
         slow = [(slot_time(seconds), item, name) for item, name, seconds in report.slowest]
         found += _section("Slowest trajectories", _table(slow))
     if report.lags:
-        lags = [(f"{lag} versions", float(n), f"{n}", "work") for lag, n in report.lags.items()]
+        lags = [Bar(f"{lag} versions", float(n), f"{n}") for lag, n in report.lags.items()]
         found += _section("Age of policies at publication", bars("age of policies", lags))
     return found
 
@@ -143,6 +121,11 @@ def _section(title: str, *parts: str) -> list[str]:
 def _table(rows: Sequence[Sequence[str]]) -> str:
     cells = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in rows)
     return f"<table>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"
+
+
+def _tenth(n: int) -> str:
+    """The label of a bar of scores."""
+    return f"{n / 10:.1f}" if n == 10 else f"{n / 10:.1f} to {n / 10 + 0.1:.1f}"
 
 
 def _clock(at: float) -> str:

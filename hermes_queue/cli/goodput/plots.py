@@ -11,6 +11,8 @@ _LEFT, _TOP, _BOTTOM = 44, 8, 22
 _ROW = 22
 _COLUMN_MOST = 40
 _LABEL = 150
+_BEHIND = 170
+"""Room for the text behind a bar."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +23,18 @@ class Layer:
     style: str
     """A class of the page's style sheet."""
     values: Sequence[float]
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One horizontal bar."""
+
+    label: str
+    value: float
+    text: str
+    """Behind it."""
+    style: str = "work"
+    """A class of the page's style sheet."""
 
 
 def columns(title: str, layers: Sequence[Layer], ends: tuple[str, str]) -> str:
@@ -66,41 +80,30 @@ def line(title: str, layer: Layer, ends: tuple[str, str], *, most: float | None 
     return _framed(title, [layer], [*drawn, *_axis(f"{top:.4g}", ends)])
 
 
-def bars(title: str, rows: Sequence[tuple[str, float, str, str]]) -> str:
-    """Horizontal bars: (label, value, text behind it, style)."""
-    most = max((value for _, value, _, _ in rows), default=0.0) or 1.0
-    room = _WIDTH - _LABEL - 170
-    parts = []
-    for n, (label, value, text, style) in enumerate(rows):
-        y, width = n * _ROW + 2, room * max(0.0, value) / most
-        middle = y + _ROW / 2 + 2
-        parts.append(_text(_LABEL - 6, middle, label[:40], "end"))
-        parts.append(
-            _box(
-                style,
-                _LABEL,
-                y,
-                max(1.0 if value > 0 else 0.0, width),
-                _ROW - 5,
-                f"{label}: {text}",
-            )
-        )
-        parts.append(_text(_LABEL + width + 6, middle, text, "start"))
-    return _svg(title, parts, _ROW * len(rows) + 4)
+def bars(title: str, rows: Sequence[Bar]) -> str:
+    """Horizontal bars that all begin at the left."""
+    most = max((row.value for row in rows), default=0.0)
+    return _horizontal(title, rows, most, is_falling=False)
 
 
-def waterfall(title: str, rows: Sequence[tuple[str, float, str, str]]) -> str:
+def waterfall(title: str, rows: Sequence[Bar]) -> str:
     """Bars that each begin where the one before has ended: parts of a whole."""
-    whole = sum(max(0.0, value) for _, value, _, _ in rows) or 1.0
-    room, at = _WIDTH - _LABEL - 170, 0.0
+    return _horizontal(title, rows, sum(max(0.0, row.value) for row in rows), is_falling=True)
+
+
+def _horizontal(title: str, rows: Sequence[Bar], whole: float, *, is_falling: bool) -> str:
+    """`whole` is the value that fills the room."""
+    room, at = _WIDTH - _LABEL - _BEHIND, 0.0
     parts = []
-    for n, (label, value, text, style) in enumerate(rows):
-        y, width = n * _ROW + 2, room * max(0.0, value) / whole
+    for n, row in enumerate(rows):
+        y, width = n * _ROW + 2, room * max(0.0, row.value) / (whole or 1.0)
         middle = y + _ROW / 2 + 2
-        parts.append(_text(_LABEL - 6, middle, label[:40], "end"))
-        parts.append(_box(style, _LABEL + at, y, max(1.0, width), _ROW - 5, f"{label}: {text}"))
-        parts.append(_text(_LABEL + at + width + 6, middle, text, "start"))
-        at += width
+        visible = max(1.0, width) if is_falling or row.value > 0 else width
+        hint = f"{row.label}: {row.text}"
+        parts.append(_text(_LABEL - 6, middle, row.label[:40], "end"))
+        parts.append(_box(row.style, _LABEL + at, y, visible, _ROW - 5, hint))
+        parts.append(_text(_LABEL + at + width + 6, middle, row.text, "start"))
+        at += width if is_falling else 0.0
     return _svg(title, parts, _ROW * len(rows) + 4)
 
 

@@ -15,23 +15,14 @@ _BLOCKS = " .:-=+*#"
 _SPARKS_MOST = 60
 _OF_RUN = ("producer", "env", "agent", "model")
 """Parts of a run's configuration that say what it is."""
-_BAR = 30
+_BAR = 14
 
 
 def lines_of(report: RunReport) -> Iterator[str]:
     """The report, line by line."""
-    info, good = report.info, report.good
     yield from heading(report)
     yield ""
-    yield from summary_of(good)
-    if good.mean_score is not None and good.pass_rate is not None:
-        yield (
-            f"mean score {good.mean_score:.3f}, {100 * good.pass_rate:.1f} % passed of "
-            f"{good.all_scored:.0f} scored"
-        )
-    yield from drifted(report)
-    if info.reason:
-        yield f"{info.state}: {info.reason}"
+    yield from figures(report)
     if report.course:
         yield ""
         yield from _course(report)
@@ -55,22 +46,31 @@ def heading(report: RunReport) -> list[str]:
     ended = counts.total - counts.queued - counts.running
     when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(report.at))
     known = [f"{name} {info.config[name]}" for name in _OF_RUN if info.config.get(name)]
-    made_of = f"{', '.join(known)}; " if known else ""
     return [
         f"{info.run_id}: {info.state}, {ended} of {counts.total} ended, "
         f"begun {age(report.at - info.created)} ago; {when}",
-        f"{made_of}{counts.groups} groups published, {counts.dropped} dropped, "
+        *([", ".join(known)] if known else []),
+        f"{counts.groups} groups published, {counts.dropped} dropped, "
         f"{counts.failed} failed, {counts.refilled} refilled, {counts.stale} stale, "
         f"{counts.surplus} surplus",
     ]
 
 
-def drifted(report: RunReport) -> list[str]:
-    """A line about drift, if any turns could."""
-    counts = report.good.drift
-    if not (turns := counts.get(TURNS)):
-        return []
-    return [f"tokens of {counts.get(DRIFTED, 0):.0f} of {turns:.0f} continued turns drifted"]
+def figures(report: RunReport) -> list[str]:
+    """Goodput, scores and drift, and why the run does not go on."""
+    info, good = report.info, report.good
+    lines = summary_of(good)
+    if good.mean_score is not None and good.pass_rate is not None:
+        lines.append(
+            f"mean score {good.mean_score:.3f}, {100 * good.pass_rate:.1f} % passed of "
+            f"{good.all_scored:.0f} scored"
+        )
+    if turns := good.drift.get(TURNS):
+        drifted = good.drift.get(DRIFTED, 0)
+        lines.append(f"tokens of {drifted:.0f} of {turns:.0f} continued turns drifted")
+    if info.reason:
+        lines.append(f"{info.state}: {info.reason}")
+    return lines
 
 
 def _course(report: RunReport) -> Iterator[str]:

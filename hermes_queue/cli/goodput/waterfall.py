@@ -9,21 +9,21 @@ from hermes_queue.ledger.accounts.goodput import Goodput
 
 WHAT = {
     "setup": "load, prepare, get a slot, set it up",
-    "waiting": "a place, permission to call, or the end of a pause is waited for",
+    "waiting": "waits for a place, a permit, a resume",
     "model": "agent waits for the model",
-    "tools": "agent's tools and everything else that it does",
+    "tools": "agent's tools, and all else it does",
     "verify": "verifier and judge",
     "overhead": "publication, and between the stages",
     "dropped": "measured, but its group was dropped",
     "stale": "measured, but its policy was too old",
     "surplus": "its group closed without it",
     "cancelled": "cancelled",
-    "refill": "failed, and a new sample took its place",
+    "refill": "failed; a new sample took its place",
     "handed_over": "handed back: shutdown, or no sandbox",
-    "death": "its worker died, until the lease was taken back",
-    "unaccounted": "not reported yet, or by a worker that died",
+    "death": "worker died; until its lease ended",
+    "unaccounted": "not reported yet, or by a dead worker",
 }
-"""Meaning of each account, for people."""
+"""Meaning of each account, for people; short, so that tables fit 80 columns."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import click
 
 from hermes_queue.cli.images.kept import list_images, prune
 from hermes_queue.cli.images.store import WrongInput, with_store
+from hermes_queue.cli.watch.finite import FiniteRange
 
 if TYPE_CHECKING:
     from hermes_queue.images.spec import ImageSpec
@@ -80,7 +81,7 @@ def pull(names: tuple[str, ...]) -> None:
 @click.option(
     "--timeout",
     "timeout_s",
-    type=click.FloatRange(min=1),
+    type=FiniteRange(min=1),
     default=600.0,
     show_default=True,
     help="Seconds for the whole build.",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hermes_queue.cli.images.store import WrongInput, with_store
+from hermes_queue.cli.watch.finite import FiniteRange
 from hermes_queue.cli.watch.table import age, print_table
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def _shown(row: dict[str, object]) -> list[str]:
 
 @click.command()
 @click.argument("names", metavar="[NAME]...", nargs=-1)
-@click.option("--unused-days", type=click.FloatRange(min=0), help="Spare what was used since.")
+@click.option("--unused-days", type=FiniteRange(min=0), help="Spare what was used since.")
 @click.option("--to-mb", type=click.IntRange(min=0), help="Stop when only this is left.")
 @click.option("--all", "everything", is_flag=True, help="Also imported images.")
 def prune(

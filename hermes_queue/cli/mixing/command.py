@@ -19,7 +19,7 @@ from hermes_queue.errors import ConfigurationError
 from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.mixing.checkpoint import forget as forget_mix
 from hermes_queue.ledger.mixing.shown import find_mix, mix_names
-from hermes_queue.ledger.mixing.tuning import tune, unknown_mix
+from hermes_queue.ledger.mixing.tuning import check_marks, tune, unknown_mix
 
 _HELP = """Enqueue rows of many sources by weights, and keep the backlog between two marks.
 
@@ -101,6 +101,7 @@ def set_(name: str, settings: tuple[str, ...]) -> None:
         changes[setting] = value
     with closing(Ledger.connect()) as ledger:
         found = find_mix(ledger, name)
+        check_marks(changes, found.live, found.marks)
         tune(ledger, name, changes, found.sources)
     for setting, value in changes.items():
         click.echo(f"{name}: {setting} = {value or 'as the file says'}")

@@ -10,8 +10,7 @@ from typing import Any, cast
 
 import click
 
-from hermes_queue.cli.dead import duration
-from hermes_queue.cli.watch.table import age, plain, print_table
+from hermes_queue.cli.watch.table import age, duration, plain, print_table
 from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.scheduling import KINDS, Scheduler, Share, Shares, SlotUse
 from hermes_queue.ledger.scheduling.shares import ShareKind

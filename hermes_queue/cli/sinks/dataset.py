@@ -16,6 +16,7 @@ import click
 
 from hermes_queue import extensions
 from hermes_queue.cli.sinks import options
+from hermes_queue.cli.watch.finite import FiniteRange
 from hermes_queue.disk import locked as files
 from hermes_queue.errors import EXIT_INTERRUPTED, ConfigurationError, RedisUnavailable
 from hermes_queue.sinks.base import START, DatasetSink, Format
@@ -43,7 +44,7 @@ def _stream_flags() -> list[click.Option]:
         ),
         click.Option(
             ["--idle-timeout"],
-            type=click.FloatRange(0, min_open=True),
+            type=FiniteRange(0, min_open=True),
             metavar="SECONDS",
             help="End after this many seconds without a new group.",
         ),

@@ -10,8 +10,7 @@ from itertools import islice
 
 import click
 
-from hermes_queue.cli.dead import duration
-from hermes_queue.cli.watch.table import age, plain, print_table
+from hermes_queue.cli.watch.table import age, duration, plain, print_table
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.tasks import Task, TaskMemory, band_of

@@ -23,6 +23,8 @@ MOST = 50_000
 """Trajectories that are read; further ones are counted."""
 _AT_ONCE = 1000
 _UNKNOWN = "?"
+_FIELDS = ("owner", "stage", "begun", "attempt", "lane")
+_NOTHING: Sequence[bytes | None] = (None,) * len(_FIELDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,8 @@ def all_running(
 def print_running(worker: str | None, *, rows: int, page: int, as_json: bool) -> None:
     """Print one page of all trajectories that run, or of those of a worker."""
     with closing(Ledger.connect()) as ledger:
-        seconds, micros = ledger.client.time()
+        with explained(ledger.url):
+            seconds, micros = ledger.client.time()
         heartbeats = ledger.workers()
         if worker is not None and worker not in {str(each.get("name")) for each in heartbeats}:
             raise click.ClickException(f"there is no worker {worker!r}: see `workers list`")
@@ -126,10 +129,6 @@ def _rows(ledger: Ledger, ids: Sequence[str]) -> list[Sequence[bytes | None]]:
             answers: list[Any] = pipe.execute(raise_on_error=False)
         rows += [_NOTHING if isinstance(each, redis.ResponseError) else each for each in answers]
     return rows
-
-
-_FIELDS = ("owner", "stage", "begun", "attempt", "lane")
-_NOTHING: Sequence[bytes | None] = (None,) * len(_FIELDS)
 
 
 def _item(

@@ -22,6 +22,8 @@ _BAR_CELLS = 5
 _CHOSEN_WEIGHT = 100
 """Of the table that keys move."""
 _MOST_BUDGETS = 3
+_MOST_LIMITS = 2
+"""Limits of shares that are named."""
 _MOST_PACED = 3
 """Runs that wait for their trainer and have a line of their own."""
 _MOST_LOSSES = 3
@@ -65,7 +67,8 @@ def frame(
     head = [_headline(seen, is_watched=scrolling is not None), _totals(seen)]
     if note:
         head.append(_line((note, "bold red")))
-    tail = [*_paced(seen), *_budgets(seen), _goodput(seen), _failures(seen), _results(seen)]
+    held = [*_paced(seen), *_budgets(seen), *_limits(seen)]
+    tail = [*held, _goodput(seen), _failures(seen), _results(seen)]
     slowest = _slowest(seen) if running is None else _all_running(running)
     blocks = [_runs(seen), _lanes(seen), _workers(seen), slowest]
     if keys.table is not None:
@@ -276,6 +279,20 @@ def _budgets(seen: Overview) -> list[Text]:
         )
         for each in seen.budgets
     ][:_MOST_BUDGETS]
+
+
+def _limits(seen: Overview) -> list[Text]:
+    """A line that names whose jobs wait because no more of them may run."""
+    if not seen.limits:
+        return []
+    named = [f"{kind} {plain(middle(name, 24)) or '(none)'}" for kind, name in seen.limits]
+    more = ", ..." if len(named) > _MOST_LIMITS else ""
+    return [
+        _line(
+            ("AT LIMIT ", "bold cyan"),
+            f"{', '.join(named[:_MOST_LIMITS])}{more}; see hermes-queue shares list",
+        )
+    ]
 
 
 def _goodput(seen: Overview) -> Text:

@@ -12,11 +12,12 @@ from rich.console import Console
 from rich.live import Live
 
 from hermes_queue.cli.overview import Overview, overview
+from hermes_queue.cli.watch.finite import FiniteRange
 from hermes_queue.cli.watch.keys import QUIT, keys_pressed
 from hermes_queue.cli.watch.running import all_running
 from hermes_queue.cli.watch.screen import frame
 from hermes_queue.cli.watch.scrolling import TRAJECTORIES, Scrolling
-from hermes_queue.errors import HermesQueueError
+from hermes_queue.errors import ConfigurationError, HermesQueueError
 from hermes_queue.ledger import Ledger
 
 _TIMEOUT_S = 3.0
@@ -36,7 +37,7 @@ def status(run_id: str | None, as_json: bool) -> None:
         if run_id is not None:
             counters = ledger.run_status(run_id)
             if not counters.total:
-                raise click.ClickException(f"run {run_id!r} is unknown in this Redis")
+                raise ConfigurationError(f"run {run_id!r} is unknown in this Redis")
             click.echo(json.dumps(asdict(counters)))
             return
         seen = overview(ledger)
@@ -50,7 +51,7 @@ def status(run_id: str | None, as_json: bool) -> None:
 @click.option("--once", is_flag=True, help="Print one frame and end.")
 @click.option(
     "--interval",
-    type=click.FloatRange(min=0.2),
+    type=FiniteRange(min=0.2),
     default=2.0,
     show_default=True,
     metavar="SECONDS",

@@ -1,4 +1,4 @@
-"""Rows, times and numbers as text."""
+"""Rows, times and numbers as text; times from text."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 import click
 
 from hermes_queue.ledger.fleet.pacing import RunPace
+
+_SECONDS_OF = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def print_table(rows: Sequence[Sequence[str]]) -> None:
@@ -34,6 +36,15 @@ def age(seconds: float) -> str:
         if seconds >= size:
             return f"{seconds / size:.1f} {unit}"
     return f"{max(0.0, seconds):.0f} s"
+
+
+def duration(text: str) -> float:
+    """A type of click: the seconds of `30s`, `15m`, `12h` or `7d`."""
+    try:
+        return float(text[:-1]) * _SECONDS_OF[text[-1:]]
+    except (ValueError, KeyError):
+        message = f"{text!r} is not a duration; write 30s, 15m, 12h or 7d"
+        raise click.BadParameter(message) from None
 
 
 def slot_time(seconds: float) -> str:

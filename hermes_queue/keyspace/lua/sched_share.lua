@@ -1,3 +1,4 @@
+-- @include healing, sched/leaf
 -- Set what an operator wants of a lane, team, run or env, or of the whole fleet; it need not exist yet.
 --
 -- @key sched, running = sched:running
@@ -16,8 +17,8 @@ if not any then
 elseif redis.call('HGET', sched, 'limits') == false then
   local counts, flat = {}, redis.call('HGETALL', running)
   for i = 1, #flat, 2 do
-    local lane, team, _, env = string.match(flat[i], '^([^|]+)|([^|]*)|([^|]+)|([^|]*)$')
-    local r = tonumber(string.match(flat[i + 1], '^%d+') or '') or 0
+    local lane, team, _, env = parts_of_leaf(flat[i])
+    local r = counts_in(flat[i + 1])
     -- Counts from a time in which something was set are those of jobs that have ended meanwhile, too.
     local is_count = string.find(flat[i], '^%a+|[^|]*$')
     for _, part in ipairs(lane and {'lane|' .. lane, 'team|' .. team, 'env|' .. env} or is_count and {flat[i]} or {}) do

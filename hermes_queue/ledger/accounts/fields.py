@@ -27,9 +27,6 @@ MEASURED = "measured"
 LOST = ("dropped", "stale")
 """Why measured ones do not count in the end, as the ledger's scripts say it."""
 
-PASSED = 1.0
-"""From this score on a trajectory has passed."""
-
 TURNS, DRIFTED = "turns", "drifted"
 RESERIALISED = "arguments_reserialised"
 """Reason of a break for which a program is the cause, and that is expected."""

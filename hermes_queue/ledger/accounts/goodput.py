@@ -14,6 +14,7 @@ from typing import Any
 from hermes_queue.keyspace.connection import explained
 from hermes_queue.keyspace.deployment import LIFE_TTL_S
 from hermes_queue.ledger.accounts.fields import LOST, MEASURED, WORK
+from hermes_queue.ledger.answers import number_in
 from hermes_queue.ledger.ledger import RUN_TTL_S, Ledger
 
 UNACCOUNTED = "unaccounted"
@@ -141,7 +142,7 @@ def goodput_of_run(ledger: Ledger, run_id: str) -> Goodput:
         pipe.hgetall(ledger.key(f"goodput:{run_id}"))
         pipe.hget(ledger.key(f"run:{run_id}"), "spent:slot_s")
         fields, leased_s = pipe.execute()
-    return goodput_of(sums_of(fields), leased_s=_number(leased_s))
+    return goodput_of(sums_of(fields), leased_s=number_in(leased_s))
 
 
 def goodput_of_fleet(ledger: Ledger) -> Goodput:
@@ -158,14 +159,7 @@ def fleet_fields(ledger: Ledger) -> dict[str, float]:
 
 def sums_of(raw: Mapping[bytes, bytes]) -> dict[str, float]:
     """The fields of a hash of sums."""
-    return {name.decode(errors="replace"): _number(value) for name, value in raw.items()}
-
-
-def _number(value: bytes | None) -> float:
-    try:
-        return float(value or 0)
-    except ValueError:
-        return 0.0
+    return {name.decode(errors="replace"): number_in(value) for name, value in raw.items()}
 
 
 def add_report(

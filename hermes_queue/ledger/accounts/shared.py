@@ -60,22 +60,29 @@ class SharedBudgets:
         Raises:
             ConfigurationError: the name is not `kind:name`.
         """
-        rows = [(amount, limit) for amount, limit in limits.items()]
         self._ledger.call(
-            "budget_set", name=_checked(name), lift=False, window_s=window_s, limits=rows
+            "budget_set",
+            name=_checked(name),
+            lift=False,
+            window_s=window_s,
+            limits=list(limits.items()),
         )
 
     def lift(self, name: str) -> bool:
         """Remove a budget; its jobs go on within seconds. False if there was none."""
-        call = {"name": _checked(name), "lift": True, "window_s": None, "limits": []}
-        return bool(self._ledger.call("budget_set", **call))
+        return bool(
+            self._ledger.call(
+                "budget_set", name=_checked(name), lift=True, window_s=None, limits=[]
+            )
+        )
 
     def all(self) -> list[SharedBudget]:
         """All budgets by name. Raises RedisUnavailable."""
         ledger = self._ledger
         with explained(ledger.url):
             client: Any = ledger.client
-            names = sorted(name.decode(errors="replace") for name in client.hkeys(_key(ledger)))
+            known = client.hkeys(ledger.key("budgets"))
+            names = sorted(name.decode(errors="replace") for name in known)
             with client.pipeline(transaction=False) as pipe:
                 pipe.time()
                 for name in names:
@@ -84,10 +91,6 @@ class SharedBudgets:
                 (now_s, _), *found = pipe.execute()
         rows = zip(names, found[::2], found[1::2], strict=True)
         return [_budget(name, raw, waiting, now_s) for name, raw, waiting in rows]
-
-
-def _key(ledger: Ledger) -> str:
-    return ledger.key("budgets")
 
 
 def _budget(name: str, raw: Mapping[bytes, bytes], waiting: int, now_s: float) -> SharedBudget:
@@ -102,10 +105,15 @@ def _budget(name: str, raw: Mapping[bytes, bytes], waiting: int, now_s: float) -
             if f"{kind}:{amount}" in fields
         }
 
-    spent = amounts("spent") if is_current else {}
-    running = max(0, int(fields.get("running", 0)))
-    rest = (window_s, running, waiting)
-    return SharedBudget(name, amounts("limit"), spent, amounts("reserved"), *rest)
+    return SharedBudget(
+        name=name,
+        limits=amounts("limit"),
+        spent=amounts("spent") if is_current else {},
+        reserved=amounts("reserved"),
+        window_s=window_s,
+        running=max(0, int(fields.get("running", 0))),
+        waiting=waiting,
+    )
 
 
 def _checked(name: str) -> str:

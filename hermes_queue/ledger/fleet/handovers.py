@@ -29,12 +29,12 @@ class Grading(NamedTuple):
 
 
 class NeededSnapshot(NamedTuple):
-    """The snapshot that a trajectory may go on from."""
+    """The snapshot that another worker needs to go on with a trajectory."""
 
     snapshot_id: str
     """"" = none."""
     is_handed: bool
-    """It goes with work that waits to be graded."""
+    """Whether it belongs to work that waits to be graded."""
 
 
 def hand_over(

@@ -6,7 +6,7 @@ one. Only the owner of the lease adds to it, and what ends a trajectory deletes 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, cast
 
 from hermes_queue.keyspace.calls import ScriptCall
@@ -77,17 +77,3 @@ def read_journal(ledger: Ledger, trajectory_id: str, *, most: int, most_bytes: i
             if size > most_bytes or len(found) > most:
                 raise ValueError(f"a journal of more than {most_bytes} bytes")
     return found
-
-
-def needed_snapshots(ledger: Ledger, trajectory_ids: Iterable[str]) -> dict[str, str]:
-    """The newest snapshot that each of these trajectories may continue from; "" = none.
-
-    Raises:
-        RedisUnavailable: repeat the call.
-    """
-    ids = list(trajectory_ids)
-    with explained(ledger.url), ledger.client.pipeline(transaction=False) as pipe:
-        for each in ids:
-            pipe.hget(ledger.key(f"traj:{each}"), "snapshot")
-        found = pipe.execute()
-    return {each: (value or b"").decode() for each, value in zip(ids, found, strict=True)}

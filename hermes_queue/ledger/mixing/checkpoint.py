@@ -67,9 +67,11 @@ class Heard:
 class Checkpoint:
     """One process' hold on a mix. Thread-safe."""
 
-    def __init__(self, ledger: Ledger, name: str) -> None:
+    def __init__(self, ledger: Ledger, name: str, marks: Mapping[str, int] | None = None) -> None:
+        """`marks`: those of the backlog that the file names, `low` and `high`, for people."""
         self.ledger = ledger
         self.name = name
+        self._marks = dict(marks or {})
         self.owner = secrets.token_hex(8)
         self._fence = ""
 
@@ -88,7 +90,7 @@ class Checkpoint:
                     "mix_take",
                     name=self.name,
                     owner=self.owner,
-                    facts=json.dumps(_facts()),
+                    facts=json.dumps(_facts() | self._marks),
                     lease_s=LEASE_S,
                     ttl_s=RUN_TTL_S,
                 )

@@ -12,10 +12,10 @@ import redis
 
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.keyspace.connection import explained
-from hermes_queue.ledger.answers import RUN_COUNTERS, RunStatus
+from hermes_queue.ledger.answers import RUN_COUNTERS, RunStatus, number_in
 from hermes_queue.ledger.ledger import Ledger
 from hermes_queue.ledger.mixing.checkpoint import LEASE_S, LIVE_MAX
-from hermes_queue.ledger.mixing.tuning import SOURCE_NAME, unknown_mix
+from hermes_queue.ledger.mixing.tuning import BACKLOG_MAX, SOURCE_NAME, unknown_mix
 
 NAMES_MAX = 1000
 TEXT_BYTES_MAX = 32 << 20
@@ -60,6 +60,8 @@ class ShownMix:
     """Trajectories that wait for a worker."""
     running: int
     finished: int
+    marks: dict[str, int]
+    """Those of the backlog that the file of its last start names, `low` and `high`."""
     live: dict[str, str]
     """Settings of the mix that were changed."""
     sources: dict[str, ShownSource]
@@ -104,7 +106,7 @@ def find_mix(ledger: Ledger, name: str, *, text_bytes_max: int = TEXT_BYTES_MAX)
     known |= {n: (v or b"").decode(errors="replace") for n, v in zip(fields, raw, strict=True)}
     if not known["fence"]:
         raise unknown_mix(name)
-    is_live = bool(known["owner"]) and 0 < _float(known["until"]) - seconds <= LEASE_S + 1
+    is_live = bool(known["owner"]) and 0 < number_in(known["until"]) - seconds <= LEASE_S + 1
     settings = {
         _printable(k.decode(errors="replace")): _printable(v.decode(errors="replace"))
         for k, v in live.items()
@@ -117,6 +119,7 @@ def find_mix(ledger: Ledger, name: str, *, text_bytes_max: int = TEXT_BYTES_MAX)
         waiting=run.queued,
         running=run.running,
         finished=run.finished,
+        marks=_marks(_object(known["facts"])),
         live={k: v for k, v in settings.items() if "." not in k},
         sources=_sources(_object(known["sources"]), _object(known["state"]), settings),
     )
@@ -180,6 +183,11 @@ def _plain(facts: dict[str, Any]) -> dict[str, Any]:
     return {"host": _printable(str(facts.get("host"))), **known}
 
 
+def _marks(facts: dict[str, Any]) -> dict[str, int]:
+    numbers = {name: facts.get(name) for name in ("low", "high")}
+    return {k: n for k, n in numbers.items() if isinstance(n, int) and 0 <= n <= BACKLOG_MAX}
+
+
 def _printable(text: str) -> str:
     return "".join(each if each.isprintable() else "?" for each in text[:100])
 
@@ -195,10 +203,3 @@ def _object(value: Any) -> dict[str, Any]:
         except (ValueError, RecursionError):
             return {}
     return value if isinstance(value, dict) else {}
-
-
-def _float(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return 0.0

@@ -38,19 +38,20 @@ class LiveSettings:
     sources: Mapping[str, SourceSettings] = field(default_factory=dict)
     pause: bool = False
 
-    def changed_by(self, changes: Mapping[str, str]) -> tuple[LiveSettings, list[str]]:
-        """The settings after these changes, and why some of them were ignored.
+    def changed_by(self, changes: Mapping[str, str]) -> tuple[LiveSettings, dict[str, str]]:
+        """The settings after these changes, and why some of them were ignored, by their names.
 
         Redis may hold anybody's: what is wrong changes nothing.
         """
-        settings, refused = self, []
+        settings, refused = self, {}
         for name, value in sorted(changes.items()):
             try:
                 settings = settings._with(name, value)
             except ConfigurationError as error:
-                refused.append(str(error))
+                refused[name] = str(error)
         if settings.low >= settings.high:
-            refused.append(f"low={settings.low} is not below high={settings.high}: both ignored")
+            why = f"low={settings.low} is not below high={settings.high}: both ignored"
+            refused |= {name: why for name in ("low", "high") if name in changes}
             settings = replace(settings, low=self.low, high=self.high)
         return settings, refused
 
@@ -127,6 +128,24 @@ def tune(ledger: Ledger, name: str, changes: Mapping[str, str], sources: Iterabl
     answer = ledger.call("mix_set", name=name, ttl_s=RUN_TTL_S, changes=list(changes.items()))
     if not answer:
         raise unknown_mix(name)
+
+
+def check_marks(
+    changes: Mapping[str, str], live: Mapping[str, str], file: Mapping[str, int]
+) -> None:
+    """Refuse changes after which the backlog would have no room between its marks.
+
+    `live` is what was set before, `file` what counts where nothing is set.
+
+    Raises:
+        ConfigurationError: a producer would ignore both marks.
+    """
+    if "low" not in changes and "high" not in changes:
+        return
+    set_then = {**live, **changes}
+    low, high = (set_then.get(name) or str(file.get(name, "")) for name in ("low", "high"))
+    if low.isdecimal() and high.isdecimal() and int(low) >= int(high):
+        raise ConfigurationError(f"low={low} must be below high={high}; set both")
 
 
 def unknown_mix(name: str) -> ConfigurationError:

@@ -9,7 +9,8 @@ from typing import Any
 
 from hermes_queue.keyspace.connection import explained
 from hermes_queue.keyspace.deployment import Deployment
-from hermes_queue.ledger.scheduling.shares import Share, ShareKind, rows_of
+from hermes_queue.ledger.answers import number_in
+from hermes_queue.ledger.scheduling.shares import KINDS, Share, ShareKind, rows_of
 
 VISITED_AT_ONCE = 250
 """Leaves that one call of `tick` looks at."""
@@ -96,10 +97,25 @@ class Scheduler:
         for kind, name in sorted(names):
             waiting = mean = None
             if kind == "lane":
-                waiting = int(_number(fields.get(f"n|{name}")))
+                waiting = int(number_in(fields.get(f"n|{name}")))
                 mean = _mean_slots(fields, name, rows.get(("fleet", ""), Share()))
             share = rows.get((kind, name), Share())
             found.append(SlotUse(kind, name, running.get((kind, name)), waiting, mean, share))
+        return found
+
+    def reached(self, most: int) -> list[tuple[ShareKind, str]]:
+        """Up to `most` limits of runs, teams and envs at which jobs wait.
+
+        Raises:
+            RedisUnavailable: no answer.
+        """
+        client: Any = self._deployment.client
+        with explained(self._deployment.url):
+            names = client.zrevrange(self._deployment.key("sched:blocked"), 0, most - 1)
+        found = []
+        for kind, _, name in (each.decode(errors="replace").partition("|") for each in names):
+            if kind in KINDS:
+                found.append((kind, name))
         return found
 
     def by_run(self) -> list[RunUse]:
@@ -122,7 +138,7 @@ class Scheduler:
             parts = leaf.decode(errors="replace").split("|")
             running = field.split(b" ")[0] if isinstance(field, bytes) else None
             sums = found.setdefault(tuple(parts[:3]), [0, 0])
-            sums[0] += max(0, int(_number(running)))
+            sums[0] += max(0, int(number_in(running)))
             sums[1] += waiting if isinstance(waiting, int) else 0
         return [
             RunUse(*of, *sums) for of, sums in sorted(found.items()) if len(of) == 3 and any(sums)
@@ -143,7 +159,7 @@ class Scheduler:
                     pipe.hget(key("sched:running"), f"{kind}|{name}")
             counted, *found = pipe.execute(raise_on_error=False)
         return {
-            each: max(0, int(_number(count)))
+            each: max(0, int(number_in(count)))
             for each, count in zip(names, found, strict=True)
             if not isinstance(count, Exception) and (counted or each[0] in ("run", "fleet"))
         }
@@ -151,13 +167,6 @@ class Scheduler:
 
 def _mean_slots(fields: dict[str, str], lane: str, fleet: Share) -> float:
     half_s = fleet.half_life_s or HALF_LIFE_S
-    point = _number(fields.get(f"u|{lane}"))
-    ahead_s = point - _number(fields.get("at"))
+    point = number_in(fields.get(f"u|{lane}"))
+    ahead_s = point - number_in(fields.get("at"))
     return 2 ** min(50.0, ahead_s / half_s) * math.log(2) / half_s if point else 0.0
-
-
-def _number(text: str | bytes | None) -> float:
-    try:
-        return float(text or 0)
-    except ValueError:  # another program has written it
-        return 0.0

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from hermes_queue.keyspace.connection import explained
 from hermes_queue.keyspace.deployment import Deployment
-from hermes_queue.ledger.tasks.observed import Observation, Observations, encoded, news
+from hermes_queue.ledger.tasks.observed import Observation, Observations, encoded, sums_by_task
 from hermes_queue.ledger.tasks.task import Task, member_of
 from hermes_queue.settings import TaskMemorySettings
 
@@ -32,10 +32,6 @@ class TaskMemory:
         self._settings = settings or TaskMemorySettings()
 
     # --- reading --------------------------------------------------------------------------
-
-    def is_empty(self) -> bool:
-        """Whether nothing is remembered."""
-        return not len(self)
 
     def __len__(self) -> int:
         """Number of remembered tasks."""
@@ -84,7 +80,7 @@ class TaskMemory:
 
     def add(self, seen: Iterable[Observation]) -> None:
         """Add what was seen; a repeated call adds it again."""
-        for some in _chunks(news(seen).items(), ADDED_AT_ONCE):
+        for some in _chunks(sums_by_task(seen).items(), ADDED_AT_ONCE):
             self._add([(member, encoded(sums)) for member, sums in some])
 
     def report(self, waiting: Observations) -> int:

@@ -129,7 +129,7 @@ class Observations:
         return dropped
 
 
-def news(seen: Iterable[Observation]) -> dict[str, dict[str, Any]]:
+def sums_by_task(seen: Iterable[Observation]) -> dict[str, dict[str, Any]]:
     """Sums by the task's name in the index."""
     waiting: dict[str, dict[str, Any]] = {}
     for each in seen:
@@ -152,7 +152,7 @@ def _add(sums: dict[str, Any], seen: Observation) -> None:
         sums["version"] = seen.env_version[:ID_CHARACTERS]
     _plus(sums, "attempts", seen.attempts)
     _plus(sums, "tokens", seen.tokens)
-    if seen.cost_usd is not None:
+    if seen.cost_usd is not None and seen.solver.is_model:
         _plus(sums, "priced", 1)
         _plus(sums, "usd", seen.cost_usd)
     if seen.regraded is not None:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from hermes_queue.models import AgentSpec
 
 PASSES_FROM = 1.0
-"""A score of at least this counts as a pass."""
+"""A score of at least this counts as a pass, here and in the accounts of goodput."""
 SUM_MOST = 1e15
 """Larger sums are cut to this, as `include/tasks.lua` does."""
 ID_CHARACTERS, NAME_CHARACTERS, POLICY_CHARACTERS = 120, 60, 30
@@ -230,12 +230,19 @@ class Task:
     def fields(self) -> dict[str, Any]:
         """As Redis has it: a sum of 0 is left out."""
         sums = {
-            **{"id": self.instance_id, "version": self.env_version},
-            **{"first": self.first_seen, "last": self.last_seen, "attempts": self.attempts},
+            "id": self.instance_id,
+            "version": self.env_version,
+            "first": self.first_seen,
+            "last": self.last_seen,
+            "attempts": self.attempts,
             **_rate_fields(self.rate),
             **_spread_fields(self.seconds),
-            **{"usd": self.cost_usd, "priced": self.priced, "tokens": self.tokens},
-            **{"regraded": self.regraded, "flips": self.flips, "deaths": self.deaths},
+            "usd": self.cost_usd,
+            "priced": self.priced,
+            "tokens": self.tokens,
+            "regraded": self.regraded,
+            "flips": self.flips,
+            "deaths": self.deaths,
         }
         causes = [
             {"cause": each.cause, "stage": each.stage, "times": each.times, "last": each.at}

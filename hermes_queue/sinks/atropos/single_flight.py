@@ -41,7 +41,7 @@ def single_sink(name: str, url: str | None) -> AbstractAsyncContextManager[async
         ConfigurationError: the URL is malformed.
         RedisUnavailable: not at once, but when the block begins.
     """
-    settings = RedisSettings()
+    settings = RedisSettings.read()
     client = connect_async(settings, url)
     return _connected(client, redis_url(settings, url), f"{settings.prefix}sink:{name}")
 

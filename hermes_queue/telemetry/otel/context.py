@@ -30,7 +30,7 @@ class SpanContext:
 
 
 def parsed(traceparent: str | None) -> SpanContext | None:
-    """The context of a header that `wire.provenance` has passed; None of None."""
+    """The context of a header that `wire.provenance` has checked; None if there is no header."""
     if traceparent is None:
         return None
     _, trace_id, span_id, flags = traceparent.split("-")

@@ -19,6 +19,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.metrics.v1 import metrics_pb2
 from opentelemetry.proto.trace.v1 import trace_pb2
 
+from hermes_queue.telemetry.otel.log_lines import LoggedLine
 from hermes_queue.telemetry.otel.spans import CONTENTS, SCHEMA_URL, AttributeValue, TraceSpan
 
 SCOPE = "hermes_queue"
@@ -72,28 +73,27 @@ def encode_spans(
 
 
 def encode_logs(
-    lines: Iterable[tuple[logging.LogRecord, str, Mapping[str, AttributeValue], bytes, bytes]],
-    resource: Mapping[str, AttributeValue],
-    version: str,
+    lines: Iterable[LoggedLine], resource: Mapping[str, AttributeValue], version: str
 ) -> bytes:
-    """A part of a request for `/v1/logs`; a line is its record, text, attributes and span."""
+    """A part of a request for `/v1/logs`."""
     request = ExportLogsServiceRequest()
     of_resource = request.resource_logs.add(schema_url=SCHEMA_URL)
     _set(of_resource.resource.attributes, resource)
     of_scope = of_resource.scope_logs.add()
     of_scope.scope.name, of_scope.scope.version = SCOPE, version
-    for record, text, attributes, trace_id, span_id in lines:
+    for line in lines:
+        record = line.record
         at_ns = _time(int(record.created * 1e9))
         made = of_scope.log_records.add(
             time_unix_nano=at_ns,
             observed_time_unix_nano=at_ns,
             severity_number=_severity(record.levelno),
             severity_text=record.levelname,
-            trace_id=trace_id,
-            span_id=span_id,
+            trace_id=line.trace_id,
+            span_id=line.span_id,
         )
-        _put(made.body, text, _LONG_CHARACTERS)
-        _set(made.attributes, attributes)
+        _put(made.body, line.text(), _LONG_CHARACTERS)
+        _set(made.attributes, line.attributes())
     return _bytes(request)
 
 

@@ -25,6 +25,7 @@ from hermes_queue.telemetry import metrics
 from hermes_queue.telemetry.meter import Meter, Values
 from hermes_queue.telemetry.otel.context import SpanContext, of_trajectory
 from hermes_queue.telemetry.otel.delivery import Part, PartDelivery
+from hermes_queue.telemetry.otel.log_lines import LineFields, LineHandler, LoggedLine
 from hermes_queue.telemetry.otel.spans import AttributeValue, TraceSpan
 from hermes_queue.telemetry.otel.transport import CollectorTransport
 
@@ -79,9 +80,7 @@ class OtelExporter:
         self._version = _version()
         self._resource = _resource(service, instance, self._version)
         self._spans: deque[MakeSpans] = deque()
-        self._lines: deque[tuple[logging.LogRecord, Mapping[str, AttributeValue], bytes, bytes]] = (
-            deque()
-        )
+        self._lines: deque[LoggedLine] = deque()
         self._metrics: Callable[[], tuple[bytes, int]] | None = None
         self._handler: logging.Handler | None = None
         self._pid = os.getpid()
@@ -127,8 +126,6 @@ class OtelExporter:
         """Export lines of a logger and of those below it, if the settings say so."""
         if not self.settings.exports("logs"):
             return
-        from hermes_queue.telemetry.otel.log_lines import LineHandler
-
         level = logging.getLevelNamesMapping()[self.settings.log_level.upper()]
         self._handler = LineHandler(self._take_line, level)
         to.addHandler(self._handler)
@@ -175,7 +172,7 @@ class OtelExporter:
         if self._handler is not None:
             logging.getLogger().removeHandler(self._handler)
 
-    def _take_line(self, record: logging.LogRecord, fields: Mapping[str, AttributeValue]) -> None:
+    def _take_line(self, record: logging.LogRecord, fields: LineFields) -> None:
         if self._closing.is_set():
             return
         if len(self._lines) >= MOST_PENDING:
@@ -184,9 +181,9 @@ class OtelExporter:
         name = fields.get("trajectory_id")
         if isinstance(name, str):
             place = self.running.get(name) or of_trajectory(name, None, 1.0)
-            self._lines.append((record, fields, place.trace_id, place.span_id))
+            self._lines.append(LoggedLine(record, fields, place.trace_id, place.span_id))
         else:
-            self._lines.append((record, fields, b"", b""))
+            self._lines.append(LoggedLine(record, fields))
 
     def _run(self) -> None:
         next_metrics = time.monotonic() + self.settings.metrics_s
@@ -230,10 +227,7 @@ class OtelExporter:
         self._delivery.add(Part("traces", body, len(spans)))
 
     def _encode_lines(self) -> None:
-        from hermes_queue.telemetry.otel.log_lines import line_of
-
-        taken = [self._lines.popleft() for _ in range(len(self._lines))]
-        lines = [(*line_of(record, fields), trace, span) for record, fields, trace, span in taken]
+        lines = [self._lines.popleft() for _ in range(len(self._lines))]
         body = self._encoding.encode_logs(lines, self._resource, self._version)
         self._delivery.add(Part("logs", body, len(lines)))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from hermes_queue.telemetry.logs import fields_of
 from hermes_queue.telemetry.otel.spans import AttributeValue
@@ -16,8 +17,36 @@ LINE_CHARACTERS = 8192
 _plain = logging.Formatter()
 
 LineFields = Mapping[str, AttributeValue]
-ExportedLine = tuple[logging.LogRecord, str, dict[str, AttributeValue]]
-"""A record, its text and its attributes."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedLine:
+    """A line as it was logged, and the span that it belongs to."""
+
+    record: logging.LogRecord
+    fields: LineFields
+    trace_id: bytes = b""
+    """b"" = none, as for `span_id`."""
+    span_id: bytes = b""
+
+    def text(self) -> str:
+        """The text without secrets, which are replaced before it is cut."""
+        return scrubber().text(self.record.message)[:LINE_CHARACTERS]
+
+    def attributes(self) -> dict[str, AttributeValue]:
+        """The fields, the logger and the error, without secrets and cut in the same way."""
+        record, clean = self.record, scrubber()
+        attributes: dict[str, AttributeValue] = {
+            name: clean.text(value)[:LINE_CHARACTERS] if isinstance(value, str) else value
+            for name, value in self.fields.items()
+        }
+        attributes["logger"] = record.name
+        if record.exc_info:
+            trace = clean.text(_plain.formatException(record.exc_info))
+            attributes["exception.stacktrace"] = trace[-LINE_CHARACTERS:]
+            if record.exc_info[0] is not None:
+                attributes["exception.type"] = record.exc_info[0].__name__
+        return attributes
 
 
 class LineHandler(logging.Handler):
@@ -38,19 +67,3 @@ class LineHandler(logging.Handler):
             self._take(record, fields_of(record))
         except Exception:  # noqa: BLE001 - what cannot be formatted is reported like any other line
             self.handleError(record)
-
-
-def line_of(record: logging.LogRecord, fields: LineFields) -> ExportedLine:
-    """The line to export: without secrets, which are replaced before anything is cut."""
-    clean = scrubber()
-    attributes: dict[str, AttributeValue] = {
-        name: clean.text(value)[:LINE_CHARACTERS] if isinstance(value, str) else value
-        for name, value in fields.items()
-    }
-    attributes["logger"] = record.name
-    if record.exc_info:
-        trace = clean.text(_plain.formatException(record.exc_info))
-        attributes["exception.stacktrace"] = trace[-LINE_CHARACTERS:]
-        if record.exc_info[0] is not None:
-            attributes["exception.type"] = record.exc_info[0].__name__
-    return record, clean.text(record.message)[:LINE_CHARACTERS], attributes

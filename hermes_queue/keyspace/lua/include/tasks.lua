@@ -1,5 +1,5 @@
 -- @include time
--- What is remembered of a task: `task:{env}:{sha256}`, JSON with the names of ledger/tasks/stored.py, where
+-- What is remembered of a task: `task:{env}:{sha256}`, JSON with the names of ledger/tasks/task.py, where
 -- a sum that is 0 is left out. What cannot be read, or is no number, counts as nothing.
 local TASK_SUMS = {'attempts', 'scored', 'passes', 'score', 'timed', 'seconds', 'squares', 'priced', 'usd',
   'tokens', 'regraded', 'flips', 'deaths'}

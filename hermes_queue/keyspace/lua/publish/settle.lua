@@ -28,8 +28,8 @@ local function save_sums(names, by)
 end
 
 -- Remove a trajectory from everything that would run it, for good. `job`: its state, reservation, journal, hand-over
--- and `begun`;
--- `spent` as in the budget, for our own, which is counted elsewhere. Returns a warning about the budget or ''.
+-- and `begun`. `spent`: as in the budget, for our own trajectory, which is counted elsewhere; nil for any other.
+-- Returns a warning about the budget or ''.
 local function settle(key, its_id, job, becomes, spent)
   drop_journal(prefix, key, its_id, job)
   drop_handover(prefix, key, its_id, job)
