@@ -25,6 +25,8 @@ EPISODES ?= 100
 HARBOR_SANDBOX ?= local
 LIVE_TESTS ?= tests/live
 SEED ?= 1
+GRADERS ?= 0
+PREFETCH ?= 0
 # Adapters of hermes_queue/trainers whose trainer has a lock; make test-trainers NAME=trl
 NAME := $(patsubst requirements/trainers-%.txt,%,$(wildcard requirements/trainers-*.txt))
 
@@ -142,8 +144,8 @@ validate: $(VENV)/.run ## Oracle 1.0 and nop 0.0 on every bundled row, on each P
 tamper: $(VENV)/.run ## Every known way to cheat scores 0 on the first four bundled rows
 	$(BIN)/python -m producers.swe_smith --items 4 --agent tamper --expect-score 0
 
-chaos: $(VENV)/.run ## Kill everything under load and prove that nothing is lost (MINUTES=5 SEED=1)
-	$(BIN)/python -m workers.chaos --minutes $(MINUTES) --seed $(SEED)
+chaos: $(VENV)/.run ## Kill everything under load and prove that nothing is lost (MINUTES=5 SEED=1 GRADERS=0 PREFETCH=0)
+	$(BIN)/python -m workers.chaos --minutes $(MINUTES) --seed $(SEED) --graders $(GRADERS) --prefetch $(PREFETCH)
 
 test-failover: redis $(VENV)/.dev ## Redis Sentinel: the master is killed, hangs and is cut off while 160 trajectories run; TLS (7 minutes)
 	$(BIN)/python -m pytest tests/failover

@@ -19,9 +19,12 @@ from workers.chaos.__main__ import drain
 @pytest.mark.fleet
 @pytest.mark.slow("kills, and the leases that end after them")
 @pytest.mark.timeout(560)
-def test_nothing_is_lost_doubled_or_left_behind_when_everything_is_killed():
+@pytest.mark.parametrize(
+    "stages", [[], ["--graders", "1", "--prefetch", "1"]], ids=["whole", "with-graders"]
+)
+def test_nothing_is_lost_doubled_or_left_behind_when_everything_is_killed(stages):
     command = [sys.executable, "-m", "workers.chaos", "--json", "--minutes", "0.2"]
-    command += ["--interval", "2", "--workers", "2", "--concurrency", "4", "--rate", "1"]
+    command += ["--interval", "2", "--workers", "2", "--concurrency", "4", "--rate", "1", *stages]
     done = subprocess.run(command, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stdout + done.stderr
     result = json.loads(done.stdout)

@@ -7,6 +7,7 @@ import os
 import subprocess
 import tempfile
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from records import make_record
 from worker_process import wait_until
 
 from hermes_queue.ledger import Ledger
+from hermes_queue.models import Usage
 from hermes_queue.sandbox.local.registry import HostRegistry
 from workers.chaos.__main__ import wait_for_reapers
 from workers.chaos.env import expected_score
@@ -29,7 +31,7 @@ SEED = 3
 class Scene:
     """A run of one group in which everything went well."""
 
-    def __init__(self, ledger: Ledger, fleet: DoomedFleet) -> None:
+    def __init__(self, ledger: Ledger, fleet: DoomedFleet, tokens: int = 0) -> None:
         self.ledger, self.fleet = ledger, fleet
         self.jobs = group(0, SEED)
         self.score = expected_score(self.jobs[0].instance_id)
@@ -37,7 +39,9 @@ class Scene:
         ledger.published(job.trajectory_id for job in self.jobs)
         for job in self.jobs:
             begin(ledger, job)
-            publish(ledger, make_record(job, self.score))
+            record = make_record(job, self.score)
+            usage = Usage(prompt_tokens=tokens)
+            publish(ledger, record.model_copy(update={"usage": usage}))
         self.write("journal", [self.measured(job) for job in self.jobs])
         scores = {job.trajectory_id: self.score for job in self.jobs}
         self.delivered = {"group": self.jobs[0].group_id, "scores": scores}
@@ -46,7 +50,7 @@ class Scene:
             self.write(f"consumed-{name}", [self.delivered])
 
     def measured(self, job, score=None):
-        return {"trajectory_id": job.trajectory_id, "score": score or self.score}
+        return {"trajectory_id": job.trajectory_id, "score": score or self.score, "stages": "all"}
 
     def write(self, name, lines):
         text = "".join(json.dumps(line) + "\n" for line in lines)
@@ -59,9 +63,13 @@ class Scene:
 
 
 @pytest.fixture
-def scene(redis_server, tmp_path):
+def directory(tmp_path):
     # Its name must occur nowhere else: processes are told by it.
-    directory = Path(tempfile.mkdtemp(prefix="hermes-chaos-", dir=tmp_path))
+    return Path(tempfile.mkdtemp(prefix="hermes-chaos-", dir=tmp_path))
+
+
+@pytest.fixture
+def scene(redis_server, directory):
     with redis_server.client(decode_responses=False) as client:
         ledger = Ledger(client, prefix="hq:", url=redis_server.url)
         yield Scene(ledger, DoomedFleet(directory, 1, 1))
@@ -149,6 +157,54 @@ def test_a_poison_job_that_was_scored_and_left_no_letter_is_seen(scene, monkeypa
     problems = scene.problems()
     assert f"{poison}: poison, and 0 dead letters" in problems
     assert any(line.startswith(f"{poison}: {scene.score}") for line in problems)
+
+
+def test_what_was_handed_over_and_is_still_there_is_seen(scene):
+    for key in ("hq:handover:x", "hq:journal:x"):
+        scene.ledger.client.set(key, "work", ex=60)
+    for key in ("hq:handed", "hq:limit:stage://fleet|verify:leases"):
+        scene.ledger.client.zadd(key, {"x": time.time() + 60})
+        scene.ledger.client.expire(key, 60)
+    copy = scene.fleet.cache / "snapshots" / "x.tar"
+    copy.parent.mkdir(parents=True)
+    copy.touch()
+    assert set(scene.problems()) == {
+        "left in Redis: hq:handover:x",
+        "left in Redis: hq:journal:x",
+        "left in Redis: hq:handed",
+        "hq:limit:stage://fleet|verify:leases: 1 places are taken",
+        f"left on disk: {copy}",
+    }
+
+
+def test_graders_to_whom_nothing_was_handed_over_are_seen(scene):
+    scene.fleet.graders = scene.fleet.workers
+    assert scene.problems() == ["nothing was handed over to graders"]
+
+
+@pytest.mark.parametrize(
+    ("booked", "used", "problem"),
+    [
+        (8, 8, ""),
+        (8, 10, ""),  # one more reply, whose worker has died
+        (16, 8, "16.0 tokens are booked, 8 were used"),
+        (6, 8, "6.0 tokens of 8 are booked"),
+    ],
+)
+def test_tokens_that_are_booked_twice_or_not_at_all_are_seen(
+    redis_server, directory, booked, used, problem
+):
+    with redis_server.client(decode_responses=False) as client:
+        ledger = Ledger(client, prefix="hq:", url=redis_server.url)
+        scene = Scene(ledger, DoomedFleet(directory, 1, 1), tokens=2)
+        scene.write("spent", [{"trajectory_id": "x", "tokens": used}])
+        client.hset("hq:run:chaos", "spent:tokens", booked)
+        assert scene.problems() == [problem] * bool(problem)
+
+
+def test_what_stays_reserved_of_a_budget_is_seen(scene):
+    scene.ledger.client.hset("hq:run:chaos", "reserved:tokens", 7)
+    assert scene.problems() == ["7.0 of tokens stay reserved"]
 
 
 def test_a_process_that_only_its_mounts_betray_is_seen(scene):

@@ -1,6 +1,7 @@
 """The chaos harness: kill everything under load, then prove that nothing was lost or doubled.
 
 __main__.py   the command
+agent.py      the agent, whose tokens are counted
 consumer.py   reads the results and writes them down
 env.py        commands of random length
 fleet.py      the processes of a run

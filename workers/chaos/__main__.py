@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import statistics
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from hermes_queue.errors import EXIT_FAILED, EXIT_INTERRUPTED
 from hermes_queue.sandbox.local.registry import HostRegistry
+from hermes_queue.sandbox.local.snapshots import UNFINISHED_S
 from workers.chaos.fleet import WITNESS, DoomedFleet
 from workers.chaos.judgement import Judgement
 from workers.chaos.orphans import time_to_last_orphan
@@ -22,7 +25,7 @@ from workers.chaos.schedule import Schedule
 DRAIN_S = 240.0
 """Time for the undisturbed fleet to finish everything; poison jobs add leases."""
 DRAIN_LEASES = 8
-REAP_S = 60.0
+REAP_S = 90.0
 """Time for a worker to find what a dead one has left on this host."""
 
 
@@ -43,6 +46,8 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         ("lease", 4.0, "lease in seconds; that of workers is 40"),
         ("rate", 1.25, "groups of 4 per second"),
         ("interval", 6.0, "seconds between two events"),
+        ("graders", 0, "processes that grade what the workers' agents have done"),
+        ("prefetch", 0, "trajectories that each worker sets up ahead"),
     ):
         text = f"{what} (default: {default:g})"
         parser.add_argument(f"--{name}", type=type(default), default=default, help=text)
@@ -60,7 +65,13 @@ def main(argv: list[str] | None = None) -> int:
     directory = Path(tempfile.mkdtemp(prefix="hermes-chaos-"))
     directory.chmod(0o755)  # slots run as other users and have to reach the cache
     fleet = DoomedFleet(
-        directory, arguments.workers, arguments.concurrency, arguments.lease, arguments.url
+        directory,
+        arguments.workers,
+        arguments.concurrency,
+        arguments.lease,
+        arguments.url,
+        arguments.graders,
+        arguments.prefetch,
     )
     groups = max(1, int(arguments.minutes * 60 * arguments.rate))
     schedule = Schedule(fleet, arguments.seed, arguments.interval)
@@ -146,13 +157,18 @@ def drain(fleet: DoomedFleet, schedule: Schedule, groups: int) -> bool:
 
 
 def wait_for_reapers(fleet: DoomedFleet, *, patience_s: float = REAP_S) -> None:
-    """Wait until the workers have ended the sandboxes of dead ones; what stays is judged.
+    """Wait until the workers have ended the sandboxes of dead ones, and deleted their copies.
 
-    The last to die is a worker in quarantine, whose job is buried at once: that may be all that the
-    run has still waited for.
+    What stays is judged. Copies look old at once: nobody makes any now, and workers delete none
+    that is young. The last to die is a worker in quarantine, whose job is buried at once: that may
+    be all that the run has still waited for.
     """
     registry, give_up = HostRegistry(fleet.cache), time.monotonic() + patience_s
-    while registry.abandoned() and time.monotonic() < give_up:
+    long_ago = time.time() - 2 * UNFINISHED_S
+    for path in fleet.copies():
+        with suppress(FileNotFoundError):  # a worker has just deleted it
+            os.utime(path, (long_ago, long_ago))
+    while (registry.abandoned() or fleet.copies()) and time.monotonic() < give_up:
         time.sleep(0.1)
 
 

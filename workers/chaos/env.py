@@ -11,7 +11,7 @@ import os
 import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -21,7 +21,10 @@ from hermes_queue.errors import EnvInfraError
 from hermes_queue.models import FunctionCall, Message, ToolCall
 from hermes_queue.sandbox.base import SlotSpec
 from hermes_queue.sandbox.context import SlotContext
+from hermes_queue.settings import PREFIX
 
+TURNS = 3
+"""Tool calls of the gold answer."""
 JOURNAL = "CHAOS_JOURNAL"
 """Environment variable: the file to which each measurement is appended."""
 
@@ -33,8 +36,8 @@ class ChaosRow(BaseModel):
 
     instance_id: str
     seconds: float
-    poison: bool = False
-    """Whether sample 0 kills its worker."""
+    poison: Literal["", "setup", "verify"] = ""
+    """The stage in which sample 0 kills its worker."""
 
 
 def expected_score(instance_id: str) -> float:
@@ -60,17 +63,17 @@ class Chaos(Environment[ChaosRow]):
 
     async def setup(self, item: ChaosRow, context: SlotContext) -> None:
         """Check that the workspace is really empty; die of poison."""
-        if item.poison and context.slot.trajectory_id.endswith(".0"):
-            os.kill(os.getpid(), signal.SIGKILL)
+        _die_of(item, "setup", context)
         found = await context.run("ls -A")
         if found.stdout.strip():
             raise EnvInfraError(f"the workspace is not empty: {found.stdout!r}")
 
     async def oracle(self, item: ChaosRow, context: SlotContext) -> list[ToolCall]:
-        """Sleep, then write the trajectory's id into the proof."""
-        command = f"sleep {item.seconds}; echo {context.slot.trajectory_id} > proof"
+        """Sleep, and write the trajectory's id into the proof, in each turn."""
+        pause_s = item.seconds / TURNS
+        command = f"sleep {pause_s:.2f}; echo {context.slot.trajectory_id} >> proof"
         call = FunctionCall(name="terminal", arguments=json.dumps({"command": command}))
-        return [ToolCall(id="c1", function=call)]
+        return [ToolCall(id=f"c{turn}", function=call) for turn in range(TURNS)]
 
     def oracle_answer(self, item: ChaosRow) -> str:
         """Return the final message."""
@@ -79,17 +82,47 @@ class Chaos(Environment[ChaosRow]):
     async def verify(
         self, item: ChaosRow, context: SlotContext, transcript: Sequence[Message]
     ) -> Verdict:
-        """Give full score for a proof of this very trajectory, journaled before it is returned."""
-        trajectory_id = context.slot.trajectory_id
-        proof = (await context.run("cat proof")).stdout.decode().strip()
-        score = expected_score(item.instance_id) if proof == trajectory_id else 0.0
-        line = json.dumps({"trajectory_id": trajectory_id, "score": score})
-        append_line(Path(os.environ[JOURNAL]), line)
-        return Verdict(score)
+        """Give full score for a proof of this very trajectory, of each turn once; journaled."""
+        return _measured(item, context, (await context.run("cat proof")).stdout)
 
     def tamper(self, item: ChaosRow) -> Mapping[str, Sequence[ToolCall | str]]:
         """Return none."""
         return {}
 
 
+class ChaosInBytes(Chaos):
+    """The same; another worker grades the proof itself instead of a copy of the slot."""
+
+    name: ClassVar[str] = "chaos-in-bytes"
+
+    async def take_work(
+        self, item: ChaosRow, context: SlotContext, transcript: Sequence[Message]
+    ) -> bytes:
+        """Return the proof."""
+        return (await context.run("cat proof")).stdout
+
+    async def measure_work(self, item: ChaosRow, context: SlotContext, work: bytes) -> Verdict:
+        """As `verify`."""
+        await context.run("true")  # in a slot that is really there
+        return _measured(item, context, work)
+
+
+def _measured(item: ChaosRow, context: SlotContext, proof: bytes) -> Verdict:
+    """Die of poison, or journal the verdict before it is returned."""
+    _die_of(item, "verify", context)
+    trajectory_id = context.slot.trajectory_id
+    is_right = proof.decode().split() == TURNS * [trajectory_id]
+    score = expected_score(item.instance_id) if is_right else 0.0
+    by = os.environ.get(f"{PREFIX}WORKER_STAGES", "")
+    line = json.dumps({"trajectory_id": trajectory_id, "score": score, "stages": by})
+    append_line(Path(os.environ[JOURNAL]), line)
+    return Verdict(score)
+
+
+def _die_of(item: ChaosRow, stage: str, context: SlotContext) -> None:
+    if item.poison == stage and context.slot.trajectory_id.endswith(".0"):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 ENV = Chaos()
+IN_BYTES = ChaosInBytes()

@@ -18,6 +18,7 @@ from hermes_queue.broker import child_process
 from hermes_queue.broker.embedded import find_redis_server
 from hermes_queue.ledger import Ledger
 from hermes_queue.settings import PREFIX
+from workers.chaos.agent import SPENT
 from workers.chaos.env import JOURNAL
 
 CONSUMERS = {"fast": 0.0, "slow": 0.05}
@@ -84,8 +85,13 @@ class DoomedFleet:
     lease_s: float = 4.0
     url: str = ""
     """The user's own Redis, which is never killed. Empty: start a private one."""
+    graders_count: int = 0
+    """Processes that only grade; with any, the workers hand over what their agents have done."""
+    prefetch: int = 0
+    """Trajectories that each worker sets up ahead."""
     redis: Process | None = None
     workers: list[Process] = field(default_factory=list)
+    graders: list[Process] = field(default_factory=list)
     consumers: list[Process] = field(default_factory=list)
     producer: Process | None = None
     prefix: str = "hq:"
@@ -93,6 +99,8 @@ class DoomedFleet:
     def __post_init__(self) -> None:
         self.journal = self.directory / "journal"
         """File of the verifiers' measurements."""
+        self.spent = self.directory / "spent"
+        """File of the tokens of the agents' replies."""
         self.cache = self.directory / "cache"
         """Slots and spool of the workers."""
         if self.url:
@@ -106,17 +114,27 @@ class DoomedFleet:
             command += ["--unixsocket", str(self.directory / "redis.sock"), "--dir", str(data)]
             self.redis = self._process("redis", command)
         for number in range(self.workers_count):
-            name, slots = f"chaos{number}", str(self.concurrency)
-            command = self._python("hermes_queue.broker.worker", name, slots, "info")
-            self.workers.append(self._process(f"worker-{number}", command))
+            stages = "agent" if self.graders_count else "all"
+            self.workers.append(self._worker(f"worker-{number}", f"chaos{number}", stages))
+        for number in range(self.graders_count):
+            self.graders.append(self._worker(f"grader-{number}", f"grader{number}", "verify"))
         for name, pause_s in CONSUMERS.items():
             command = self._python("workers.chaos.consumer", "--group", name)
             command += ["--file", str(self.consumed(name)), "--pause", str(pause_s)]
             self.consumers.append(self._process(f"consumer-{name}", command))
 
+    @property
+    def everybody(self) -> list[Process]:
+        """All that lease trajectories: workers and graders."""
+        return [*self.workers, *self.graders]
+
     def consumed(self, group: str) -> Path:
         """File of the groups that a consumer group received."""
         return self.directory / f"consumed-{group}"
+
+    def copies(self) -> list[Path]:
+        """Files of copies of slots."""
+        return sorted((self.cache / "snapshots").glob("*"))
 
     def produce(self, *, groups: int, rate: float, seed: int) -> None:
         """Start the producer."""
@@ -132,7 +150,7 @@ class DoomedFleet:
         self.wait_for_redis()
         ledger = self.connect()
         ledger.client.xgroup_create(ledger.key("results"), WITNESS, id="0", mkstream=True)
-        for process in (*self.workers, *self.consumers):
+        for process in (*self.everybody, *self.consumers):
             process.start()
 
     def processes(self) -> Iterator[tuple[int, str]]:
@@ -178,20 +196,37 @@ class DoomedFleet:
         """End everything but Redis, in order."""
         if self.producer:
             self.producer.stop()
-        for process in self.workers:  # all at once, since each may drain for a while
+        for process in self.everybody:  # all at once, since each may drain for a while
             if process.alive and process.process:
                 process.process.terminate()
-        for process in (*self.workers, *self.consumers):
+        for process in (*self.everybody, *self.consumers):
             process.stop()
 
     def _python(self, *words: str) -> list[str]:
         return [sys.executable, "-m", "workers.chaos.skewed", *words]
+
+    def _worker(self, name: str, node: str, stages: str) -> Process:
+        """A worker for these stages. Each kind of place is scarce where it is needed most."""
+        slots = str(self.concurrency)
+        command = self._python("hermes_queue.broker.worker", node, slots, "info")
+        worker = self._process(name, command)
+        worker.environment[f"{PREFIX}WORKER_STAGES"] = stages
+        if self.graders_count or self.prefetch:
+            agents = self.workers_count * self.concurrency
+            worker.environment |= {
+                f"{PREFIX}STAGES_PREFETCH": str(self.prefetch),
+                f"{PREFIX}STAGES_VERIFY": str(max(1, self.concurrency // 2)),
+                f"{PREFIX}STAGES_FLEET_VERIFY": str(self.concurrency),
+                f"{PREFIX}STAGES_FLEET_AGENT": str(max(1, agents - 2)),
+            }
+        return worker
 
     def _process(self, name: str, command: list[str]) -> Process:
         source = str(Path(hermes_queue.__file__).parent.parent)
         ours = {
             "PYTHONPATH": os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH")])),
             JOURNAL: str(self.journal),
+            SPENT: str(self.spent),
             f"{PREFIX}REDIS_URL": self.url,
             f"{PREFIX}REDIS_PREFIX": self.prefix,
             f"{PREFIX}PATHS_CACHE": str(self.cache),
@@ -201,6 +236,7 @@ class DoomedFleet:
             f"{PREFIX}LEASE_MOVER_S": str(min(1.0, self.lease_s / 20)),
             f"{PREFIX}WORKER_SOFT_SHUTDOWN_S": "1",
             f"{PREFIX}LOCAL_REAP_S": "5",
+            f"{PREFIX}RESUME_SNAPSHOT_TURNS": "1",
             f"{PREFIX}RESULTS_RETENTION_S": str(10 * 86400),
         }
         clean = {k: v for k, v in os.environ.items() if not k.startswith(PREFIX)}

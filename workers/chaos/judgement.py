@@ -14,9 +14,10 @@ from hermes_queue.keyspace.keys import may_stay
 from hermes_queue.ledger import DeadLetters, Ledger, Runs
 from hermes_queue.ledger.accounts.goodput import UNACCOUNTED, goodput_of_run
 from hermes_queue.ledger.budgets import accounts
+from hermes_queue.models import ScoredTrajectory
 from workers.chaos.env import expected_score
 from workers.chaos.fleet import CONSUMERS, DoomedFleet
-from workers.chaos.producer import group, poisoned
+from workers.chaos.producer import RUN, group, poisoned
 
 
 class Judgement:
@@ -28,6 +29,12 @@ class Judgement:
         self._fleet = fleet
         self._enqueued: set[str] = set()
         self._poison: set[str] = set()
+        self._tokens: dict[str, int] = {}
+        """Tokens in the published records."""
+        self._resumed: set[str] = set()
+        """Trajectories of which another worker has continued the turns."""
+        self._handed: set[str] = set()
+        """Trajectories that another worker graded than that of their agent."""
         for index in range(groups):
             first = group(index, seed)[0]
             self._enqueued.add(first.group_id)
@@ -43,6 +50,8 @@ class Judgement:
         self._leftovers(ledger)
         self._letters(ledger)
         self._slots(ledger)
+        self._bookings(ledger)
+        self._hand_overs(ledger)
 
     def _must(self, holds: bool, problem: str) -> None:
         if not holds:
@@ -66,6 +75,7 @@ class Judgement:
                     continue
                 record = codec.decode_record(found[name])
                 scores[name] = record.score
+                self._note(record)
                 expected = None if name in self._poison else expected_score(record.instance_id)
                 self._must(record.score == expected, f"{name}: {record.score}, {record.failure}")
         for group_id in self._enqueued - groups.keys():
@@ -77,6 +87,18 @@ class Judgement:
         self.figures["groups"] = len(groups)
         self.figures["trajectories"] = len(seen)
         return scores
+
+    def _note(self, record: ScoredTrajectory) -> None:
+        """Remember what the record says of its tokens, and whether it was handed over."""
+        usage, name = record.usage, record.trajectory_id
+        self._tokens[name] = usage.prompt_tokens + usage.completion_tokens
+        events = [each["event"] for each in record.events]
+        handovers = events.count("handed_over")
+        if "resumed" in events:
+            self._resumed.add(name)
+        self._must(handovers <= 1, f"{name}: handed over {handovers} times")
+        if handovers:
+            self._handed.add(name)
 
     def _journal(self, published: dict[str, float | None]) -> None:
         """Check that every measurement is published, with the measured score."""
@@ -129,6 +151,42 @@ class Judgement:
         for name in ("death", UNACCOUNTED):
             self.figures[f"slot-seconds: {name}"] = round(found[name] / 1000, 1)
         self.figures["slot-seconds"] = round(found.total() / 1000, 1)
+
+    def _bookings(self, ledger: Ledger) -> None:
+        """Check that the budget has the tokens of each published record, and none twice.
+
+        Those of agents that died with their worker may be in it or not.
+        """
+        replies = _lines(self._fleet.spent)
+        paid = sum(line["tokens"] for line in replies)
+        published = sum(self._tokens.values())
+        account = accounts(ledger, RUN, now=time.time())["tokens"]
+        self._must(account.spent >= published, f"{account.spent} tokens of {published} are booked")
+        self._must(account.spent <= paid, f"{account.spent} tokens are booked, {paid} were used")
+        for budget in accounts(ledger, RUN, now=time.time()).values():
+            self._must(not budget.reserved, f"{budget.reserved} of {budget.name} stay reserved")
+        self.figures["tokens of agents"] = paid
+        self.figures["tokens booked"] = account.spent
+        self.figures["tokens published"] = published
+        self.figures["continued in another worker"] = len(self._resumed)
+
+    def _hand_overs(self, ledger: Ledger) -> None:
+        """Check that nothing is left of work on its way, and no place of a stage is taken."""
+        client: Any = ledger.client
+        for pattern in ("handover:*", "handed", "journal:*"):
+            for raw in client.scan_iter(ledger.key(pattern), count=1000):
+                self.problems.append(f"left in Redis: {raw.decode()}")
+        for raw in client.scan_iter(ledger.key("limit:stage://*:leases"), count=1000):
+            taken = client.zcount(raw, client.time()[0], "+inf")
+            self._must(taken == 0, f"{raw.decode()}: {taken} places are taken")
+        for path in self._fleet.copies():
+            self.problems.append(f"left on disk: {path}")
+        if self._fleet.graders:
+            self._must(bool(self._handed), "nothing was handed over to graders")
+            last = {line["trajectory_id"]: line["stages"] for line in _lines(self._fleet.journal)}
+            self.figures["handed over"] = len(self._handed)
+            others = sum(last.get(name) == "agent" for name in self._handed)
+            self.figures["- graded while graders were gone"] = others
 
     def _leftovers(self, ledger: Ledger) -> None:
         """Check that no process, directory, spool file or unlisted key is left."""

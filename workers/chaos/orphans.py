@@ -26,16 +26,16 @@ def time_to_last_orphan(fleet: DoomedFleet) -> tuple[float, int]:
         TimeoutError: they were not gone within `LIMIT_S`, or the slots did not fill.
     """
     ledger = fleet.connect()
-    for worker in fleet.workers:
+    for worker in fleet.everybody:
         worker.start()
-    count = len(fleet.workers) * fleet.concurrency
+    count = len(fleet.workers) * (fleet.concurrency + fleet.prefetch)
     enqueue(sleepers(RUN, count), ledger=ledger)
     _wait("slots did not fill", _START_S, lambda: ledger.run_status(RUN).running == count)
     directories = set((fleet.cache / "slots").glob("*/*"))
     redis_pid = fleet.redis.pid if fleet.redis else 0
     known = [(pid, read_stat(pid)) for pid, _ in fleet.processes() if pid != redis_pid]
     processes = [(pid, stat.started) for pid, stat in known if stat]
-    for process in (*fleet.workers, fleet.redis):
+    for process in (*fleet.everybody, fleet.redis):
         if process:
             process.kill()
     if fleet.redis:

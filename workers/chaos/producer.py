@@ -15,21 +15,30 @@ from hermes_queue.models import AgentSpec, GroupPolicy, Limits, TrajectoryJob, m
 RUN = "chaos"
 GROUP_SIZE = 4
 LONGEST_S = 3.0
+ENVS = ("workers.chaos.env:ENV", "workers.chaos.env:IN_BYTES")
+"""The work of the first travels as a copy of its slot, that of the second as bytes."""
+AGENTS = ("workers.chaos.agent:AGENT", "workers.chaos.agent:RESUMED")
+"""After the death of its worker, the first begins anew, and the second goes on."""
 POISON_EVERY = 100
 """Number of groups for each poison job."""
 
 
-def poisoned(index: int) -> bool:
-    """Whether sample 0 of this group kills its workers."""
-    return index % POISON_EVERY == POISON_EVERY // 8
+def poisoned(index: int) -> str:
+    """The stage in which sample 0 of this group kills its workers; "" = none, of nearly all."""
+    turn, place = divmod(index, POISON_EVERY)
+    if place != POISON_EVERY // 8:
+        return ""
+    return "verify" if turn % 2 else "setup"
 
 
 def group(index: int, seed: int) -> list[TrajectoryJob]:
     """Return the jobs of group `index`; the same ones for the same seed."""
     instance = f"{seed}-{index}"
-    seconds = round(random.Random(instance).uniform(0.0, LONGEST_S), 2)  # noqa: S311 - no secret
+    dice = random.Random(instance)  # noqa: S311 - no secret
+    seconds = round(dice.uniform(0.0, LONGEST_S), 2)
+    how = dice.choice(ENVS), dice.choice(AGENTS)
     row = {"instance_id": instance, "seconds": seconds, "poison": poisoned(index)}
-    return [_job(RUN, row, sample, GROUP_SIZE) for sample in range(GROUP_SIZE)]
+    return [_job(RUN, row, sample, GROUP_SIZE, *how) for sample in range(GROUP_SIZE)]
 
 
 def sleepers(run_id: str, count: int) -> list[TrajectoryJob]:
@@ -38,7 +47,14 @@ def sleepers(run_id: str, count: int) -> list[TrajectoryJob]:
     return [_job(run_id, row, 0, 1) for row in rows]
 
 
-def _job(run_id: str, row: dict[str, Any], sample: int, size: int) -> TrajectoryJob:
+def _job(
+    run_id: str,
+    row: dict[str, Any],
+    sample: int,
+    size: int,
+    env: str = ENVS[0],
+    agent: str = AGENTS[0],
+) -> TrajectoryJob:
     group_id, trajectory_id = make_ids(run_id, row["instance_id"], sample)
     return TrajectoryJob(
         run_id=run_id,
@@ -46,10 +62,10 @@ def _job(run_id: str, row: dict[str, Any], sample: int, size: int) -> Trajectory
         trajectory_id=trajectory_id,
         sample_index=sample,
         group_size=size,
-        env="workers.chaos.env:ENV",
+        env=env,
         instance_id=row["instance_id"],
         item=row,
-        agent=AgentSpec(kind="oracle"),
+        agent=AgentSpec(kind=agent),
         limits=Limits(tool_timeout_s=60 + row["seconds"], setup_timeout_s=60),
         group_policy=GroupPolicy(max_refills=2),
     )

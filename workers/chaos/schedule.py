@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import signal
+import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
@@ -28,7 +29,10 @@ WEIGHTS = {
     "kill consumer": 12,
     "kill producer": 8,
     "kill everything": 3,
+    "lose graders": 8,
 }
+LONG_S = 60.0
+"""From here on a job that waits to run again is named."""
 HUGE_BYTES = 1 << 40
 _FILL = """
 if redis.call('SET', KEYS[1], '1', 'NX', 'EX', 3600) then redis.call('INCRBY', KEYS[2], ARGV[1]) end
@@ -36,6 +40,8 @@ return 1"""
 _DRAIN = """
 if redis.call('DEL', KEYS[1]) == 1 then redis.call('DECRBY', KEYS[2], ARGV[1]) end
 return 1"""
+PATIENCE_LEASES = (3.5, 4.5)
+"""For how long all graders are gone; after three, agents' workers grade for them."""
 _ON_REDIS = ("kill redis", "reset connections", "fill redis", "kill everything")
 
 
@@ -54,7 +60,8 @@ class Schedule:
 
     def __post_init__(self) -> None:
         self._dice = random.Random(self.seed)  # noqa: S311 - no secret
-        self._names = [n for n in WEIGHTS if self.fleet.redis or n not in _ON_REDIS]
+        names = [n for n in WEIGHTS if self.fleet.redis or n not in _ON_REDIS]
+        self._names = [n for n in names if self.fleet.graders or n != "lose graders"]
         self._due = time.monotonic() + self.interval_s
         self._later: list[tuple[float, Process, Callable[[], None]]] = []
         self._room_at = 0.0
@@ -91,8 +98,8 @@ class Schedule:
         supervisor starts it again.
         """
         self._look_for_orphans()
-        waiting = [process for _, process, _ in self._later]
-        supervised = [*self.fleet.workers, *self.fleet.consumers]
+        waiting = self._waiting
+        supervised = [*self.fleet.everybody, *self.fleet.consumers]
         if self.fleet.producer and self.fleet.producer.failed:
             supervised.append(self.fleet.producer)
         for process in supervised:
@@ -106,6 +113,8 @@ class Schedule:
                 return self._strike_worker(name.partition(" ")[0])
             case "kill everything":
                 return self._kill_everything()
+            case "lose graders":
+                return self._lose_graders()
             case "kill redis" if self.fleet.redis:
                 return self._kill(self.fleet.redis, self._dice.uniform(1, 6))
             case "kill consumer":
@@ -125,7 +134,9 @@ class Schedule:
     def _strike_worker(self, how: str) -> bool:
         """Strike a worker that runs something; killing an idle one would prove nothing."""
         held = self._held()
-        workers = [w for w in self.fleet.workers if w.alive and held.get(w.pid)]
+        waiting = self._waiting
+        workers = [w for w in self.fleet.everybody if w.alive and held.get(w.pid)]
+        workers = [w for w in workers if w not in waiting]
         if not workers:
             return False
         worker = self._dice.choice(workers)
@@ -136,9 +147,27 @@ class Schedule:
         self._expect(held[worker.pid])
         if how == "kill":
             return self._kill(worker, self._dice.uniform(0.5, 4))
-        worker.send(signal.SIGSTOP)  # for longer than its leases, expired when it wakes
-        thaw = partial(worker.send, signal.SIGCONT)
-        self._at(self._dice.uniform(1.5, 2.5) * self.fleet.lease_s, worker, thaw)
+        self._freeze(worker, self._dice.uniform(1.5, 2.5) * self.fleet.lease_s)
+        return True
+
+    def _freeze(self, worker: Process, pause_s: float) -> None:
+        """Stop a worker for longer than its leases, which have expired when it wakes."""
+        worker.send(signal.SIGSTOP)
+        self._at(pause_s, worker, partial(worker.send, signal.SIGCONT))
+
+    def _lose_graders(self) -> bool:
+        """Kill or freeze all graders at once, until agents' workers have to grade for them."""
+        held, graders, waiting = self._held(), self.fleet.graders, self._waiting
+        if any(not each.alive or each in waiting for each in graders):
+            return False
+        pause_s = self._dice.uniform(*PATIENCE_LEASES) * self.fleet.lease_s
+        is_kill = self._dice.random() < 0.5
+        for each in graders:
+            self._expect(held.get(each.pid, []))
+            if is_kill:
+                self._kill(each, pause_s)
+            else:
+                self._freeze(each, pause_s)
         return True
 
     def _kill_everything(self) -> bool:
@@ -149,10 +178,15 @@ class Schedule:
         for orphans in held.values():
             self._expect(orphans)
         self._kill(self.fleet.redis, 1.0)
-        for process in (*self.fleet.workers, *self.fleet.consumers, self.fleet.producer):
+        for process in (*self.fleet.everybody, *self.fleet.consumers, self.fleet.producer):
             if process:
                 self._kill(process, 2.0)
         return True
+
+    @property
+    def _waiting(self) -> list[Process]:
+        """Processes that are to be started or continued."""
+        return [process for _, process, _ in self._later]
 
     def _held(self) -> dict[int, list[tuple[str, int]]]:
         """Trajectories and epochs that each live worker runs, by pid; {} without Redis."""
@@ -174,7 +208,7 @@ class Schedule:
         self.orphans |= {name: (epoch, time.monotonic()) for name, epoch in held}
 
     def _kill(self, process: Process, pause_s: float) -> bool:
-        if not process.alive or any(process is waiting for _, waiting, _ in self._later):
+        if not process.alive or process in self._waiting:
             return False
         process.kill()
         self._at(pause_s, process, process.start)
@@ -191,7 +225,10 @@ class Schedule:
                 if state == "final" or ran_again:
                     del self.orphans[name]
                 if ran_again:
-                    self.recovery_s.append(time.monotonic() - killed_at)
+                    took_s = time.monotonic() - killed_at
+                    self.recovery_s.append(took_s)
+                    if took_s > LONG_S:
+                        sys.stderr.write(f"{name} ran again after {took_s:.0f} s\n")
 
     def _redis(self, action: Callable[[Any], object]) -> bool:
         try:
