@@ -118,6 +118,8 @@ def test_the_longest_are_sent_first_and_new_ones_count_like_the_mean(memory, led
 def test_a_run_is_estimated(memory, ledger, capsys):
     ledger.beat("w", {"lanes": ["train"], "slots": 10}, ttl_s=60)
     ledger.beat("odd", {"lanes": 3, "slots": "x"}, ttl_s=60)
+    paid = Observation("sums_env:ENV", sha256("easy"), solver=Solver("m"), cost_usd=0.5)
+    memory.add([paid])
     assert produce("--estimate", "--total-timeout", "70") == 0
     said = capsys.readouterr().err
     assert "by 5 of 6 trajectories" in said

@@ -73,7 +73,7 @@ def publish(ledger: Ledger, *instances: str, bodies: Bodies | None = None) -> li
         ledger.begin(job.trajectory_id, 1, owner="w", lease_s=60, nonce="n")
         record = make_record(job)
         body = codec.encode_record(record)
-        (bodies or Bodies(None, StoreSettings(), 8 << 20)).publish(
+        (bodies or Bodies(None, StoreSettings(), 8 << 20)).publish_found(
             ledger, record, body, owner="w", finished_ttl_s=60
         )
     return [job.group_id for job in jobs]

@@ -101,7 +101,7 @@ async def test_a_trajectory_waits_for_room_also_in_another_process(make, engine,
         for each in some:
             each.end.set()
     assert all(each.called.is_set() for each in some)
-    assert max(each.waited_s for each in some) > 0.05
+    assert max(each.waited_s for each in some) > 0
 
     async def nobody_flies() -> bool:
         found = await state(redis_server, engine)

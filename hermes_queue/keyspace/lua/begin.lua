@@ -1,5 +1,5 @@
 -- @include time, hash, numbers, ids, entries, healing, begin/state, begin/run, begin/pace, begin/hold
--- @include begin/choose, begin/charge, begin/lease, begin/named
+-- @include begin/choose, begin/charge, begin/lease, begin/named, begin/waits
 -- Take the lease of one trajectory, or explain why not. With lanes, it is that of the job which is next in
 -- these, whatever job the message names: messages say only that jobs wait.
 --
