@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 
 import pytest
-from ledger_steps import enqueue, publish
+from ledger_steps import enqueue, publish, take
 from records import make_job, make_record
 
 from hermes_queue.ledger import Claim, Runs
@@ -18,7 +17,6 @@ from hermes_queue.ledger.scheduling import Scheduler, Shares
 
 LEAF = "train||run|gsm8k"
 OPEN = "hq:sched:open:train"
-nonces = itertools.count()
 
 
 def send(ledger, run="run", count=1, team="", **fields):
@@ -26,13 +24,6 @@ def send(ledger, run="run", count=1, team="", **fields):
     accepted = ledger.enqueue(run, made, config=None, part=RunPart(team=team))
     ledger.published([job.trajectory_id for job in accepted], claim=accepted.claim)
     return made
-
-
-def take(ledger, named="gone.x.0"):
-    number = next(nonces)
-    return ledger.begin(
-        named, 1, owner="w1", lease_s=60.0, nonce=str(number), lanes=("train",), slot=number
-    )
 
 
 def tick(ledger):

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
-from ledger_steps import SWEEP, publish
+from ledger_steps import SWEEP, publish, take
 from records import make_job, make_record
 
 from hermes_queue.ledger import Claim, Runs
@@ -15,7 +13,6 @@ from hermes_queue.ledger.fleet.pacing import set_pace
 from hermes_queue.ledger.scheduling import Shares
 
 LEAF = "train||run|gsm8k"
-nonces = itertools.count()
 
 
 def send(ledger, count=1):
@@ -23,13 +20,6 @@ def send(ledger, count=1):
     accepted = ledger.enqueue("run", made, config=None)
     ledger.published([job.trajectory_id for job in accepted], claim=accepted.claim)
     return made
-
-
-def take(ledger, named="gone.x.0"):
-    number = next(nonces)
-    return ledger.begin(
-        named, 1, owner="w1", lease_s=60.0, nonce=str(number), lanes=("train",), slot=number
-    )
 
 
 @pytest.mark.parametrize(("kind", "name"), [("run", "run"), ("env", "gsm8k"), ("team", ""),

@@ -24,6 +24,14 @@ def begin(ledger: Ledger, job, attempt=1, **lease):
     return ledger.begin(job.trajectory_id, attempt, **{"nonce": nonce, **LEASE, **lease})
 
 
+def take(ledger: Ledger, named="gone.x.0"):
+    """Begin the job that is next in the lane `train`, as a message does that names some job."""
+    number = next(NONCES)
+    return ledger.begin(
+        named, 1, owner="w1", lease_s=60.0, nonce=str(number), lanes=("train",), slot=number
+    )
+
+
 def publish(ledger: Ledger, record, owner="w1"):
     body = codec.encode_record(record)
     return ledger.publish(record, body, owner=owner, finished_ttl_s=60)
