@@ -83,6 +83,11 @@ WIDE_CAUSES = tuple(name for name, cause in CAUSES.items() if not cause.part_of)
 """Causes under which failures are counted and shown."""
 
 
+def printable(text: str) -> str:
+    """`text` with lone surrogates, which UTF-8 cannot encode, replaced by escapes."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 class TrajectoryFailure(Exception):
     """Why one attempt has no score. `stage()` fills in `stage`."""
 
@@ -91,6 +96,10 @@ class TrajectoryFailure(Exception):
     stage: Stage | None = None
     events: tuple[Mapping[str, Any], ...] = ()
     """Events that led to it, e.g. tries of a model call; kept on the record."""
+
+    def __init__(self, *details: object) -> None:
+        """Keep the details as `printable` text: servers, rows and programs have a part in it."""
+        super().__init__(*(printable(str(each)) for each in details))
 
     def __init_subclass__(cls) -> None:
         if getattr(cls, "kind", None) not in CAUSES:
@@ -279,7 +288,7 @@ def foreign_error(error: BaseException) -> str:
     if len(text) > _TEXT_MAX:
         text = f"{text[:_TEXT_MAX]}..."
     place = _foreign_line(error)
-    return f"{type(error).__name__[:80]}: {text}{f' ({place})' if place else ''}"
+    return printable(f"{type(error).__name__[:80]}: {text}{f' ({place})' if place else ''}")
 
 
 def _foreign_line(error: BaseException) -> str:

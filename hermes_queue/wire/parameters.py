@@ -14,11 +14,6 @@ MAX_PARAMETER_DEPTH = 64
 """Nesting of lists and objects in an agent's `sampling` and `params`."""
 
 
-def printable(text: str) -> str:
-    """`text` with lone surrogates, which UTF-8 cannot encode, replaced by escapes."""
-    return text.encode("utf-8", "backslashreplace").decode()
-
-
 class _Parametrised(Protocol):
     @property
     def sampling(self) -> dict[str, Any]: ...

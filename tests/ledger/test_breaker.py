@@ -118,3 +118,8 @@ def test_a_breaker_is_closed_by_hand(ledger, breakers):
     assert breakers.close("train")
     assert not breakers.close("train")
     assert begin(ledger, job).verdict == "run"
+
+
+def test_half_of_a_surrogate_pair_in_a_message_costs_no_count(breakers):
+    assert breakers.record("train", {"model": (4, "the server says \ud800")}) == "open"
+    assert breakers.state("train").message.endswith("the server says \\ud800")

@@ -18,7 +18,6 @@ from collections.abc import Callable
 from hermes_queue.broker.enqueue import publish_due
 from hermes_queue.broker.pool import RunningTask, TaskPool
 from hermes_queue.broker.pool.intake import INTAKE, shutdown_is_ordered
-from hermes_queue.errors import HermesQueueError
 from hermes_queue.ledger import Breakers, Claim, DeadLetters, Ledger
 from hermes_queue.ledger.fleet.tally import Tally
 from hermes_queue.ledger.scheduling import Scheduler
@@ -268,7 +267,7 @@ class Keeper:
         attempts, ended = self._runtime.tally.take()
         try:
             Tally(self._ledger).add(attempts=attempts, ended=ended)
-        except HermesQueueError:
+        except Exception:
             self._runtime.tally.put_back(attempts, ended)
             raise
 
@@ -287,7 +286,7 @@ class Keeper:
         for lane, counts in list(waiting.items()):
             try:
                 change = self._breakers.record(lane, counts)
-            except HermesQueueError:
+            except Exception:
                 for unreported, rest in waiting.items():
                     self._runtime.outcomes.put_back(unreported, rest)
                 raise
