@@ -38,8 +38,9 @@ class Cause:
     """Field of `RetrySettings` with the number of attempts that may end so; None = no retry."""
     refilled: bool = False
     """The group gets another sample in place of a trajectory that ended so."""
-    opens_breaker: bool = False
-    """The lane's circuit breaker counts such attempts: the cause can affect the whole lane."""
+    breaker: Literal["", "lane", "endpoint"] = ""
+    """Whose circuit breaker counts such attempts: the lane's, as the cause can affect all of it, or
+    that of the model's endpoint."""
     pauses_run: bool = False
     """Pause the run, because all its jobs would fail in the same way."""
     dead_letter: bool = False
@@ -51,7 +52,7 @@ class Cause:
 
 
 CAUSES: Mapping[str, Cause] = {
-    "sandbox": Cause("the sandbox failed", "attempts_sandbox", refilled=True, opens_breaker=True),
+    "sandbox": Cause("the sandbox failed", "attempts_sandbox", refilled=True, breaker="lane"),
     "slot_killed": Cause(
         "a process in the slot ended it", "attempts_sandbox", refilled=True, part_of="sandbox"
     ),
@@ -62,14 +63,14 @@ CAUSES: Mapping[str, Cause] = {
         "the model's endpoint failed, after the client's own retries",
         "attempts_model",
         refilled=True,
-        opens_breaker=True,
+        breaker="endpoint",
     ),
-    "model_config": Cause("a wrong key, model or parameter", opens_breaker=True, pauses_run=True),
+    "model_config": Cause("a wrong key, model or parameter", breaker="endpoint", pauses_run=True),
     "env_infra": Cause(
         "a clone, download or installation failed",
         "attempts_env_infra",
         refilled=True,
-        opens_breaker=True,
+        breaker="lane",
     ),
     "env_bug": Cause("the env raised, or its row misfits", dead_letter=True),
     "deadline": Cause(

@@ -182,7 +182,7 @@ class RetrySettings(Section, env_prefix=PREFIX + "RETRY_"):
 
 
 class BreakerSettings(Section, env_prefix=PREFIX + "BREAKER_"):
-    """The circuit breaker of a lane: it pauses the lane when one cause fails too many attempts."""
+    """Circuit breakers: they pause a lane, or an endpoint in it, of which too many attempts fail."""
 
     window_s: float = Field(default=120.0, gt=0)
     """Age up to which attempts are counted."""
@@ -191,7 +191,7 @@ class BreakerSettings(Section, env_prefix=PREFIX + "BREAKER_"):
     min_failures: int = Field(default=20, ge=1)
     """Number of failures below which the breaker never opens."""
     open_s: float = Field(default=60.0, gt=0)
-    """Pause of the lane before one job is tried; doubles while that job fails."""
+    """Pause before one job is tried; doubles while that job fails."""
     open_max_s: float = Field(default=900.0, gt=0)
 
 

@@ -22,7 +22,7 @@ from hermes_queue.cli import cli
 from hermes_queue.cli.doctor import host
 from hermes_queue.cli.doctor.host import host_findings, store_findings
 from hermes_queue.ledger import Breakers, Ledger
-from hermes_queue.ledger.fleet.lanes import note_lanes
+from hermes_queue.ledger.fleet.lanes import EndedAttempts, Watched, note_lanes
 from hermes_queue.settings import BreakerSettings
 from workers.spool import Spool
 
@@ -282,7 +282,8 @@ def test_a_lane_that_has_paused_itself(start):
     start()
     ledger = Ledger.connect()
     note_lanes(ledger, ["train"])
-    Breakers(ledger, BreakerSettings(min_failures=1)).record("train", {"model": (1, "no key")})
+    breakers = Breakers(ledger, BreakerSettings(min_failures=1))
+    breakers.record(Watched("train"), {"sandbox": EndedAttempts(1, "no room")})
     ledger.close()
     expect("deployment.lane.train", "warning", "hermes-queue lanes resume train")
 

@@ -27,7 +27,7 @@ from hermes_queue.ledger import Breakers, Ledger, Runs
 from hermes_queue.ledger.accounts.goodput import add_report
 from hermes_queue.ledger.accounts.shared import SharedBudgets
 from hermes_queue.ledger.answers import RunPart
-from hermes_queue.ledger.fleet.lanes import note_lanes, pause_lane
+from hermes_queue.ledger.fleet.lanes import EndedAttempts, Watched, note_lanes, pause_lane
 from hermes_queue.ledger.fleet.pacing import set_pace
 from hermes_queue.ledger.fleet.tally import Tally
 from hermes_queue.ledger.scheduling import Shares
@@ -130,7 +130,7 @@ def test_failures_are_counted_by_cause(ledger):
 def test_a_lane_paused_by_hand_stays_paused_whatever_its_attempts_do(ledger):
     note_lanes(ledger, ["train"])
     pause_lane(ledger, "train", "new image")
-    assert Breakers(ledger).record("train", {"": (50, "")}) == ""
+    assert Breakers(ledger).record(Watched("train"), {"": EndedAttempts(50)}) == ""
     assert "paused (operator): new image" in status()
 
 

@@ -188,6 +188,9 @@ def _lane(lane: Lane) -> list[Cell]:
     if breaker.state != "closed":
         word = "paused" if breaker.state == "open" else "probing"
         state = Text(f"{word} ({breaker.cause}): {breaker.message}", style="yellow")
+    elif lane.endpoints:
+        held = lane.endpoints[0]
+        state = Text(f"without {held.endpoint} ({held.cause}): {held.message}", style="yellow")
     elif lane.depth and not lane.workers:
         state = Text("no worker serves it", style="bold red")
     return [
