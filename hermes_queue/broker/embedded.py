@@ -37,6 +37,7 @@ from hermes_queue.errors import (
 from hermes_queue.keyspace.connection import connect
 from hermes_queue.ledger import Ledger
 from hermes_queue.settings import PREFIX, PathSettings, RedisSettings, private_directory
+from hermes_queue.settings.redis import CELERY_URLS
 
 logger = logging.getLogger(__name__)
 
@@ -255,7 +256,7 @@ class Embedded:
         path = os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH")]))
         environment = {
             f"{PREFIX}STORE_URL": (self._state / "bodies").resolve().as_uri(),
-            **os.environ,
+            **{name: value for name, value in os.environ.items() if name not in CELERY_URLS},
             **self._settings,
             "PYTHONPATH": path,
             f"{PREFIX}REDIS_URL": self.redis_url,

@@ -128,12 +128,13 @@ async def test_an_exception_of_an_env_is_logged_with_its_traceback_and_its_line_
 async def test_half_of_a_surrogate_pair_in_an_exception_costs_no_publication(
     ledger: Ledger, runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    root = logging.getLogger()
-    root.addHandler(runtime.log)
+    log = logging.getLogger("workers.trajectory")
+    log.addHandler(runtime.log)
+    monkeypatch.setattr(log, "propagate", False)  # pytest-xdist cannot send such a text
     bug = "raise ValueError(chr(0xD800))"
     job, _ = job_of_their_env(ledger, runtime, tmp_path, monkeypatch, bug)
     assert await run_trajectory.run(job.trajectory_id, 1) == "failed None (group)"
-    root.removeHandler(runtime.log)
+    log.removeHandler(runtime.log)
     body = ledger.client.get(f"hq:body:{job.trajectory_id}")
     failure = codec.decode_record(cast(bytes, body)).failure
     assert failure
