@@ -10,6 +10,7 @@ import click
 
 from hermes_queue.ledger import Breakers, Ledger
 from hermes_queue.ledger.fleet.lanes import LaneState, pause_lane
+from hermes_queue.view.terminal.output import echo
 from hermes_queue.wire.names import check_served_lane
 
 _HELP = """Show which lanes are paused, by a breaker or by hand; pause and resume them.
@@ -34,7 +35,7 @@ def show(names: tuple[str, ...], as_json: bool) -> None:
         for name in names:
             breakers = Breakers(ledger)
             for state in (breakers.state(name), *breakers.open_endpoints(name)):
-                click.echo(json.dumps(asdict(state)) if as_json else f"{name}: {_told(state)}")
+                echo(json.dumps(asdict(state)) if as_json else f"{name}: {_told(state)}")
 
 
 def _told(state: LaneState) -> str:
@@ -55,7 +56,7 @@ def pause(name: str, reason: str) -> None:
         raise click.UsageError(str(error)) from error
     with closing(Ledger.connect()) as ledger:
         pause_lane(ledger, name, reason)
-    click.echo(f"{name}: paused; to resume: hermes-queue lanes resume {name}")
+    echo(f"{name}: paused; to resume: hermes-queue lanes resume {name}")
 
 
 @lanes.command()
@@ -66,4 +67,4 @@ def resume(name: str) -> None:
         closed = Breakers(ledger).close(name)
     if not closed:
         raise click.ClickException(f"lane {name!r} is not paused")
-    click.echo(f"{name}: resumed")
+    echo(f"{name}: resumed")

@@ -193,7 +193,7 @@ class RetrySettings(Section, env_prefix=PREFIX + "RETRY_"):
 
 
 class BreakerSettings(Section, env_prefix=PREFIX + "BREAKER_"):
-    """Circuit breakers: they pause a lane, or an endpoint in it, if too many attempts fail there."""
+    """Circuit breakers: they pause a lane, or an endpoint in it, where attempts keep failing."""
 
     ordered = (("open_s", 1, "open_max_s"),)
 
@@ -256,7 +256,7 @@ class ArchiveSettings(Section, env_prefix=PREFIX + "ARCHIVE_"):
 class ProducerSettings(Section, env_prefix=PREFIX + "PRODUCER_"):
     """Limits of producers."""
 
-    item_inline_bytes: int = Field(default=2048, ge=0)
+    item_inline_bytes: int = Field(default=2048, ge=0, le=128 << 10)
     """Size above which an item travels once, compressed, beside its jobs."""
     item_max_bytes: int = Field(default=4 << 20, ge=1024)
     """Size above which producers and workers refuse a row."""

@@ -177,8 +177,8 @@ def celerys_url(ours: str | None) -> str | None:
             ours = theirs
         elif theirs != ours and _servers(theirs) != _servers(broker_url(ours)):
             raise ValueError(
-                f"{name} (or celery -b) names another broker than HERMES_QUEUE_REDIS_URL: unset one, "
-                "or let both name the same Redis and database"
+                f"{name} (or celery -b) names another broker than HERMES_QUEUE_REDIS_URL: unset "
+                "one, or let both name the same Redis and database"
             )
     return ours
 
@@ -202,7 +202,8 @@ class RedisSettings(Section, env_prefix=PREFIX + "REDIS_"):
             return check_redis_url(SecretStr(value))
         except ValueError as error:
             raise ValueError(
-                f"is not set, and CELERY_BROKER_URL (or celery -b) cannot stand in for it: it {error}"
+                "is not set, and CELERY_BROKER_URL (or celery -b) cannot stand in for it: it "
+                f"{error}"
             ) from error
 
     prefix: str = Field(default="hq:", pattern=r"^[A-Za-z0-9_.-]*:?$")

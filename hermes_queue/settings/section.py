@@ -12,7 +12,7 @@ from hermes_queue.errors import ConfigurationError
 PREFIX = "HERMES_QUEUE_"
 """Prefix of all environment variables that we read."""
 SECONDS_LEAST, SECONDS_MOST = 0.001, 1_000_000_000
-"""Times outside, but for 0, are mistakes: no clock tells them, or Redis takes them for no number."""
+"""Times outside, but for 0, are mistakes that no clock tells, or that Redis cannot read."""
 
 
 def wrong_setting(section: type[BaseSettings], error: ValidationError) -> ConfigurationError:

@@ -8,8 +8,9 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-_PATTERN, _CHARACTERS = r"^[A-Za-z0-9][A-Za-z0-9._:/-]*$", 256
-Name = Annotated[str, Field(pattern=_PATTERN, max_length=_CHARACTERS)]
+NAME_CHARACTERS = 256
+_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:/-]*$"
+Name = Annotated[str, Field(pattern=_PATTERN, max_length=NAME_CHARACTERS)]
 """Narrow alphabet: names become Redis keys, file names and parts of log lines."""
 
 RETRY = ".retry"
@@ -23,10 +24,10 @@ _LOOKS_REPEATED = re.compile(r"#\d+$")
 
 def check_name(what: str, name: str) -> str:
     """Return `name` of a `what`. Raises ValueError if it is no `Name`."""
-    if len(name) > _CHARACTERS or not re.fullmatch(_PATTERN, name):
+    if len(name) > NAME_CHARACTERS or not re.fullmatch(_PATTERN, name):
         raise ValueError(
-            f"{what} {name[:80]!r}: write letters, digits and ._:/- (the first one a letter or digit), "
-            f"{_CHARACTERS} at most"
+            f"{what} {name[:80]!r}: write letters, digits and ._:/- (first a letter or "
+            f"digit), {NAME_CHARACTERS} at most"
         )
     return name
 
