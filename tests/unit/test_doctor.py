@@ -278,6 +278,12 @@ def test_jobs_that_wait_in_a_lane_nobody_serves(start):
     expect("deployment.workers", "warning", "no worker is alive")
 
 
+def test_a_database_that_redis_does_not_have(start, monkeypatch):
+    server = start()
+    monkeypatch.setenv("HERMES_QUEUE_REDIS_URL", f"{server.url.partition('?')[0]}?db=99")
+    expect("redis.reachable", "error", "has no such database")
+
+
 def test_a_lane_that_has_paused_itself(start):
     start()
     ledger = Ledger.connect()
