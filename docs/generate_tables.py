@@ -37,7 +37,7 @@ def rights_table() -> str:
 
 def cause_table() -> str:
     """What follows from each cause of a failure."""
-    head = ("cause", "what", "attempts", "refilled", "opens the breaker", "the run pauses")
+    head = ("cause", "what", "attempts", "refilled", "opens the breaker of", "the run pauses")
     return table(
         (*head, "dead letter"),
         [
@@ -45,15 +45,10 @@ def cause_table() -> str:
                 f"`{cause.part_of}`, of it `{name}`" if cause.part_of else f"`{name}`",
                 cause.what,
                 _attempts(cause.attempts),
-                *(
-                    "yes" if holds else "-"
-                    for holds in (
-                        cause.refilled,
-                        CAUSES[cause.part_of or name].opens_breaker,
-                        cause.pauses_run,
-                        cause.dead_letter,
-                    )
-                ),
+                "yes" if cause.refilled else "-",
+                f"its {breaker}" if (breaker := CAUSES[cause.part_of or name].breaker) else "-",
+                "yes" if cause.pauses_run else "-",
+                "yes" if cause.dead_letter else "-",
             )
             for name, cause in CAUSES.items()
         ],

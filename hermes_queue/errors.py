@@ -38,8 +38,9 @@ class Cause:
     """Field of `RetrySettings` with the number of attempts that may end so; None = no retry."""
     refilled: bool = False
     """The group gets another sample in place of a trajectory that ended so."""
-    opens_breaker: bool = False
-    """The lane's circuit breaker counts such attempts: the cause can affect the whole lane."""
+    breaker: Literal["", "lane", "endpoint"] = ""
+    """Whose circuit breaker counts such attempts: the lane's, as the cause can affect all of it, or
+    that of the model's endpoint."""
     pauses_run: bool = False
     """Pause the run, because all its jobs would fail in the same way."""
     dead_letter: bool = False
@@ -51,7 +52,7 @@ class Cause:
 
 
 CAUSES: Mapping[str, Cause] = {
-    "sandbox": Cause("the sandbox failed", "attempts_sandbox", refilled=True, opens_breaker=True),
+    "sandbox": Cause("the sandbox failed", "attempts_sandbox", refilled=True, breaker="lane"),
     "slot_killed": Cause(
         "a process in the slot ended it", "attempts_sandbox", refilled=True, part_of="sandbox"
     ),
@@ -62,14 +63,14 @@ CAUSES: Mapping[str, Cause] = {
         "the model's endpoint failed, after the client's own retries",
         "attempts_model",
         refilled=True,
-        opens_breaker=True,
+        breaker="endpoint",
     ),
-    "model_config": Cause("a wrong key, model or parameter", opens_breaker=True, pauses_run=True),
+    "model_config": Cause("a wrong key, model or parameter", breaker="endpoint", pauses_run=True),
     "env_infra": Cause(
         "a clone, download or installation failed",
         "attempts_env_infra",
         refilled=True,
-        opens_breaker=True,
+        breaker="lane",
     ),
     "env_bug": Cause("the env raised, or its row misfits", dead_letter=True),
     "deadline": Cause(
@@ -83,6 +84,11 @@ WIDE_CAUSES = tuple(name for name, cause in CAUSES.items() if not cause.part_of)
 """Causes under which failures are counted and shown."""
 
 
+def printable(text: str) -> str:
+    """`text` with lone surrogates, which UTF-8 cannot encode, replaced by escapes."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 class TrajectoryFailure(Exception):
     """Why one attempt has no score. `stage()` fills in `stage`."""
 
@@ -91,6 +97,10 @@ class TrajectoryFailure(Exception):
     stage: Stage | None = None
     events: tuple[Mapping[str, Any], ...] = ()
     """Events that led to it, e.g. tries of a model call; kept on the record."""
+
+    def __init__(self, *details: object) -> None:
+        """Keep the details as `printable` text: servers, rows and programs have a part in it."""
+        super().__init__(*(printable(str(each)) for each in details))
 
     def __init_subclass__(cls) -> None:
         if getattr(cls, "kind", None) not in CAUSES:
@@ -279,7 +289,7 @@ def foreign_error(error: BaseException) -> str:
     if len(text) > _TEXT_MAX:
         text = f"{text[:_TEXT_MAX]}..."
     place = _foreign_line(error)
-    return f"{type(error).__name__[:80]}: {text}{f' ({place})' if place else ''}"
+    return printable(f"{type(error).__name__[:80]}: {text}{f' ({place})' if place else ''}")
 
 
 def _foreign_line(error: BaseException) -> str:

@@ -21,10 +21,17 @@ from hermes_queue.wire.conversation import Message as Message
 from hermes_queue.wire.conversation import ToolCall as ToolCall
 from hermes_queue.wire.conversation import Wire as Wire
 from hermes_queue.wire.judge import JudgeSpec as JudgeSpec
-from hermes_queue.wire.names import LaneName, RunId, check_ids
+from hermes_queue.wire.names import NAME_CHARACTERS, LaneName, RunId, check_ids
 from hermes_queue.wire.names import Name as Name
 from hermes_queue.wire.names import make_ids as make_ids
-from hermes_queue.wire.parameters import COUNT_MAX, holdable
+from hermes_queue.wire.parameters import (
+    COUNT_MAX,
+    ID_CHARACTERS,
+    SHA256_CHARS,
+    TEXT_CHARACTERS,
+    URLS_CHARACTERS,
+    holdable,
+)
 from hermes_queue.wire.program import ProgramRun as ProgramRun
 from hermes_queue.wire.provenance import Provenance as Provenance
 from hermes_queue.wire.regraded import Regraded as Regraded
@@ -61,8 +68,8 @@ class AgentSpec(Wire):
     """The agent of a job. Scripted kinds need no model; `openai` and `command` call one."""
 
     kind: Name = "oracle"
-    model: str | None = None
-    base_url: str | None = None
+    model: str | None = Field(default=None, max_length=TEXT_CHARACTERS)
+    base_url: str | None = Field(default=None, max_length=URLS_CHARACTERS)
     """Endpoint URL, or several separated by commas, of which the job uses one. None: the worker's
     `HERMES_QUEUE_MODEL_BASE_URL`."""
     sampling: dict[str, Any] = Field(default_factory=dict)
@@ -125,12 +132,12 @@ class TrajectoryJob(Wire):
     """Idempotency key: a job that is delivered twice publishes one record under this id."""
     sample_index: int = Field(ge=0, le=COUNT_MAX)
     group_size: int = Field(default=1, ge=1, le=1024)
-    env: str
+    env: str = Field(max_length=NAME_CHARACTERS)
     """`envs.<name>`, or `package.module:Attribute`."""
-    instance_id: str
+    instance_id: str = Field(max_length=ID_CHARACTERS)
     item: dict[str, Any] | None = None
     """The dataset row, validated by the env's `Item` model before it was enqueued."""
-    item_sha256: str | None = None
+    item_sha256: str | None = Field(default=None, max_length=SHA256_CHARS)
     """Set instead of `item` when the row is stored once as `item:{sha256}`."""
     agent: Annotated[AgentSpec, AfterValidator(holdable)] = Field(default_factory=AgentSpec)
     limits: Limits = Limits()
@@ -139,11 +146,11 @@ class TrajectoryJob(Wire):
     lane: LaneName = "train"
     priority: int = Field(default=5, ge=0, le=9)
     """Celery's Redis transport serves four classes in this order: 0 to 2, 3 to 5, 6 to 8, and 9."""
-    policy_version: str | None = None
+    policy_version: str | None = Field(default=None, max_length=TEXT_CHARACTERS)
     """Requested version, sent to the endpoint; the event `policy_mismatch` records any other."""
     producer: Provenance = Provenance()
     group_policy: GroupPolicy = GroupPolicy()
-    requeued_from: str | None = None
+    requeued_from: str | None = Field(default=None, max_length=NAME_CHARACTERS)
     """The trajectory of a closed group that this job runs again."""
     judge: JudgeSpec | None = Field(default=None, exclude_if=lambda value: value is None)
     """A model that judges the trajectory. Written only then: older workers refuse such jobs."""

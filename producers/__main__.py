@@ -6,6 +6,7 @@ import sys
 
 from hermes_queue import extensions
 from hermes_queue.errors import ConfigurationError
+from hermes_queue.view.terminal.output import echo
 from producers.base import main
 from producers.command import fail
 
@@ -13,7 +14,7 @@ from producers.command import fail
 def _run(words: list[str]) -> int:
     if not words or words[0].startswith("-"):
         names = ", ".join(extensions.known("producer"))
-        sys.stdout.write(f"usage: python -m producers NAME [--help] ...\nNAME: {names}\n")
+        echo(f"usage: python -m producers NAME [--help] ...\nNAME: {names}")
         return 0 if words[:1] in (["-h"], ["--help"]) else ConfigurationError.exit_code
     try:
         producer = extensions.load("producer", words[0])

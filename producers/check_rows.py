@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import sys
 import time
 from collections.abc import Sequence
 
@@ -26,6 +25,7 @@ from hermes_queue.sandbox import make_backend
 from hermes_queue.sandbox.base import AssetSpec, SandboxBackend, SlotSpec
 from hermes_queue.sandbox.context import SlotContext
 from hermes_queue.settings import SandboxSettings
+from hermes_queue.view.terminal.output import echo
 from producers.run.options import ProducerOptions
 from producers.run.progress import Progress
 from producers.run.report import listed
@@ -54,12 +54,12 @@ def check_rows(items: Sequence[SelectedItem], options: ProducerOptions) -> int:
         progress.say(f"checking {len(rows)} rows: environments, sources and pins; no tests")
         faults = asyncio.run(_faults(list(rows.values()), options))
         for fault, ids in faults.items():
-            sys.stderr.write(f"error: {fault}: {listed(ids)}\n")
+            echo(f"error: {fault}: {listed(ids)}", err=True)
         bad = sum(map(len, faults.values()))
         progress.say(f"{len(rows) - bad} of {len(rows)} rows are usable, {bad} are not")
     if options.output.json:
         found = [{"message": fault, "instance_ids": ids} for fault, ids in faults.items()]
-        sys.stdout.write(json.dumps({"checked": len(rows), "faults": found}) + "\n")
+        echo(json.dumps({"checked": len(rows), "faults": found}))
     return EXIT_FAILED if faults else 0
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import sys
 from collections.abc import Callable
 from types import FrameType
 
@@ -18,6 +17,7 @@ from hermes_queue.errors import (
 )
 from hermes_queue.installation import check_installation
 from hermes_queue.settings import check_environment
+from hermes_queue.view.terminal.output import echo
 
 _EXTRAS = {"celery": "producer", "kombu": "producer", "rich": "producer", "click": "worker"}
 """Modules that a plain `pip install hermes-queue` lacks, and the extra that has them."""
@@ -64,5 +64,5 @@ def _as_ctrl_c(number: int, frame: FrameType | None) -> None:
 
 def fail(message: str, exit_code: int) -> int:
     """Print an error message and return the exit code."""
-    sys.stderr.write(f"error: {message}\n")
+    echo(f"error: {message}", err=True)
     return exit_code

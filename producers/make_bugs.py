@@ -23,6 +23,7 @@ from hermes_queue.errors import EXIT_FAILED, EnvInfraError, InputError, SlotLost
 from hermes_queue.sandbox import make_backend
 from hermes_queue.sandbox.base import SlotSpec
 from hermes_queue.settings import SandboxSettings
+from hermes_queue.view.terminal.output import console as terminal_console
 from producers.command import fail, run_command
 from producers.run.flags import Options, at_least, flag, switch
 
@@ -159,14 +160,14 @@ def pythons_of(texts: Sequence[str]) -> list[str | None]:
 
 
 async def _make(wanted: PackageOptions, rows: BugOptions) -> int:
-    from rich.console import Console
-
     from envs.swe.bugs.bench import open_bench
     from envs.swe.bugs.package import parse_pin, survey
 
     name, version = parse_pin(wanted.package)
     pythons = pythons_of(wanted.python)
-    console = Console(stderr=True, quiet=rows.quiet, highlight=False, markup=False, soft_wrap=True)
+    console = terminal_console(
+        stderr=True, quiet=rows.quiet, highlight=False, markup=False, soft_wrap=True
+    )
     with _Out(rows.out) as out, console.status("starting") as status:
         backend = make_backend(SandboxSettings().backend, slots=len(pythons) + 1)
         await backend.start()

@@ -59,7 +59,7 @@ class Outbox:
 
     def _spooled(self) -> SpooledRecord | None:
         """The record on disk, as far as it is there."""
-        if self._spooling is None or self._spooling.exception():
+        if self._spooling is None or self._spooling.cancelled() or self._spooling.exception():
             return None
         return self._spooling.result()
 
@@ -102,7 +102,7 @@ class Outbox:
         while verdict == "unstored":
             stored = await runtime.stored(record, body)
             if record.failure:
-                await runtime.until_redis_answers(runtime.report_log, runtime.ledger)
+                await self._report_log()
             publication = transitions.publish(
                 record,
                 stored,
@@ -118,6 +118,24 @@ class Outbox:
         extra = {"action": "published"}
         logger.info("%s %s: score %s, %s", name, reason, score, verdict, extra=extra)
         return f"{reason} {score} ({verdict})"
+
+    async def _report_log(self) -> None:
+        """Store our log beside a failure, for a dead letter, which can do without it."""
+        runtime = self._runtime
+        try:
+            await runtime.until_redis_answers(runtime.report_log, runtime.ledger)
+        except Exception:
+            logger.exception("the log cannot be stored", extra={"action": "log_unsaid"})
+
+    def abandon(self) -> None:
+        """Leave the record of a task that ends to the worker's periodic work, unless Redis has it.
+
+        That publishes what is on disk.
+        """
+        if self._spooling is not None and not self._spooling.done():
+            self._spooling.add_done_callback(lambda _: self.abandon())
+        elif kept := self._spooled():
+            self._runtime.spool.abandon(kept)
 
     def _settle(
         self,

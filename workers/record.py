@@ -13,7 +13,7 @@ from typing import Any, Literal
 from hermes_queue.agent.kinds.recorded import regraded_of
 from hermes_queue.agent.tokens.merge import break_events, merge_with_breaks
 from hermes_queue.bodies import codec, signs
-from hermes_queue.errors import TrajectoryFailure
+from hermes_queue.errors import TrajectoryFailure, printable
 from hermes_queue.ledger.attempts import unpacked
 from hermes_queue.ledger.poison import item_hash
 from hermes_queue.models import (
@@ -27,7 +27,6 @@ from hermes_queue.models import (
 )
 from hermes_queue.policy import span
 from hermes_queue.telemetry.scrubbing import scrub, scrubber
-from hermes_queue.wire.parameters import printable
 from workers.draft import Draft
 
 logger = logging.getLogger(__name__)

@@ -259,7 +259,7 @@ class Runtime:
 
     def ended(self, draft: Draft, failure: TrajectoryFailure | None) -> None:
         """Record the end of an attempt for the lane's breaker, `status` and metrics."""
-        self.outcomes.note(draft.lane, failure)
+        self.outcomes.note(draft.lane, draft.job, failure)
         self.tally.attempt(failure.cause if failure else "")
         metering.attempt_ended(self.meter, draft, failure)
         self.trace_end(draft, failure)

@@ -89,6 +89,11 @@ class SpooledRecord:
         """Delete it: Redis has the record. Safe to repeat."""
         self._file.remove(self._place)
 
+    @property
+    def waits(self) -> bool:
+        """Whether it has not been dropped."""
+        return self._place in self._file.left
+
 
 class Spool:
     """The spool of one worker process. Blocking; call it from a thread."""
@@ -100,6 +105,7 @@ class Spool:
         self.owner = owner
         self._directory = self._base / owner
         self._own: dict[Path, _File] = {}
+        self._abandoned: list[SpooledRecord] = []
         self._adopted: dict[Path, _File] = {}
         """Shared files of dead workers of which some records are published already."""
         self._shared_files = 0
@@ -150,12 +156,22 @@ class Spool:
         """Number of this process's records that wait for Redis."""
         return sum(len(file.left) for file in list(self._own.values()))
 
+    def abandon(self, record: SpooledRecord) -> None:
+        """Count a record that has not been dropped as a leftover: its task ends. Thread-safe."""
+        if record.waits:
+            self._abandoned.append(record)
+
     def leftovers(self, on_dead: Callable[[str], bool] | None = None) -> Iterator[SpooledRecord]:
-        """Yield the records of dead workers of this host, oldest directory first.
+        """Yield abandoned records, then those of dead workers of this host, oldest directory first.
 
         `on_dead` is called with each of these workers after its last record. Their empty
         directories are removed unless it returns False, and are found again then.
         """
+        for record in list(self._abandoned):
+            if record.waits:  # a later attempt may have replaced and dropped its file
+                yield record
+            if not record.waits:
+                self._abandoned.remove(record)
         for directory in sorted(self._base.iterdir(), key=_changed):
             if directory == self._directory or not directory.is_dir():
                 continue

@@ -157,10 +157,10 @@ class _Attempt:
             return await self._conclude(self._draft, lost or await self._measure(self._draft))
         except asyncio.CancelledError:
             return await self._interrupted()
-        except Exception as error:
-            await self._escaped(error)
-            raise
+        except Exception as error:  # noqa: BLE001 - the job must not be lost
+            return await self._escaped(error)
         finally:
+            self._outbox.abandon()
             self._runtime.left(self._draft)
 
     async def _take_over(self, draft: Draft) -> TrajectoryFailure | None:
@@ -324,13 +324,26 @@ class _Attempt:
         call = await self._runtime.in_thread(make_call) if failed_attempt else make_call()
         await self._runtime.given_back(call, self._draft, failed_attempt)
 
-    async def _escaped(self, error: Exception) -> None:
-        """Hand the job back, due one lease later, after a bug of ours that follows an attempt.
+    async def _escaped(self, error: Exception) -> str:
+        """After a bug of ours that follows an attempt, publish its record, else hand the job back.
 
-        Otherwise the lease would expire as if the worker had died. When this has happened to as
-        many attempts as are allowed, the lease is left to expire: that counts like a death, and
-        so ends the job.
+        It is due one lease later. Otherwise the lease would expire as if the worker had died. When
+        this has happened to as many attempts as are allowed, the lease is left to expire: that
+        counts like a death, and so ends the job.
+
+        Raises:
+            Exception: `error`, or what kept the record from being published.
         """
+        if await self._outbox.kept():
+            self._log_bug(error)
+            try:
+                return await self._outbox.publish()
+            except Exception as unpublished:  # noqa: BLE001 - the job must not be lost
+                error = unpublished
+        await self._hand_back_after(error)
+        raise error
+
+    async def _hand_back_after(self, error: Exception) -> None:
         draft = self._draft
         if draft and len(draft.earlier) + 1 >= self._runtime.retry.max_attempts:
             return

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from envs.base import Environment, Verdict
-from hermes_queue.errors import EnvBug
-from hermes_queue.wire.parameters import INTEGER_MAX, INTEGER_MIN, printable
+from hermes_queue.errors import EnvBug, printable
+from hermes_queue.wire.parameters import INTEGER_MAX, INTEGER_MIN
 
 REPORT_MAX_DEPTH = 64
 """Maximum nesting of lists and mappings."""

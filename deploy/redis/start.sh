@@ -46,8 +46,21 @@ if [ -n "${REDIS_REPLICA_PASSWORD:-}" ]; then
     set -- --min-replicas-to-write "${REDIS_MIN_REPLICAS:-1}" --min-replicas-max-lag 10 "$@"
 fi
 
+# Redis 7.0 leaves the beginning of a transaction that a crash has torn in the AOF, takes what follows for
+# a part of it, and loses that with the next crash. So the AOF is written anew after each start.
+socket=$(mktemp -d "${TMPDIR:-/tmp}/redis.XXXXXX")/redis.sock
+key=$(od -An -N24 -tx1 /dev/urandom | tr -d ' \n')
+echo "user starter on #$(printf %s "$key" | sha256sum | cut -c1-64) -@all +bgrewriteaof" >> "$acl"
+(
+    until REDISCLI_AUTH=$key redis-cli -s "$socket" --user starter bgrewriteaof 2>&1 |
+        grep -q -e 'rewriting started$' -e 'rewriting scheduled$'; do
+        kill -0 $$ 2>/dev/null || exit # redis-server has ended, under the id of this shell
+        sleep 0.2
+    done
+) < /dev/null > /dev/null 2>&1 &
+
 # noeviction: an evicted key is a lost job. What a power loss may repeat with AOF every second is in
 # docs/guarantees.md. Compact hashes: jobs and what is kept of finished ones take half; sorted
 # sets of more than 16 members are indexed, docs/tuning.md.
-exec redis-server ${conf:+"$conf"} --aclfile "$acl" --appendonly yes --appendfsync everysec --save '' \
+exec redis-server ${conf:+"$conf"} --aclfile "$acl" --unixsocket "$socket" --unixsocketperm 700 --appendonly yes --appendfsync everysec --save '' \
     --maxmemory-policy noeviction --hash-max-listpack-value 4096 --zset-max-listpack-entries 16 "$@"

@@ -179,8 +179,15 @@ def decode_job(data: bytes | str, trajectory_id: str | None = None) -> Trajector
 
 
 def encode_item(item: Mapping[str, Any]) -> bytes:
-    """A dataset row as canonical JSON: equal rows give equal bytes, hence equal hashes."""
-    text = json.dumps(item, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    """A dataset row as canonical JSON: equal rows give equal bytes, hence equal hashes.
+
+    Raises:
+        TypeError, ValueError: JSON cannot hold it.
+    """
+    try:
+        text = json.dumps(item, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    except RecursionError as error:
+        raise ValueError("it is nested too deep") from error
     return text.encode()
 
 

@@ -13,7 +13,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any, get_args
-from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from celery import Celery, signals
 from celery.concurrency import get_implementation
@@ -29,7 +29,7 @@ from hermes_queue.keyspace import sentinel
 from hermes_queue.keyspace.connection import redis_url
 from hermes_queue.queues import RUN_TRAJECTORY, queue_name, retry_queue_name
 from hermes_queue.settings import PREFIX, RedisSettings, WorkerSettings, check_environment
-from hermes_queue.settings.redis import SentinelAddress
+from hermes_queue.settings.redis import CELERY_URLS, SentinelAddress, broker_url
 from hermes_queue.telemetry import logs
 
 app = Celery("hermes_queue", include=["workers.trajectory", "workers.lifecycle"])
@@ -92,38 +92,6 @@ def _install_log_format(logger: logging.Logger, **_: Any) -> None:
     logs.install(logger)
 
 
-def broker_url(url: str) -> str:
-    """Return `url` in Celery's spelling, which differs for sentinels, unix sockets and `?db=`."""
-    if address := SentinelAddress.parse(url):
-        secret = _secret(address.username, address.password)
-        nodes = [
-            f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-            for host, port in address.sentinels
-        ]
-        # kombu takes user and database from the first one.
-        return ";".join(
-            [
-                f"sentinel://{secret}{nodes[0]}/{address.db}",
-                *(f"sentinel://{node}" for node in nodes[1:]),
-            ]
-        )
-    parts = urlsplit(url)
-    query = dict(parse_qsl(parts.query))
-    if parts.scheme != "unix":
-        if not (db := query.pop("db", "")):
-            return url
-        return parts._replace(path=f"/{db}", query=urlencode(query)).geturl()
-    user = unquote(parts.username or "") or query.get("username", "")
-    password = unquote(parts.password or "") or query.get("password", "")
-    return (
-        f"redis+socket://{_secret(user, password)}{parts.path}?virtual_host={query.get('db') or 0}"
-    )
-
-
-def _secret(user: str, password: str) -> str:
-    return f"{quote(user, safe='')}:{quote(password, safe='')}@" if user or password else ""
-
-
 def _with_tls(url: str, options: dict[str, Any]) -> str:
     """`url` with redis-py's TLS options in its query, where kombu reads them."""
     parts = urlsplit(url)
@@ -179,9 +147,12 @@ def _queues(lanes: str) -> list[Queue]:
 def _settings() -> dict[str, Any]:
     """Return Celery's settings; called when they are first needed."""
     _passes(check_environment)
-    worker = WorkerSettings()
+    worker, connections = WorkerSettings(), connection_settings(RedisSettings())
+    for name in CELERY_URLS:  # they name the same Redis, but not its TLS files
+        if os.environ.get(name):
+            os.environ[name] = connections["broker_url"]
     return dict(
-        **connection_settings(RedisSettings()),
+        **connections,
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,
         task_queues=_queues(worker.lanes),

@@ -19,6 +19,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import redis
 
@@ -37,6 +38,7 @@ from hermes_queue.errors import (
 from hermes_queue.keyspace.connection import connect
 from hermes_queue.ledger import Ledger
 from hermes_queue.settings import PREFIX, PathSettings, RedisSettings, private_directory
+from hermes_queue.settings.redis import CELERY_URLS
 
 logger = logging.getLogger(__name__)
 
@@ -93,6 +95,20 @@ def find_redis_server() -> str:
             "pip install 'hermes-queue[local]', or set HERMES_QUEUE_REDIS_URL"
         ) from error
     return str(__redis_executable__)
+
+
+def _rewrite_aof(client: redis.Redis, give_up: float) -> None:
+    """Have Redis write its AOF anew before anything is added to it.
+
+    Redis 7.0 leaves the beginning of a transaction that a crash has torn in the file: it would take
+    whatever follows for a part of it, and lose that with the next crash.
+    """
+    client.bgrewriteaof()
+    while time.monotonic() < give_up:
+        found: Any = client.info("persistence")
+        if not (found["aof_rewrite_in_progress"] or found["aof_rewrite_scheduled"]):
+            return
+        time.sleep(0.02)
 
 
 class Embedded:
@@ -232,6 +248,7 @@ class Embedded:
             self._socket = Path(self._socket_directory) / "redis.sock"
         self._socket.unlink(missing_ok=True)
         data = private_directory(self._state / "redis")
+        is_resumed = any(data.iterdir())
         command = [find_redis_server(), "--port", "0", "--unixsocket", str(self._socket)]
         command += ["--unixsocketperm", "700", "--dir", str(data), "--save", ""]
         command += ["--appendonly", "yes", "--appendfsync", "everysec", "--daemonize", "no"]
@@ -241,9 +258,10 @@ class Embedded:
         while True:
             self.check()
             try:
-                client = redis.Redis.from_url(self.redis_url)
-                client.ping()
-                client.close()
+                with redis.Redis.from_url(self.redis_url) as client:
+                    client.ping()
+                    if is_resumed:
+                        _rewrite_aof(client, give_up)
                 return
             except redis.RedisError as error:  # not yet listening, or loading its AOF
                 if time.monotonic() > give_up:
@@ -255,7 +273,7 @@ class Embedded:
         path = os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH")]))
         environment = {
             f"{PREFIX}STORE_URL": (self._state / "bodies").resolve().as_uri(),
-            **os.environ,
+            **{name: value for name, value in os.environ.items() if name not in CELERY_URLS},
             **self._settings,
             "PYTHONPATH": path,
             f"{PREFIX}REDIS_URL": self.redis_url,

@@ -140,24 +140,30 @@ class _Commands(click.Group):
         try:
             return super().invoke(ctx)
         except (IsolationUnavailable, HermesQueueError) as error:
-            click.echo(f"error: {error}", err=True)
+            _say(f"error: {error}")
             ctx.exit(getattr(error, "exit_code", EXIT_ISOLATION))
         except ModuleNotFoundError as error:
             missing = (error.name or "").partition(".")[0]
             if missing not in _EXTRAS:
                 raise
             needed = f"this command needs the package {missing}"
-            click.echo(f"error: {needed}: pip install 'hermes-queue[{_EXTRAS[missing]}]'", err=True)
+            _say(f"error: {needed}: pip install 'hermes-queue[{_EXTRAS[missing]}]'")
             ctx.exit(EXIT_USAGE)
         except ValueError as error:
             problem = _wrong_setting(error)
             if problem is None:
                 raise
-            click.echo(f"error: {problem}", err=True)
+            _say(f"error: {problem}")
             ctx.exit(EXIT_USAGE)
         except KeyboardInterrupt:
-            click.echo("interrupted", err=True)
+            _say("interrupted")
             ctx.exit(EXIT_INTERRUPTED)
+
+
+def _say(text: str) -> None:
+    from hermes_queue.view.terminal.output import echo  # after the errors of what it imports
+
+    echo(text, err=True)
 
 
 def _wrong_setting(error: ValueError) -> Exception | None:

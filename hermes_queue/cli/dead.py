@@ -12,6 +12,9 @@ import click
 from hermes_queue.cli.watch.table import duration
 from hermes_queue.ledger import DeadLetters, Ledger, poison
 from hermes_queue.ledger.dead import Letter, LetterFilter
+from hermes_queue.view.present import label
+from hermes_queue.view.terminal.output import echo
+from hermes_queue.wire.names import NAME_CHARACTERS
 
 
 def _filters(command: Callable[..., None]) -> Callable[..., None]:
@@ -58,10 +61,11 @@ def list_letters(run_id: str, env: str, cause: str, older_than: float, as_json: 
         for letter in DeadLetters(ledger).find(LetterFilter(run_id, env, cause, older_than)):
             fields = letter.fields
             if as_json:
-                click.echo(json.dumps({"id": letter.id, "age_s": letter.age_s, **fields}))
+                echo(json.dumps({"id": letter.id, "age_s": letter.age_s, **fields}))
             else:
                 what = fields.get("trajectory_id") or fields.get("group_id", "")
-                click.echo(f"{letter.id}  {fields['cause']:<13} {what}  {fields['reason'][:80]}")
+                names = f"{label(fields['cause']):<13} {label(what, NAME_CHARACTERS)}"
+                echo(f"{letter.id}  {names}  {label(fields['reason'], 80)}")
 
 
 @dead.command()
@@ -72,9 +76,9 @@ def show(letter_id: str) -> None:
         letter = DeadLetters(ledger).get(letter_id)
     for name, value in letter.fields.items():
         lines = value.splitlines() or [""]
-        click.echo(f"{name}: {lines[0]}")
+        echo(f"{name}: {lines[0]}")
         for line in lines[1:]:
-            click.echo(f"    {line}")
+            echo(f"    {line}")
 
 
 @dead.command()
@@ -89,7 +93,7 @@ def requeue(ids: tuple[str, ...], run_id: str, env: str, cause: str, older_than:
         if not ids:  # letters about a group have no job to run
             chosen = [letter for letter in chosen if letter.fields.get("job")]
         for again in rerun_letters(ledger, chosen):
-            click.echo(f"{again.old}: runs again as {again.new}")
+            echo(f"{again.old}: runs again as {again.new}")
 
 
 @dead.command()
@@ -105,7 +109,7 @@ def purge(
         chosen = _chosen(ledger, ids, LetterFilter(run_id, env, cause, older_than))
         if chosen and not yes:
             click.confirm(f"delete {len(chosen)} dead letters?", abort=True)
-        click.echo(f"deleted {sum(letters.purge(letter) for letter in chosen)} dead letters")
+        echo(f"deleted {sum(letters.purge(letter) for letter in chosen)} dead letters")
 
 
 @dead.command()
@@ -118,9 +122,9 @@ def items(as_json: bool) -> None:
     with closing(Ledger.connect()) as ledger:
         for each in poison.poison_items(ledger):
             if as_json:
-                click.echo(json.dumps(asdict(each)))
+                echo(json.dumps(asdict(each)))
             else:
-                click.echo(f"{each.item_sha256}  {each.letter_id}  {each.trajectory_id}")
+                echo(f"{each.item_sha256}  {each.letter_id}  {each.trajectory_id}")
 
 
 @dead.command()
@@ -130,4 +134,4 @@ def forget(item_hashes: tuple[str, ...]) -> None:
     with closing(Ledger.connect()) as ledger:
         for item_hash in item_hashes:
             poison.forget(ledger, item_hash)
-            click.echo(f"{item_hash}: forgotten")
+            echo(f"{item_hash}: forgotten")

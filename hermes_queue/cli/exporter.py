@@ -44,6 +44,7 @@ from hermes_queue.telemetry.endpoint import MetricsEndpoint
 from hermes_queue.telemetry.meter import PrometheusMeter, Values
 from hermes_queue.telemetry.metrics import Metric
 from hermes_queue.telemetry.pages import NotNow
+from hermes_queue.view.terminal.output import echo
 
 logger = logging.getLogger(__name__)
 
@@ -340,6 +341,6 @@ def exporter(port: int | None, address: str | None) -> None:
             port=settings.exporter_port if port is None else port,
             setting="HERMES_QUEUE_METRICS_EXPORTER_PORT",
         )
-        click.echo(f"http://{endpoint.target()}/metrics")
+        echo(f"http://{endpoint.target()}/metrics")
         with closing(endpoint):
             stop.wait()

@@ -14,6 +14,7 @@ from hermes_queue.cli.watch.table import age, print_table
 from hermes_queue.ledger import Ledger
 from hermes_queue.results.consumers import consumer_groups, forget_consumer_group
 from hermes_queue.results.consumers import rewind as set_back
+from hermes_queue.view.terminal.output import echo
 
 _HELP = """List the consumer groups of the results; rewind and remove them.
 
@@ -33,7 +34,7 @@ def list_groups(as_json: bool) -> None:
         found = consumer_groups(ledger)
     if as_json:
         for group in found:
-            click.echo(json.dumps(asdict(group)))
+            echo(json.dumps(asdict(group)))
         return
     rows = [["GROUP", "DURABLE", "CONSUMERS", "PENDING", "BEHIND", "IDLE"]]
     for group in found:
@@ -52,7 +53,7 @@ def remove(name: str, yes: bool) -> None:
         click.confirm(f"remove consumer group {name}?", abort=True)
     with closing(Ledger.connect()) as ledger:
         forget_consumer_group(ledger, name)
-    click.echo(f"{name}: removed")
+    echo(f"{name}: removed")
 
 
 @groups.command()
@@ -70,4 +71,4 @@ def rewind(name: str, start: str) -> None:
     Trimmed results are no longer in the stream; `hermes-queue export` still has them.
     """
     asyncio.run(set_back(name, place(start)))
-    click.echo(f"{name}: continues from {start}")
+    echo(f"{name}: continues from {start}")

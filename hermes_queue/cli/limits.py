@@ -15,6 +15,7 @@ from hermes_queue.ledger.fleet.limiter import EndpointLimits
 from hermes_queue.telemetry import metrics
 from hermes_queue.telemetry.meter import Values
 from hermes_queue.telemetry.metrics import Metric
+from hermes_queue.view.terminal.output import echo
 
 _HELP = """Show the call limits of model endpoints, and how many calls wait.
 
@@ -35,15 +36,15 @@ def list_limits(as_json: bool) -> None:
         found = {name: state for name in known.names() if (state := known.state(name))}
     for name, state in found.items():
         if as_json:
-            click.echo(json.dumps({"name": name, **asdict(state)}))
+            echo(json.dumps({"name": name, **asdict(state)}))
             continue
         paused = f", paused for {state.pause_s:.0f} s" if state.pause_s else ""
-        click.echo(
+        echo(
             f"{name}: {state.leased} calls of {state.limit:.0f}, {state.waiting} waiting{paused}; "
             f"{state.granted} so far, {state.refused} refused, {state.hold_s:.1f} s each"
         )
     if not found and not as_json:
-        click.echo("no model endpoint was called recently")
+        echo("no model endpoint was called recently")
 
 
 @limits.command("engines")
@@ -56,17 +57,17 @@ def list_engines(as_json: bool) -> None:
         }
     for name, state in found.items():
         if as_json:
-            click.echo(json.dumps({"name": name, **asdict(state)}))
+            echo(json.dumps({"name": name, **asdict(state)}))
             continue
         of_cache = "its cache is not known"
         if state.kv_tokens is not None and state.level is not None:
             of_cache = f"{100 * state.level:.0f} % of a cache of {state.kv_tokens:,} may be used"
-        click.echo(
+        echo(
             f"{name}: {state.flying} trajectories in flight with {state.tokens:,} tokens, "
             f"{state.waiting} waiting; {of_cache}"
         )
     if not found and not as_json:
-        click.echo("no engine with metrics was called recently")
+        echo("no engine with metrics was called recently")
 
 
 @limits.command()
@@ -77,7 +78,7 @@ def forget(name: str) -> None:
         known = EndpointLimits(ledger).forget(name)
     if not known:
         raise click.ClickException(f"no limit {name!r}; see `hermes-queue limits list`")
-    click.echo(f"{name}: forgotten")
+    echo(f"{name}: forgotten")
 
 
 def read_limits(ledger: Ledger, names: Iterable[str]) -> Iterator[tuple[Metric, Values]]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hermes_queue.errors import ConfigurationError
+from hermes_queue.view.terminal.output import echo
 
 if TYPE_CHECKING:
     from hermes_queue.localmodal.server import LocalModal
@@ -80,7 +81,7 @@ async def _serve(server: LocalModal) -> None:
         raise ConfigurationError(f"cannot listen on 127.0.0.1:{server.port}: {error}") from error
     try:
         for name, value in server.environment.items():
-            click.echo(f"export {name}={value}")
+            echo(f"export {name}={value}")
         await stopped.wait()
     finally:
         await server.stop()

@@ -47,7 +47,7 @@ class RedisState:
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """One lane; `breaker` shows whether it is paused."""
+    """One lane; `breaker` shows whether it is paused, `endpoints` whose jobs are held in it."""
 
     name: str
     depth: int
@@ -59,6 +59,7 @@ class Lane:
     running: int
     workers: int
     breaker: LaneState
+    endpoints: Sequence[LaneState] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +222,7 @@ def lane_now(ledger: Ledger, name: str, workers: Sequence[Mapping[str, Any]], no
         running=sum(worker.get("running_by_lane", {}).get(name, 0) for worker in workers),
         workers=sum(name in worker.get("lanes", ()) for worker in workers),
         breaker=Breakers(ledger).state(name),
+        endpoints=Breakers(ledger).open_endpoints(name),
     )
 
 

@@ -10,6 +10,7 @@ import click
 from hermes_queue import extensions
 from hermes_queue.cli.watch.table import print_table
 from hermes_queue.errors import EXIT_FAILED
+from hermes_queue.view.terminal.output import echo
 
 _HELP = """List envs, tools, agents, sinks and other extensions that have a name here.
 
@@ -26,12 +27,12 @@ def plugins(kinds: tuple[str, ...], as_json: bool) -> None:
     found = [each for each in extensions.listed() if not kinds or each.kind in kinds]
     if as_json:
         for each in found:
-            click.echo(json.dumps(asdict(each)))
+            echo(json.dumps(asdict(each)))
     else:
         rows = [(each.kind, each.name, each.origin, each.target) for each in found]
         print_table([("kind", "name", "from", "object"), *rows])
     wrong = [each.error for each in found if each.error]
     for error in wrong:
-        click.echo(f"error: {error}", err=True)
+        echo(f"error: {error}", err=True)
     if wrong:
         raise SystemExit(EXIT_FAILED)

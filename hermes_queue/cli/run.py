@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from hermes_queue.cli.watch.finite import FiniteRange
-from hermes_queue.cli.watch.table import age, ahead_of_trainer, plain, print_table
+from hermes_queue.cli.watch.table import age, ahead_of_trainer, print_table
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.ledger import Ledger, RunInfo, Runs
 from hermes_queue.ledger import policy as policies
@@ -23,6 +23,8 @@ from hermes_queue.ledger.budgets import set_budgets
 from hermes_queue.ledger.cancelling import cancel as cancel_some
 from hermes_queue.ledger.fleet.pacing import AHEAD_MAX, RunPace, pace_of, set_pace
 from hermes_queue.ledger.run_lock import kept_lock
+from hermes_queue.view.present import label
+from hermes_queue.view.terminal.output import echo
 
 Names = tuple[str, ...]
 _COUNTS = ("total", "queued", "running", "finished", "failed", "cancelled")
@@ -70,7 +72,7 @@ def list_(as_json: bool) -> None:
         infos = runs.several(runs.ids())
     if as_json:
         for info in infos:
-            click.echo(json.dumps(_row(info)))
+            echo(json.dumps(_row(info)))
         return
     table = [["RUN", "STATE", "ENV", "AGENT", *map(str.upper, _COUNTS), "AGE"]]
     for info in infos:
@@ -90,13 +92,13 @@ def show(run_id: str, as_json: bool) -> None:
     with _runs() as runs:
         row = _row(runs.get(run_id))
     if as_json:
-        click.echo(json.dumps(row))
+        echo(json.dumps(row))
         return
     config, accounts, pace = row.pop("config"), row.pop("accounts"), row.pop("pace")
     del row["counters"]  # they stand in rows of their own, too
     row |= row.pop("part")
     row["created"] = f"{age(time.time() - row['created'])} ago"
-    lines = [[name, plain(str(value))] for name, value in row.items() if value not in ("", None)]
+    lines = [[name, label(str(value))] for name, value in row.items() if value not in ("", None)]
     if pace:
         lines.append(["ahead", ahead_of_trainer(RunPace(**pace), time.time())])
     lines += [_account(**account) for account in accounts.values()]
@@ -115,7 +117,7 @@ def lock(run_id: str, out: Path | None) -> None:
     with _runs() as runs:
         text = kept_lock(runs.ledger, run_id)
     if out is None:
-        click.echo(text, nl=False)
+        echo(text, nl=False)
         return
     try:
         out.write_text(text, encoding="utf-8")
@@ -130,7 +132,7 @@ def pause(run_id: str, reason: str) -> None:
     """Start no more jobs of RUN; running trajectories wait at their next turn."""
     with _runs() as runs:
         runs.pause(run_id, reason)
-    click.echo(f"{run_id}: paused; running trajectories wait at their next turn")
+    echo(f"{run_id}: paused; running trajectories wait at their next turn")
 
 
 @run.command()
@@ -139,7 +141,7 @@ def resume(run_id: str) -> None:
     """Resume a paused RUN. Repeat the command if it was interrupted."""
     with _runs() as runs:
         back = runs.resume(run_id)
-    click.echo(f"{run_id}: resumed, {back} parked jobs requeued")
+    echo(f"{run_id}: resumed, {back} parked jobs requeued")
 
 
 def _limit(_: click.Context, __: click.Parameter, text: str | None) -> float | None:
@@ -190,9 +192,9 @@ def budget(
             run_id,
             {name: None if limit == math.inf else limit for name, limit in budgets.items()},
         )
-        click.echo(f"{run_id}: budget set")
+        echo(f"{run_id}: budget set")
         if paused_by == "budget":
-            click.echo(f"{run_id}: resumed, {runs.resume(run_id)} parked jobs requeued")
+            echo(f"{run_id}: resumed, {runs.resume(run_id)} parked jobs requeued")
 
 
 @run.command()
@@ -205,7 +207,7 @@ def policy(run_id: str, version: int | None, force: bool) -> None:
         if version is not None:
             policies.set_version(runs.ledger, run_id, version, force=force)
         now = policies.version_of(runs.ledger, run_id)
-    click.echo(f"{run_id}: {'no policy version' if now is None else f'policy version {now}'}")
+    echo(f"{run_id}: {'no policy version' if now is None else f'policy version {now}'}")
 
 
 @run.command()
@@ -222,7 +224,7 @@ def pace(run_id: str, max_ahead: int | None, off: bool) -> None:
         if max_ahead is not None or off:
             set_pace(runs.ledger, run_id, max_ahead)
         found, now = pace_of(runs.ledger, run_id), time.time()
-    click.echo(f"{run_id}: {ahead_of_trainer(found, now) if found else 'not paced'}")
+    echo(f"{run_id}: {ahead_of_trainer(found, now) if found else 'not paced'}")
 
 
 @run.command()
@@ -253,7 +255,7 @@ def drift(run_id: str, max_drift: float | None, off: bool) -> None:
     share = "" if found.share is None else f" ({100 * found.share:.2f} %)"
     limit = "no limit" if found.max_drift is None else f"at most {100 * found.max_drift:g} %"
     reasons = "".join(f"; {name} {count}" for name, count in sorted(found.reasons.items()))
-    click.echo(f"{run_id}: {found.drifted} of {found.turns} turns drifted{share}, {limit}{reasons}")
+    echo(f"{run_id}: {found.drifted} of {found.turns} turns drifted{share}, {limit}{reasons}")
 
 
 @run.command()
@@ -272,8 +274,8 @@ def retry(run_id: str, cause: str) -> None:
         count = 0
         for again in rerun_failed(runs.ledger, run_id, cause):
             count += 1
-            click.echo(f"{again.old}: failed ({again.cause}), runs again as {again.new}")
-    click.echo(f"{run_id}: {count} trajectories run again")
+            echo(f"{again.old}: failed ({again.cause}), runs again as {again.new}")
+    echo(f"{run_id}: {count} trajectories run again")
 
 
 _FOUND = {
@@ -294,7 +296,7 @@ def _cancel_some(ledger: Ledger, trajectories: Names, groups: Names, reason: str
     found = cancel_some(ledger, trajectories=trajectories, groups=groups, reason=why)
     for name, state in found.items():
         if state != "unknown":
-            click.echo(f"{name}: {_FOUND.get(state, f'has ended already ({state})')}")
+            echo(f"{name}: {_FOUND.get(state, f'has ended already ({state})')}")
     if unknown := [name for name, state in found.items() if state == "unknown"]:
         raise ConfigurationError(
             f"{', '.join(unknown)}: {_FOUND['unknown']}; a trajectory's id is RUN.GROUP.SAMPLE "
@@ -356,7 +358,7 @@ def cancel(run_id: str, trajectories: Names, groups: Names, reason: str, yes: bo
                 f"cancel {left.queued + left.running} trajectories of {run_id}?", abort=True
             )
         count = runs.cancel(run_id, reason)
-    click.echo(f"{run_id}: {count} trajectories cancelled")
+    echo(f"{run_id}: {count} trajectories cancelled")
 
 
 @run.command()
@@ -365,4 +367,4 @@ def purge(run_id: str) -> None:
     """Delete RUN, which must be done or cancelled, from the ledger; its results stay."""
     with _runs() as runs:
         runs.purge(run_id)
-    click.echo(f"{run_id}: purged")
+    echo(f"{run_id}: purged")

@@ -16,6 +16,7 @@ import click
 
 from hermes_queue.cli.watch.finite import FiniteRange
 from hermes_queue.cli.watch.table import age, print_table
+from hermes_queue.view.terminal.output import echo
 
 if TYPE_CHECKING:
     from hermes_queue.ledger import Ledger
@@ -82,7 +83,7 @@ def list_sandboxes(as_json: bool) -> None:
         rows = _rows(ledger)
     if as_json:
         for row in rows.values():
-            click.echo(json.dumps(row))
+            echo(json.dumps(row))
         return
     table = [["ID", "BACKEND", "LEASE", "AGE", "SLOTS", "WORKER"]]
     for row in rows.values():
@@ -120,7 +121,7 @@ def terminate(sandbox_id: str, force: bool) -> None:
         if row["listed"]:
             asyncio.run(make_backend(name).terminate(sandbox_id))
         Sandboxes(ledger).forget(sandbox_id)
-    click.echo(f"ended {sandbox_id}")
+    echo(f"ended {sandbox_id}")
 
 
 @sandboxes.command()
@@ -163,13 +164,13 @@ def check(
         ]
     )
     for why, count in Counter(each.why for each in found if each.verdict == "skipped").items():
-        click.echo(f"\nskipped {count}: {why}")
+        echo(f"\nskipped {count}: {why}")
     for each in found:
         if each.verdict == "failed":
-            click.echo(f"\n{each.check.title}: {each.why}\n        -> {each.check.demand}")
+            echo(f"\n{each.check.title}: {each.why}\n        -> {each.check.demand}")
     counts = Counter(each.verdict for each in found)
     numbers = f"{counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped"
-    click.echo(f"\n{backend}: {numbers}")
+    echo(f"\n{backend}: {numbers}")
     if counts["failed"]:
         raise SystemExit(1)
 
@@ -184,5 +185,5 @@ async def _try(checks: list[Check], subject: Subject, timeout_s: float) -> list[
     async for outcome in outcomes(checks, subject, timeout_s=timeout_s):
         found.append(outcome)
         progress = f"{len(found)}/{len(checks)} {outcome.check.title}: {outcome.verdict}"
-        click.echo(progress, err=True)
+        echo(progress, err=True)
     return found

@@ -22,6 +22,7 @@ from hermes_queue.settings import (
     ViewSettings,
     check_environment,
 )
+from hermes_queue.view.terminal.output import echo
 
 if TYPE_CHECKING:
     from hermes_queue.ledger import Ledger
@@ -170,9 +171,9 @@ def _serve(options: ViewOptions) -> None:
         server = PageServer(make_app(site, names, every_route()), ending=site.stopping.set)
         chosen = () if sys.stdout.isatty() else _chosen(settings)
         for line in greeting(options, keys, where, chosen):
-            click.echo(line)
+            echo(line)
         for line in _hints(address, where):
-            click.echo(line, err=True)
+            echo(line, err=True)
         server.run([bound])
     if options.unix_socket:
         options.unix_socket.unlink(missing_ok=True)

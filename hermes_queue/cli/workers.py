@@ -12,6 +12,7 @@ import click
 from hermes_queue.cli.watch.running import print_running
 from hermes_queue.cli.watch.table import age, print_table
 from hermes_queue.ledger import Ledger
+from hermes_queue.view.terminal.output import echo
 
 _TIMEOUT_S = 5.0
 _ALL = "all"
@@ -43,7 +44,7 @@ def workers(context: click.Context) -> None:
     """The group of commands; its help is `_HELP`."""
     if context.invoked_subcommand is None:
         for worker in _live():
-            click.echo(json.dumps(worker))
+            echo(json.dumps(worker))
 
 
 @workers.command("list")
@@ -91,7 +92,7 @@ def slots(name: str, lists_all: bool, rows: int, page: int, as_json: bool) -> No
     if lists_all:
         print_running(None if name == _ALL else name, rows=rows, page=page, as_json=as_json)
         return
-    click.echo(json.dumps(_ask("slots", name, {}), indent=2))
+    echo(json.dumps(_ask("slots", name, {}), indent=2))
 
 
 @workers.command()
@@ -139,7 +140,7 @@ def _control(command: str, name: str, arguments: Mapping[str, Any]) -> None:
     failed = False
     for worker, answer in _ask(command, name, arguments).items():
         failed |= "error" in answer
-        click.echo(f"{worker}: {answer.get('error') or answer.get('ok')}")
+        echo(f"{worker}: {answer.get('error') or answer.get('ok')}")
     if failed:
         raise click.ClickException("some workers reported an error")
 
@@ -154,7 +155,7 @@ def _ask(command: str, name: str, arguments: Mapping[str, Any]) -> dict[str, Any
         raise click.ClickException(f"there is no worker {name!r}; known: {known}")
     answers = ask(command, names, arguments, timeout_s=_TIMEOUT_S)
     if silent := [each for each in names if each not in answers]:
-        click.echo(f"no answer from {', '.join(silent)} within {_TIMEOUT_S:.0f} s", err=True)
+        echo(f"no answer from {', '.join(silent)} within {_TIMEOUT_S:.0f} s", err=True)
     if not answers:
         raise click.ClickException("no worker answered: see the workers' logs")
     return answers

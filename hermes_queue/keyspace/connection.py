@@ -163,6 +163,11 @@ def _explained(server: str, error: Exception) -> HermesQueueError | None:
         return RedisUnavailable(
             f"{server} refuses us ({_NO_PASSWORD.get(text[:5], text)}); {_CHECK}"
         )
+    if "DB index" in text:  # the answer to SELECT, which each connection begins with
+        return ConfigurationError(
+            f"{server} has no such database ({text}): correct the number at the end of "
+            "HERMES_QUEUE_REDIS_URL, or raise `databases` in redis.conf"
+        )
     if isinstance(error, MasterNotFoundError | AsyncMasterNotFoundError):
         return RedisUnavailable(
             f"{server}: no sentinel knows a master of that name that is up ({text}); in a "

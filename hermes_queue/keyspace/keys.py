@@ -185,6 +185,13 @@ KEYS = (
         "r - r -"),
     Key("lane:{lane}:outcomes", "hash", "ledger/fleet", "outcomes of its recent attempts",
         "four minutes", "r - r -"),
+    Key("lane:{lane}:endpoints", "hash", "ledger/fleet", "model endpoints whose circuit breakers "
+        "are not closed in this lane: a digest of URL and model, and their names", "a day after",
+        "r - r -"),
+    Key("lane:{lane}:endpoint:{digest}", "hash", "ledger/fleet", "the circuit breaker of such an "
+        "endpoint", "a day after", "r - r -"),
+    Key("lane:{lane}:endpoint:{digest}:outcomes", "hash", "ledger/fleet", "outcomes of recent "
+        "attempts that called it", "four minutes", "r - r -"),
     Key("worker:{owner}", "string", "ledger/fleet", "a live worker's heartbeat", "seconds",
         "r r r -"),
     Key("workers", "zset", "ledger/fleet", "live workers, by expiry of their heartbeat",

@@ -27,6 +27,8 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
+from hermes_queue.errors import printable
+
 _tuple_of: Any = namedtuple  # its fields are known only at run time
 
 _LINE = re.compile(r"^-- @(\w+) (.*?)(?:  .*)?$", re.MULTILINE)
@@ -234,9 +236,11 @@ def _lists(table: str, before: int, parts: list[_Part], counts: Mapping[str, str
 
 
 def _plain(value: Any) -> Any:
-    """A value for Redis: None and False are '', True is '1'."""
+    """A value for Redis: None and False are '', True is '1'. Any text can be sent."""
     if value is None or value is False:
         return ""
+    if isinstance(value, str) and not value.isascii():
+        return printable(value)
     return "1" if value is True else value
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal, NamedTuple
 
 from hermes_queue.bodies import codec
-from hermes_queue.errors import ConfigurationError
+from hermes_queue.errors import ConfigurationError, PayloadTooLarge
 from hermes_queue.models import TrajectoryJob, Usage
 from hermes_queue.wire.ids import message_id, sample_of
 
@@ -45,6 +45,10 @@ ACCEPTED = ("ok", "outdated", "group", "dropped")
 """Verdicts with which a record became the one that counts."""
 
 
+JOB_MAX_BYTES = 256 << 10
+"""Most of an encoded job: each member of its group has one in Redis until it has ended."""
+
+
 class Accepted(list[TrajectoryJob]):
     """Jobs that one call of `enqueue` has claimed."""
 
@@ -70,7 +74,14 @@ class JobRows:
             self.jobs.append((job.trajectory_id, place, body, job.lane, job.priority))
 
     def _add(self, job: TrajectoryJob) -> int:
-        self.bodies.append(codec.encode_job(job, of_any_sample=True))
+        body = codec.encode_job(job, of_any_sample=True)
+        if len(body) > JOB_MAX_BYTES:
+            raise PayloadTooLarge(
+                f"job {job.trajectory_id} has {len(body)} bytes, the cap is {JOB_MAX_BYTES}: "
+                "shorten sampling and params of its agent, or have its row travel apart "
+                "(HERMES_QUEUE_PRODUCER_ITEM_INLINE_BYTES)"
+            )
+        self.bodies.append(body)
         policy = job.group_policy
         planned = job.group_size + policy.extra_samples
         shown = (job.env, job.instance_id)

@@ -17,6 +17,8 @@ from hermes_queue.ledger.ledger import Ledger
 from hermes_queue.models import GroupPolicy, TrajectoryJob
 
 _PAGE = 500
+_ALWAYS = ("cause", "reason", "run_id", "group_id", "env", "instance_id")
+"""Fields that readers may count on: consumers write letters, too."""
 LOG_TTL_S = 86400
 """Expiry of a worker's last log lines: the jobs that died with it end before."""
 
@@ -27,7 +29,7 @@ class Letter:
 
     id: str
     fields: dict[str, str]
-    """cause, reason, run_id, group_id, env, instance_id. For a job also trajectory_id, stage,
+    """Always `_ALWAYS`, "" where the writer left one out. For a job also trajectory_id, stage,
     owner, attempts, job, died (a line per worker: unix seconds, owner, stage) and log (the last
     lines of the worker that died last, or that hit the bug). For a group that could not be
     consumed also consumer_group and members."""
@@ -128,7 +130,7 @@ def revived(letter: Letter) -> TrajectoryJob:
         raise ConfigurationError(
             f"dead letter {letter.id} holds no job to run again (cause {letter.fields['cause']})"
         )
-    return as_new_group(letter.fields["job"], letter.fields["trajectory_id"], letter.id)
+    return as_new_group(letter.fields["job"], letter.fields.get("trajectory_id", ""), letter.id)
 
 
 def as_new_group(text: str | bytes, old: str, occasion: str = "") -> TrajectoryJob:
@@ -160,5 +162,5 @@ def as_new_group(text: str | bytes, old: str, occasion: str = "") -> TrajectoryJ
 
 
 def _letter(entry_id: bytes, raw: dict[bytes, bytes]) -> Letter:
-    fields = {name.decode(): value.decode(errors="replace") for name, value in raw.items()}
-    return Letter(entry_id.decode(), fields)
+    texts = {n.decode(errors="replace"): v.decode(errors="replace") for n, v in raw.items()}
+    return Letter(entry_id.decode(), dict.fromkeys(_ALWAYS, "") | texts)

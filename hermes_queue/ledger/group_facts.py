@@ -8,6 +8,8 @@ from hermes_queue.keyspace.connection import explained
 from hermes_queue.ledger.ledger import Ledger
 from hermes_queue.models import GroupPolicy, TrajectoryJob
 from hermes_queue.wire.ids import group_of, run_of, sample_of
+from hermes_queue.wire.names import NAME_CHARACTERS
+from hermes_queue.wire.parameters import ID_CHARACTERS
 
 
 def dropped_groups(ledger: Ledger, group_ids: Sequence[str]) -> list[str]:
@@ -28,8 +30,8 @@ def stand_in_job(ledger: Ledger, trajectory_id: str) -> TrajectoryJob:
         trajectory_id=trajectory_id,
         sample_index=index,
         group_size=int(size or 1),
-        env=env,
-        instance_id=instance,
+        env=env[:NAME_CHARACTERS],
+        instance_id=instance[:ID_CHARACTERS],
         item={},
         group_policy=GroupPolicy.model_construct(max_refills=index),  # any sample
     )

@@ -15,6 +15,7 @@ from typing import Any, cast
 
 import redis
 
+from hermes_queue.errors import PayloadTooLarge
 from hermes_queue.keyspace.calls import Confirmation
 from hermes_queue.keyspace.connection import explained
 from hermes_queue.keyspace.deployment import Deployment
@@ -42,6 +43,8 @@ from hermes_queue.settings import ResultSettings, RetrySettings
 logger = logging.getLogger(__name__)
 
 RUN_TTL_S = 90 * 86400
+CONFIG_MAX_BYTES = 1 << 20
+"""Most of a run's configuration as JSON."""
 PUBLISH_CLAIM_S = 30.0
 """Longest time of a producer between claiming a batch of jobs and publishing its messages."""
 MOVE_CLAIM_S = 10.0
@@ -85,8 +88,14 @@ class Ledger(Deployment):
             ConfigurationError: the run was begun with another `config`, a group with another
                 size or policy, or it is cancelled, or a job's ids do not fit; nothing was
                 claimed.
+            PayloadTooLarge: the same, because of the size of a job or of `config`.
         """
         sent = "" if config is None else json.dumps(dict(config), sort_keys=True)
+        if len(sent) > CONFIG_MAX_BYTES:
+            raise PayloadTooLarge(
+                f"the configuration of run {run_id} has {len(sent)} bytes, the cap is "
+                f"{CONFIG_MAX_BYTES}: shorten it"
+            )
         rows = JobRows(jobs)
         try:
             answer = self.call(

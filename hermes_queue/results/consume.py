@@ -21,12 +21,14 @@ from typing import Any
 import redis
 
 from hermes_queue.cancellation import end_tasks
+from hermes_queue.errors import ConfigurationError
 from hermes_queue.keyspace.connection import connect_async, redis_url
 from hermes_queue.results.batches import in_batches
 from hermes_queue.results.evaluations import EvaluationGate
 from hermes_queue.results.filters import GroupFilter, stream_id
 from hermes_queue.results.reader import STREAM, DeliveredGroup, StreamReader, options_key
 from hermes_queue.settings import RedisSettings
+from hermes_queue.wire.names import check_name
 
 __all__ = ["STREAM", "DeliveredGroup", "consume", "consume_batches", "remove_consumer_group"]
 
@@ -93,7 +95,8 @@ async def consume(
             archive and the run's own results file have them.
 
     Raises:
-        ConfigurationError: the consumer group exists with another filter.
+        ConfigurationError: the consumer group exists with another filter, or its name or that of
+            the consumer is no name: letters, digits and ._:/-.
         ValueError: `start` is not a position in the stream, or `prefetch` is below 1.
         RedisUnavailable: Redis cannot be reached at the start, or refuses the connection; later
             outages are waited out.
@@ -130,6 +133,12 @@ async def reading(
     """The deliveries of `consume`; groups can be acknowledged until the context ends."""
     if prefetch < 1:
         raise ValueError("prefetch must be at least 1")
+    consumer = consumer or f"{socket.gethostname()}-{os.getpid()}-{_PROCESS}"
+    try:
+        check_name("consumer group", group)
+        check_name("consumer", consumer)
+    except ValueError as error:
+        raise ConfigurationError(str(error)) from error
     begin = stream_id(start)
     settings = RedisSettings.read()
     client = connect_async(settings, url)
@@ -137,7 +146,7 @@ async def reading(
         client,
         settings.prefix,
         group,
-        consumer or f"{socket.gethostname()}-{os.getpid()}-{_PROCESS}",
+        consumer,
         GroupFilter(run or None, env or None, complete or None, min_mean, max_mean, min_std),
         redis_url(settings, url),
         max_deliveries,

@@ -91,6 +91,12 @@ class PathSettings(Section, env_prefix=PREFIX + "PATHS_"):
 class LeaseSettings(Section, env_prefix=PREFIX + "LEASE_"):
     """Leases: how long a worker may be silent before its jobs run elsewhere."""
 
+    ordered = (
+        ("renew_s", 2, "duration_s"),
+        ("sweep_s", 1, "duration_s"),
+        ("mover_s", 1, "duration_s"),
+    )
+
     duration_s: float = Field(default=40.0, gt=0)
     renew_s: float = Field(default=10.0, gt=0)
     sweep_s: float = Field(default=5.0, gt=0)
@@ -145,13 +151,18 @@ class WorkerSettings(Section, env_prefix=PREFIX + "WORKER_"):
     @field_validator("lanes")
     @classmethod
     def _are_served(cls, lanes: str) -> str:
-        for lane in lanes.split(","):
-            check_served_lane(lane.strip())
+        named = [lane.strip() for lane in lanes.split(",") if lane.strip()]
+        if not named:
+            raise ValueError("names no lane: write at least one, such as train")
+        for lane in named:
+            check_served_lane(lane)
         return lanes
 
 
 class RetrySettings(Section, env_prefix=PREFIX + "RETRY_"):
     """Retries after infrastructure failures."""
+
+    ordered = (("backoff_s", 1, "backoff_max_s"),)
 
     max_attempts: int = Field(default=6, ge=1)
     """Attempts of all causes together. A hand-back or the death of a worker does not count as an
@@ -182,7 +193,9 @@ class RetrySettings(Section, env_prefix=PREFIX + "RETRY_"):
 
 
 class BreakerSettings(Section, env_prefix=PREFIX + "BREAKER_"):
-    """The circuit breaker of a lane: it pauses the lane when one cause fails too many attempts."""
+    """Circuit breakers: they pause a lane, or an endpoint in it, where attempts keep failing."""
+
+    ordered = (("open_s", 1, "open_max_s"),)
 
     window_s: float = Field(default=120.0, gt=0)
     """Age up to which attempts are counted."""
@@ -191,12 +204,17 @@ class BreakerSettings(Section, env_prefix=PREFIX + "BREAKER_"):
     min_failures: int = Field(default=20, ge=1)
     """Number of failures below which the breaker never opens."""
     open_s: float = Field(default=60.0, gt=0)
-    """Pause of the lane before one job is tried; doubles while that job fails."""
+    """Pause before one job is tried; doubles while that job fails."""
     open_max_s: float = Field(default=900.0, gt=0)
 
 
 class ResultSettings(Section, env_prefix=PREFIX + "RESULTS_"):
     """Finished trajectories in Redis."""
+
+    ordered = (
+        ("soft_max_groups", 1, "hard_max_groups"),
+        ("soft_max_bytes", 1, "hard_max_bytes"),
+    )
 
     inline_max_bytes: int = Field(default=8 << 20, ge=1024)
     """Encoded size above which a record is refused if there is no object store."""
@@ -238,7 +256,7 @@ class ArchiveSettings(Section, env_prefix=PREFIX + "ARCHIVE_"):
 class ProducerSettings(Section, env_prefix=PREFIX + "PRODUCER_"):
     """Limits of producers."""
 
-    item_inline_bytes: int = Field(default=2048, ge=0)
+    item_inline_bytes: int = Field(default=2048, ge=0, le=128 << 10)
     """Size above which an item travels once, compressed, beside its jobs."""
     item_max_bytes: int = Field(default=4 << 20, ge=1024)
     """Size above which producers and workers refuse a row."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import Field, SecretStr, field_validator
 
 from hermes_queue.settings.section import PREFIX, Section
 
@@ -59,6 +59,8 @@ class LimiterSettings(Section, env_prefix=PREFIX + "LIMITER_"):
     endpoint answers 429.
     """
 
+    ordered = (("min_calls", 1, "max_calls"),)
+
     enabled: bool = True
     """False: calls are not limited, and each call handles a 429 by itself."""
     start_calls: int = Field(default=32, ge=1)
@@ -88,12 +90,6 @@ class LimiterSettings(Section, env_prefix=PREFIX + "LIMITER_"):
     had in flight."""
     state_ttl_s: int = Field(default=86400, ge=60)
     """Time for which the limit of an endpoint is remembered without calls."""
-
-    @model_validator(mode="after")
-    def _in_order(self) -> LimiterSettings:
-        if self.min_calls > self.max_calls:
-            raise ValueError("min_calls must not be greater than max_calls")
-        return self
 
 
 class EngineSettings(Section, env_prefix=PREFIX + "ENGINE_"):

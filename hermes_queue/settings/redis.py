@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from pydantic import Field, SecretStr, ValidationInfo, field_validator
 
@@ -20,6 +21,9 @@ FORMS = (
 SENTINEL_PORT = 26379
 SENTINEL_TIMEOUT_S = 10.0
 SERVER_TIMEOUT_S = 30.0
+
+CELERY_URLS = ("CELERY_BROKER_URL", "CELERY_BROKER_READ_URL", "CELERY_BROKER_WRITE_URL")
+"""Variables in which Celery reads where its messages are; `celery -b` sets the first one."""
 
 _SCHEMES = ("redis", "rediss", "unix", "sentinel", "sentinel+tls")
 _HOST = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::(?P<port>\d{1,5}))?")
@@ -112,18 +116,95 @@ def check_redis_url(url: SecretStr | None) -> SecretStr | None:
     return url
 
 
+def broker_url(url: str) -> str:
+    """Return `url` in Celery's spelling, which differs for sentinels, unix sockets and `?db=`."""
+    if address := SentinelAddress.parse(url):
+        secret = _secret(address.username, address.password)
+        nodes = [
+            f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            for host, port in address.sentinels
+        ]
+        # kombu takes user and database from the first one.
+        return ";".join(
+            [
+                f"sentinel://{secret}{nodes[0]}/{address.db}",
+                *(f"sentinel://{node}" for node in nodes[1:]),
+            ]
+        )
+    parts = urlsplit(url)
+    query = dict(parse_qsl(parts.query))
+    if parts.scheme != "unix":
+        if not (db := query.pop("db", "")):
+            return url
+        return parts._replace(path=f"/{db}", query=urlencode(query)).geturl()
+    user = unquote(parts.username or "") or query.get("username", "")
+    password = unquote(parts.password or "") or query.get("password", "")
+    return (
+        f"redis+socket://{_secret(user, password)}{parts.path}?virtual_host={query.get('db') or 0}"
+    )
+
+
+def _secret(user: str, password: str) -> str:
+    return f"{quote(user, safe='')}:{quote(password, safe='')}@" if user or password else ""
+
+
+def _servers(url: str) -> list[tuple[Any, ...]]:
+    """What two spellings of the same servers and database have in common, in Celery's form."""
+    found = []
+    for each in url.split(";"):
+        parts = urlsplit(each)
+        default = SENTINEL_PORT if parts.scheme == "sentinel" else 6379
+        place = parts.path.strip("/") or "0"
+        if parts.scheme == "redis+socket":
+            place += "?" + dict(parse_qsl(parts.query)).get("virtual_host", "0")
+        found.append((parts.scheme, parts.hostname, parts.port or default, place))
+    return found
+
+
+def celerys_url(ours: str | None) -> str | None:
+    """`ours`, or what Celery's own variables and `celery -b` say if that is None.
+
+    Celery takes its messages from where these say, and the ledger is where ours says.
+
+    Raises:
+        ValueError: they differ.
+    """
+    for name in CELERY_URLS:
+        theirs = os.environ.get(name)
+        if not theirs:
+            continue
+        if ours is None:
+            ours = theirs
+        elif theirs != ours and _servers(theirs) != _servers(broker_url(ours)):
+            raise ValueError(
+                f"{name} (or celery -b) names another broker than HERMES_QUEUE_REDIS_URL: unset "
+                "one, or let both name the same Redis and database"
+            )
+    return ours
+
+
 class RedisSettings(Section, env_prefix=PREFIX + "REDIS_"):
     """The Redis that holds queues, ledger and results."""
 
     url: SecretStr | None = None
     """redis://, rediss:// (TLS) or unix:// URL; with Redis Sentinel
-    `sentinel://user:password@HOST:PORT,HOST:PORT/MASTER/DB`, or `sentinel+tls://`. Unset: producers
-    run everything embedded."""
+    `sentinel://user:password@HOST:PORT,HOST:PORT/MASTER/DB`, or `sentinel+tls://`. Unset: that of
+    Celery's own variable, `CELERY_BROKER_URL`; without one, producers run everything embedded."""
 
     @field_validator("url")
     @classmethod
     def _is_redis(cls, url: SecretStr | None) -> SecretStr | None:
-        return check_redis_url(url)
+        checked = check_redis_url(url)
+        value = celerys_url(checked.get_secret_value() if checked else None)
+        if checked or value is None:
+            return checked
+        try:
+            return check_redis_url(SecretStr(value))
+        except ValueError as error:
+            raise ValueError(
+                "is not set, and CELERY_BROKER_URL (or celery -b) cannot stand in for it: it "
+                f"{error}"
+            ) from error
 
     prefix: str = Field(default="hq:", pattern=r"^[A-Za-z0-9_.-]*:?$")
     """Prefix of all keys; with different prefixes, deployments may share one database."""

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from pydantic import ValidationError
+from pydantic import ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from hermes_queue.errors import ConfigurationError
 
 PREFIX = "HERMES_QUEUE_"
 """Prefix of all environment variables that we read."""
+SECONDS_LEAST, SECONDS_MOST = 0.001, 1_000_000_000
+"""Times outside, but for 0, are mistakes that no clock tells, or that Redis cannot read."""
 
 
 def wrong_setting(section: type[BaseSettings], error: ValidationError) -> ConfigurationError:
@@ -25,7 +27,31 @@ def wrong_setting(section: type[BaseSettings], error: ValidationError) -> Config
 class Section(BaseSettings):
     """A frozen section; its class names the prefix of its variables, as pydantic's settings do."""
 
-    model_config = SettingsConfigDict(frozen=True)
+    model_config = SettingsConfigDict(frozen=True, allow_inf_nan=False)
+    ordered: ClassVar[tuple[tuple[str, float, str], ...]] = ()
+    """Pairs of fields that only work together if the first one, times the number, is not greater
+    than the second one."""
+
+    @field_validator("*")
+    @classmethod
+    def _works(cls, value: Any, info: ValidationInfo) -> Any:
+        name = str(info.field_name)
+        is_time = name.endswith("_s") and not name.endswith("_per_s")
+        if is_time and value and not SECONDS_LEAST <= value <= SECONDS_MOST:
+            raise ValueError(f"must be {SECONDS_LEAST:g} to {SECONDS_MOST:,} seconds")
+        known = {**info.data, name: value}
+        for smaller, times, larger in cls.ordered:
+            low, high = known.get(smaller), known.get(larger)
+            if name in (smaller, larger) and low and high and low * times > high:
+                raise ValueError(
+                    f"{cls._variable(larger)}, {high:g}, must be at least "
+                    f"{f'{times:g} times ' if times > 1 else ''}{cls._variable(smaller)}, {low:g}"
+                )
+        return value
+
+    @classmethod
+    def _variable(cls, field: str) -> str:
+        return f"{cls.model_config.get('env_prefix')}{field}".upper()
 
     @classmethod
     def read(cls) -> Self:

@@ -8,7 +8,9 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/-]*$", max_length=256)]
+NAME_CHARACTERS = 256
+_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:/-]*$"
+Name = Annotated[str, Field(pattern=_PATTERN, max_length=NAME_CHARACTERS)]
 """Narrow alphabet: names become Redis keys, file names and parts of log lines."""
 
 RETRY = ".retry"
@@ -20,10 +22,21 @@ VERIFY = ".verify"
 _LOOKS_REPEATED = re.compile(r"#\d+$")
 
 
+def check_name(what: str, name: str) -> str:
+    """Return `name` of a `what`. Raises ValueError if it is no `Name`."""
+    if len(name) > NAME_CHARACTERS or not re.fullmatch(_PATTERN, name):
+        raise ValueError(
+            f"{what} {name[:80]!r}: write letters, digits and ._:/- (first a letter or "
+            f"digit), {NAME_CHARACTERS} at most"
+        )
+    return name
+
+
 def check_served_lane(lane: str) -> str:
-    """Return `lane`. Raises ValueError if its queue or key would be another lane's."""
+    """Return `lane`. Raises ValueError if it is no name, or its queue or key would be another's."""
     use = "the ending {} is reserved for queues and keys of lane"
-    return _unreserved("lane", lane, r"(\.retry|:outcomes)$", use)
+    reserved = r"(\.retry|:outcomes|:endpoints|:endpoint:.*)$"
+    return _unreserved("lane", check_name("lane", lane), reserved, use)
 
 
 def check_lane(lane: str) -> str:

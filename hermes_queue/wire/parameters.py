@@ -10,13 +10,10 @@ COUNT_MAX = 2**53 - 1
 INTEGER_MIN, INTEGER_MAX = -(2**63), 2**64 - 1
 """Range of the integers that a record can hold."""
 SHA256_CHARS = 64
+TEXT_CHARACTERS, ID_CHARACTERS, URLS_CHARACTERS = 512, 4096, 8192
+"""Most of a name that others choose (a model, a version), of a row's id, and of a list of URLs."""
 MAX_PARAMETER_DEPTH = 64
 """Nesting of lists and objects in an agent's `sampling` and `params`."""
-
-
-def printable(text: str) -> str:
-    """`text` with lone surrogates, which UTF-8 cannot encode, replaced by escapes."""
-    return text.encode("utf-8", "backslashreplace").decode()
 
 
 class _Parametrised(Protocol):

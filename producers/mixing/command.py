@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
@@ -21,6 +20,7 @@ from hermes_queue.errors import (
 from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.tasks import TaskMemory
 from hermes_queue.settings import RedisSettings
+from hermes_queue.view.terminal.output import echo
 from producers.mixing.document import MixDocument, read_mix
 from producers.mixing.known import FromMemory
 from producers.mixing.server import MixKeeper, MixServer
@@ -33,8 +33,7 @@ _HEAD: tuple[str, ...] = (
 
 def say(text: str) -> None:
     """A line for the person or the log."""
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()
+    echo(text, err=True)
 
 
 def serve_mix(path: Path, *, quiet: bool = False) -> int:
@@ -97,7 +96,7 @@ def check_mix(path: Path, *, as_json: bool = False) -> int:
                 }
             )
     if as_json:
-        sys.stdout.write(json.dumps({"name": document.name, "sources": found}) + "\n")
+        echo(json.dumps({"name": document.name, "sources": found}))
     else:
         _print_sources(found)
     return 0
@@ -135,7 +134,7 @@ def _print_sources(found: Sequence[dict[str, Any]]) -> None:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        sys.stdout.write("  ".join(cells).rstrip() + "\n")
+        echo("  ".join(cells).rstrip())
 
 
 class _Stop:

@@ -14,6 +14,7 @@ from hermes_queue.errors import EXIT_FAILED
 from hermes_queue.models import ScoredTrajectory
 from hermes_queue.results.record_file import read_records
 from hermes_queue.sinks.datasets.jsonl import JsonlSink
+from hermes_queue.view.terminal.output import echo
 from producers.regrade.records import NOTHING_LOST
 from producers.run.progress import console
 from producers.run.report import Report
@@ -88,7 +89,7 @@ class RegradeReport(Report):
         if changes["failed"] or unable or len(self.rescored) < len(self.groups):
             code = code or EXIT_FAILED
         if self.expect_same and changes["raised"] + changes["lowered"]:
-            sys.stderr.write("error: scores have changed (--expect-same)\n")
+            echo("error: scores have changed (--expect-same)", err=True)
             code = code or EXIT_FAILED
         return self.finish(code)
 
@@ -107,7 +108,7 @@ class RegradeReport(Report):
                 "changed": [asdict(each) for each in self.rescored if each.change != "same"],
                 "exit_code": code,
             }
-            sys.stdout.write(json.dumps(summary) + "\n")
+            echo(json.dumps(summary))
         return code
 
     @property

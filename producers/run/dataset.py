@@ -164,7 +164,24 @@ class ParquetDataset:
 
     def rows(self, seed: int | None = None) -> Iterator[SourceRow]:
         """See `Dataset.rows`. Shuffled, the table is held in memory as Arrow."""
-        with self._open() as file:
+        try:
+            from pyarrow import ArrowException, parquet
+        except ImportError as error:
+            raise ConfigurationError(
+                f"{self.path}: reading Parquet needs pyarrow: pip install 'hermes-queue[parquet]'"
+            ) from error
+        rows = self._rows(parquet, seed)
+        while True:
+            try:
+                row = next(rows, None)
+            except (OSError, ArrowException) as error:  # where it is damaged, at its end or within
+                raise InputError(f"{self.path}: is not a readable Parquet file: {error}") from error
+            if row is None:
+                return
+            yield row
+
+    def _rows(self, parquet: Any, seed: int | None) -> Iterator[SourceRow]:
+        with parquet.ParquetFile(self.path) as file:
             if seed is None:
                 batches = (batch.to_pylist() for batch in file.iter_batches(batch_size=256))
                 numbered: Iterator[tuple[int, Any]] = enumerate(chain.from_iterable(batches))
@@ -174,18 +191,6 @@ class ParquetDataset:
                 numbered = ((index, table.slice(index, 1).to_pylist()[0]) for index in order)
             for index, data in numbered:
                 yield SourceRow(f"{self.path}:row {index + 1}", data)
-
-    def _open(self) -> Any:
-        try:
-            from pyarrow import ArrowException, parquet
-        except ImportError as error:
-            raise ConfigurationError(
-                f"{self.path}: reading Parquet needs pyarrow: pip install 'hermes-queue[parquet]'"
-            ) from error
-        try:
-            return parquet.ParquetFile(self.path)
-        except (OSError, ArrowException) as error:
-            raise InputError(f"{self.path}: is not a readable Parquet file: {error}") from error
 
 
 class HubDataset:

@@ -239,6 +239,8 @@ class Follower:
         lane = Breakers(self.ledger).state(self.lane)
         if lane.message:
             return f"lane {self.lane} is paused and tries one job at a time: {lane.message}"
+        for held in Breakers(self.ledger).open_endpoints(self.lane):
+            return f"jobs that call {held.endpoint} wait, one at a time is tried: {held.message}"
         return ""
 
     async def _hint(self) -> None:

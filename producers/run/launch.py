@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -30,6 +29,7 @@ from hermes_queue.ledger.run_lock import keep_lock
 from hermes_queue.models import AgentSpec
 from hermes_queue.settings import PREFIX, ModelSettings, RedisSettings
 from hermes_queue.sinks.datasets.jsonl import JsonlSink
+from hermes_queue.view.terminal.output import echo
 from hermes_queue.wire.names import make_ids
 from producers.known.consult import consulted, poison_note
 from producers.lock.contents import LockFile, check_lock, lock_of
@@ -78,7 +78,7 @@ def run(producer: Producer, options: ProducerOptions) -> int:
 
     lock = lock_of(producer, env, plan, selection)
     for each in check_lock(options.locking, lock):
-        sys.stderr.write(f"differs from the lock: {each}\n")
+        echo(f"differs from the lock: {each}", err=True)
     if options.output.dry_run:
         return Launch(producer, plan, selection, "dry-run").dry()
     if should_embed(RedisSettings()):
@@ -146,7 +146,7 @@ class Launch:
             with self.report.progress:
                 self._enqueue(ledger, self.report.groups, threading.Event())
         except KeyboardInterrupt:
-            sys.stderr.write(f"interrupted while enqueueing; send the rest with {again}\n")
+            echo(f"interrupted while enqueueing; send the rest with {again}", err=True)
             return self.report.finish(EXIT_INTERRUPTED)
         self.report.progress.say(f"watch the run with {again} --follow")
         return self.report.finish(0)
@@ -301,15 +301,16 @@ class Launch:
             raise
         report.take(follower, sink)
         if follower.cancelled:
-            sys.stderr.write(
+            echo(
                 f"run {run_id} was cancelled: {follower.cancelled} trajectories and "
-                f"{len(follower.pending)} groups will not finish\n"
+                f"{len(follower.pending)} groups will not finish",
+                err=True,
             )
         if follower.pause and follower.pending:
             report.say_paused(follower.pause, sink)
         code = EXIT_FAILED if follower.failed or follower.pending else 0
         if follower.isolation:
-            sys.stderr.write(f"error: {follower.isolation}\n")
+            echo(f"error: {follower.isolation}", err=True)
             code = EXIT_ISOLATION
         return report.results(code or report.unexpected(), sink)
 

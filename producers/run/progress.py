@@ -15,10 +15,11 @@ from typing import IO, TYPE_CHECKING
 
 from hermes_queue.ledger import RunStatus
 from hermes_queue.models import ScoredTrajectory
+from hermes_queue.view.terminal.output import console as terminal_console
 
 if TYPE_CHECKING:
     import rich.progress
-    from rich.console import Console
+    from rich.console import Console  # noqa: TID251 - the type
 
 PLAIN_WIDTH = 160
 """Columns without a terminal. A table gets them in addition to its instance ids."""
@@ -94,9 +95,7 @@ def _bar(target: Console) -> rich.progress.Progress:
 
 def console(stream: IO[str]) -> Console:
     """A rich console that never wraps unless it is a terminal."""
-    from rich.console import Console
-
-    return Console(file=stream, width=None if stream.isatty() else PLAIN_WIDTH)
+    return terminal_console(file=stream, width=None if stream.isatty() else PLAIN_WIDTH)
 
 
 @dataclass(frozen=True, slots=True)

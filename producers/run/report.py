@@ -15,6 +15,7 @@ from typing import Any
 from hermes_queue.errors import EXIT_FAILED
 from hermes_queue.ledger import Pause
 from hermes_queue.sinks.datasets.jsonl import JsonlSink
+from hermes_queue.view.terminal.output import echo
 from hermes_queue.wire.ids import group_of
 from producers.run.follow import Follower
 from producers.run.options import OutputOptions
@@ -116,9 +117,9 @@ class Report:
             cause = f"score {row.score}, expected {expected:g}; {row.note}"
             causes.setdefault(cause, []).append(f"{row.instance_id} sample {row.sample_index}")
         for cause, rows in sorted(causes.items(), key=lambda pair: -len(pair[1]))[:MAX_CAUSES]:
-            sys.stderr.write(f"error: {listed(rows)}: {cause}\n")
+            echo(f"error: {listed(rows)}: {cause}", err=True)
         if len(causes) > MAX_CAUSES:
-            sys.stderr.write(f"error: ... and {len(causes) - MAX_CAUSES} further causes\n")
+            echo(f"error: ... and {len(causes) - MAX_CAUSES} further causes", err=True)
         return EXIT_FAILED if other else 0
 
     def take(self, follower: Follower, sink: JsonlSink | None) -> None:
@@ -152,9 +153,10 @@ class Report:
         follow = " --follow" if self.options.follow else ""
         run_id = self.summary.run_id
         where = "" if self.summary.mode == "embedded" else "; its workers continue"
-        sys.stderr.write(
+        echo(
             f"run {run_id} is incomplete: {done}{where}; to get the rest, repeat the command "
-            f"with --run-id {run_id}{out}{follow}\n"
+            f"with --run-id {run_id}{out}{follow}",
+            err=True,
         )
 
     def results(self, code: int, sink: JsonlSink | None) -> int:
@@ -191,7 +193,7 @@ class Report:
         self.summary.exit_code = code
         if self.options.json:
             self.summary.results = [asdict(row) for row in self.rows]
-            sys.stdout.write(json.dumps(asdict(self.summary)) + "\n")
+            echo(json.dumps(asdict(self.summary)))
         return code
 
 

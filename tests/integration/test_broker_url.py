@@ -8,8 +8,9 @@ from urllib.parse import quote
 import pytest
 from redis_server import RedisServer
 
-from hermes_queue.broker.app import _refuse_other_pools, app, broker_url
+from hermes_queue.broker.app import _refuse_other_pools, app
 from hermes_queue.errors import ConfigurationError
+from hermes_queue.settings.redis import broker_url
 
 PASSWORD = "a:b/c@d?e%41"
 

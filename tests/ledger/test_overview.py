@@ -5,7 +5,13 @@ from __future__ import annotations
 import time
 
 from hermes_queue.ledger import Breakers
-from hermes_queue.ledger.fleet.lanes import known_lanes, note_lanes, pause_lane
+from hermes_queue.ledger.fleet.lanes import (
+    EndedAttempts,
+    Watched,
+    known_lanes,
+    note_lanes,
+    pause_lane,
+)
 from hermes_queue.ledger.fleet.tally import Tally
 
 
@@ -56,7 +62,7 @@ def test_a_lane_paused_by_hand_opens_no_sooner_than_somebody_closes_it(ledger):
     pause_lane(ledger, "train", "new image")
     pause_lane(ledger, "train", "newer image")
     breakers = Breakers(ledger)
-    assert breakers.record("train", {"": (100, "")}) == ""
+    assert breakers.record(Watched("train"), {"": EndedAttempts(100)}) == ""
     state = breakers.state("train")
     assert (state.state, state.cause, state.message) == ("open", "operator", "newer image")
     assert state.until > now(ledger) + 86400

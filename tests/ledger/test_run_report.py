@@ -15,7 +15,6 @@ from hermes_queue.cli import cli
 from hermes_queue.cli.goodput.facts import drawn, report_of
 from hermes_queue.cli.goodput.page import page_of
 from hermes_queue.cli.goodput.text import lines_of
-from hermes_queue.cli.watch.table import plain
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.accounts.goodput import add_report
@@ -111,10 +110,6 @@ def test_a_long_course_is_drawn_in_few_columns_without_a_gap():
     assert {moment.width_s for moment in found} == {60.0 * 84}
     assert sum(moment.sums.get("scored", 0.0) for moment in found) == 201
     assert drawn([]) == []
-
-
-def test_nothing_in_a_name_steers_the_terminal():
-    assert plain(f"a{HOSTILE}\r\n") == f"a{HOSTILE[:-4]}?[2J??"
 
 
 def test_the_command_writes_a_file_or_prints(ledger, tmp_path: Path, monkeypatch):

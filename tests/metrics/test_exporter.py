@@ -16,6 +16,7 @@ from hermes_queue.broker.enqueue import enqueue
 from hermes_queue.cli.exporter import Exporter
 from hermes_queue.ledger import Breakers, Claim, Ledger
 from hermes_queue.ledger.fleet.creations import FleetCreationGate
+from hermes_queue.ledger.fleet.lanes import EndedAttempts, Watched
 from hermes_queue.ledger.fleet.limiter import EndpointLimits
 from hermes_queue.ledger.fleet.sandboxes import Sandboxes, SandboxRecord
 from hermes_queue.queues import quarantine_lane, queue_keys
@@ -108,14 +109,14 @@ def test_limits_say_what_is_allowed_leased_and_refused(deployment):
 
 
 def test_a_lane_whose_breaker_is_open_is_paused(deployment):
-    Breakers(deployment).record("train", {"sandbox": (50, "down")})
+    Breakers(deployment).record(Watched("train"), {"sandbox": EndedAttempts(50, "down")})
     deployment.beat("w1", {"slots": 1, "lanes": ["train"]}, ttl_s=60)
     assert read(deployment)[metrics.LANE_BREAKER] == {("idle",): 0, ("train",): 1}
 
 
 def test_a_breaker_that_may_be_tried_wants_one_slot(deployment):
     enqueue([make_job("run", f"i{n}") for n in range(3)], ledger=deployment)
-    Breakers(deployment).record("train", {"sandbox": (50, "down")})
+    Breakers(deployment).record(Watched("train"), {"sandbox": EndedAttempts(50, "down")})
     assert wants(deployment)["train"] == 0
     deployment.client.hset("hq:lane:train", "until", 1)
     assert wants(deployment)["train"] == 1

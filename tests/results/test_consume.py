@@ -166,3 +166,12 @@ async def test_a_replay_leaves_evaluations_out_unless_asked(ledger, redis_server
     assert list(hermes_queue.replay(**where)) == []
     [group] = hermes_queue.replay(**where, allow_evaluation=True)
     assert group.members[0].evaluation
+
+
+@pytest.mark.parametrize("name", ["", "x" * 257, "a\nb", "*", "../x", "g\x1b[2J"])
+async def test_a_group_or_consumer_without_a_proper_name_is_refused(redis_server, name):
+    with pytest.raises(ConfigurationError, match=r"consumer group .*: write letters"):
+        await read(redis_server.url, name)
+    if name:
+        with pytest.raises(ConfigurationError, match=r"consumer .*: write letters"):
+            await read(redis_server.url, consumer=name)

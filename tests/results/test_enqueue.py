@@ -29,10 +29,11 @@ from hermes_queue import (
     make_jobs,
 )
 from hermes_queue.bodies import codec
-from hermes_queue.broker.app import app, broker_url
+from hermes_queue.broker.app import app
 from hermes_queue.broker.messages import publish_messages
 from hermes_queue.ledger import DueJob, Ledger
 from hermes_queue.queues import RUN_TRAJECTORY, queue_name, shown_name
+from hermes_queue.settings.redis import broker_url
 
 ROOT = Path(__file__).parents[2]
 ROWS = [
@@ -274,3 +275,40 @@ def test_sending_and_reading_load_no_celery(ledger: Ledger) -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
     assert ledger.backlog() == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"env": "a" * 257 + ":x"}, "env: String should have at most 256"),
+        ({"policy_version": "v" * 513}, "policy_version: String should have at most 512"),
+        ({"items": [{"instance_id": "i" * 4097}]}, "instance_id: String should have at most 4096"),
+    ],
+    ids=["env", "policy", "id"],
+)
+def test_a_text_of_a_job_that_is_too_long_is_refused_by_its_name(
+    options: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=named):
+        make_jobs(**{"run_id": "r", "env": "gsm8k", "items": ROWS[:1], **options})
+
+
+@pytest.mark.parametrize("field", ["model", "base_url"])
+def test_a_model_or_address_that_is_too_long_is_refused(field: str) -> None:
+    with pytest.raises(ValueError, match=field):
+        AgentSpec(**{field: "x" * 8193})
+
+
+@pytest.mark.parametrize("field", ["sampling", "params"])
+def test_a_job_that_is_too_large_is_refused(redis_server: RedisServer, field: str) -> None:
+    agent = AgentSpec(kind="nop", **{field: {"x": "y" * (256 << 10)}})
+    with pytest.raises(PayloadTooLarge, match="shorten sampling and params"):
+        hermes_queue.enqueue(env="gsm8k", items=ROWS[:1], agent=agent, url=redis_server.url)
+
+
+def test_an_item_that_nests_too_deep_is_an_input_error() -> None:
+    deep: dict[str, Any] = {}
+    for _ in range(5000):
+        deep = {"a": deep}
+    with pytest.raises(InputError, match=r"item 0 .* nested too deep"):
+        make_jobs(env="gsm8k", items=[{"instance_id": "a", "x": deep}])

@@ -193,6 +193,7 @@ def request(**headers: str) -> TrainerRequest:
         ({"host": "127.0.0.1:8000", "sec_fetch_site": "cross-site"}, False),
         ({"host": "127.0.0.1:8000", "origin": "http://evil.example"}, False),
         ({"host": "evil.example:8000"}, False),
+        ({"sec-fetch-mode": "no-cors", "sec-fetch-dest": "image"}, False),
     ],
 )
 def test_on_loopback_everybody_is_let_in_but_web_pages(headers, let_in):

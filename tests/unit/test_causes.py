@@ -6,7 +6,7 @@ import pytest
 
 from hermes_queue import errors
 from hermes_queue.errors import CAUSES, WIDE_CAUSES, TrajectoryFailure
-from hermes_queue.ledger.fleet.lanes import COUNTED
+from hermes_queue.ledger.fleet.lanes import causes_of
 from hermes_queue.models import Failure
 from hermes_queue.settings import RetrySettings
 from workers.upkeep.quarantine import PoisonJob
@@ -34,7 +34,7 @@ def test_rows_name_settings_and_causes_that_exist() -> None:
 
 
 def test_the_breaker_counts_wide_causes_alone() -> None:
-    assert set(COUNTED.split(",")) <= set(WIDE_CAUSES)
+    assert {*causes_of("lane"), *causes_of("endpoint")} <= set(WIDE_CAUSES)
 
 
 @pytest.mark.parametrize(

@@ -114,6 +114,18 @@ def test_a_file_that_is_no_parquet_is_an_input_error(tmp_path: Path) -> None:
         list(opened(path).rows())
 
 
+@pytest.mark.parametrize("seed", [None, 0], ids=["in order", "shuffled"])
+def test_a_parquet_file_that_is_damaged_within_is_named(tmp_path: Path, seed: int | None) -> None:
+    path = tmp_path / "rows.parquet"
+    table = pyarrow.table({"text": [str(n) * 50 for n in range(1000)]})
+    parquet.write_table(table, path, compression="zstd")
+    data = bytearray(path.read_bytes())
+    data[len(data) // 8 : len(data) // 2] = b"\xff" * (len(data) // 2 - len(data) // 8)
+    path.write_bytes(data)
+    with pytest.raises(InputError, match=r"rows\.parquet: is not a readable Parquet"):
+        list(opened(path).rows(seed))
+
+
 @pytest.mark.parametrize("name", ["missing.jsonl", "./missing", "a/b/c", "/no/such/rows.parquet"])
 def test_a_missing_path_is_an_input_error(name: str) -> None:
     with pytest.raises(InputError, match="no such file"):

@@ -71,3 +71,11 @@ def test_a_wrong_duration_is_named(ledger):
     wrong = run("list", "--older-than", "soon")
     assert wrong.exit_code == 2
     assert "'soon' is not a duration" in wrong.output
+
+
+def test_a_letter_without_fields_hides_no_other(ledger):
+    ledger.client.xadd("hq:dead", {"foo": "bar", b"\xff": "x", "job": "{}"})
+    shown = run("list")
+    assert shown.exit_code == 0
+    assert len(shown.output.splitlines()) == 3
+    assert "is no job that can run again" in run("requeue").output

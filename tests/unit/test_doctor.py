@@ -22,7 +22,7 @@ from hermes_queue.cli import cli
 from hermes_queue.cli.doctor import host
 from hermes_queue.cli.doctor.host import host_findings, store_findings
 from hermes_queue.ledger import Breakers, Ledger
-from hermes_queue.ledger.fleet.lanes import note_lanes
+from hermes_queue.ledger.fleet.lanes import EndedAttempts, Watched, note_lanes
 from hermes_queue.settings import BreakerSettings
 from workers.spool import Spool
 
@@ -278,11 +278,18 @@ def test_jobs_that_wait_in_a_lane_nobody_serves(start):
     expect("deployment.workers", "warning", "no worker is alive")
 
 
+def test_a_database_that_redis_does_not_have(start, monkeypatch):
+    server = start()
+    monkeypatch.setenv("HERMES_QUEUE_REDIS_URL", f"{server.url.partition('?')[0]}?db=99")
+    expect("redis.reachable", "error", "has no such database")
+
+
 def test_a_lane_that_has_paused_itself(start):
     start()
     ledger = Ledger.connect()
     note_lanes(ledger, ["train"])
-    Breakers(ledger, BreakerSettings(min_failures=1)).record("train", {"model": (1, "no key")})
+    breakers = Breakers(ledger, BreakerSettings(min_failures=1))
+    breakers.record(Watched("train"), {"sandbox": EndedAttempts(1, "no room")})
     ledger.close()
     expect("deployment.lane.train", "warning", "hermes-queue lanes resume train")
 

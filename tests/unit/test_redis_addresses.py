@@ -8,11 +8,11 @@ import pytest
 from pydantic import SecretStr, ValidationError
 
 from hermes_queue import consume
-from hermes_queue.broker.app import broker_url, connection_settings
+from hermes_queue.broker.app import connection_settings
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.keyspace.connection import connect_async, masked, redis_url
 from hermes_queue.settings import RedisSettings
-from hermes_queue.settings.redis import SentinelAddress
+from hermes_queue.settings.redis import SentinelAddress, broker_url
 
 PASSWORD = "p:w/@?%41"
 QUOTED = "p%3Aw%2F%40%3F%2541"

@@ -12,6 +12,7 @@ from records import make_job, make_record
 
 from hermes_queue.bodies import codec
 from hermes_queue.errors import ModelError
+from hermes_queue.ledger.fleet.lanes import EndedAttempts, Watched
 from hermes_queue.models import AgentSpec, Message, ScoredTrajectory, Turn, Wire
 from hermes_queue.telemetry.scrubbing import Scrubber
 from workers.record import describe
@@ -186,9 +187,9 @@ def test_a_record_without_secrets_is_left_alone():
 def test_failures_are_clean_before_they_go_to_the_ledger_or_a_breaker():
     failure = ModelError("401 for sk-proj-abcdefghij0123456789")
     outcomes = Outcomes()
-    outcomes.note("train", failure)
+    outcomes.note("train", make_job(), failure)
     assert describe(failure).message == "401 for ***"
-    assert outcomes.take() == {"train": {"model": (1, "401 for ***")}}
+    assert outcomes.take() == {Watched("train"): {"model": EndedAttempts(1, "401 for ***", "run")}}
 
 
 @pytest.mark.parametrize(

@@ -27,10 +27,11 @@ from hermes_queue.ledger import Breakers, Ledger, Runs
 from hermes_queue.ledger.accounts.goodput import add_report
 from hermes_queue.ledger.accounts.shared import SharedBudgets
 from hermes_queue.ledger.answers import RunPart
-from hermes_queue.ledger.fleet.lanes import note_lanes, pause_lane
+from hermes_queue.ledger.fleet.lanes import EndedAttempts, Watched, note_lanes, pause_lane
 from hermes_queue.ledger.fleet.pacing import set_pace
 from hermes_queue.ledger.fleet.tally import Tally
 from hermes_queue.ledger.scheduling import Shares
+from hermes_queue.view.terminal.output import console
 
 ITEM = {"question": "1+1", "answer": "#### 2"}
 
@@ -130,7 +131,7 @@ def test_failures_are_counted_by_cause(ledger):
 def test_a_lane_paused_by_hand_stays_paused_whatever_its_attempts_do(ledger):
     note_lanes(ledger, ["train"])
     pause_lane(ledger, "train", "new image")
-    assert Breakers(ledger).record("train", {"": (50, "")}) == ""
+    assert Breakers(ledger).record(Watched("train"), {"": EndedAttempts(50)}) == ""
     assert "paused (operator): new image" in status()
 
 
@@ -308,10 +309,10 @@ def test_names_that_look_like_markup_or_controls_do_nothing_to_the_screen(ledger
         "attempt": 1,
     }
     beat(ledger, "w1", oldest=[rude])
-    console = Console(width=120, highlight=False)
-    with console.capture() as capture:
-        console.print(frame(overview(ledger)))
-    assert "gsm8k:[/red]?[2J?#0" in capture.get()
+    screen = console(width=120, highlight=False)
+    with screen.capture() as capture:
+        screen.print(frame(overview(ledger)))
+    assert "gsm8k:[/red]␛[2J⟨U+202E⟩#0" in capture.get()
 
 
 def test_top_scrolls_through_all_that_runs_and_keeps_its_order(ledger, redis_server):

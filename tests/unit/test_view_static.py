@@ -58,6 +58,11 @@ def test_the_lint_finds_what_it_is_for(line: str, tmp_path: Path) -> None:
     assert any(re.search(pattern, text) for pattern in FORBIDDEN.values())
 
 
+def test_a_title_is_written_where_its_text_is_made_harmless() -> None:
+    using = {name for name, path in zip(NAMES, OWN, strict=True) if "document.title" in code(path)}
+    assert using == {"show.js"}
+
+
 def test_only_the_theme_and_the_columns_are_kept_in_the_browser() -> None:
     using = {name for name, path in zip(NAMES, OWN, strict=True) if "localStorage" in code(path)}
     assert using == {"core.js"}

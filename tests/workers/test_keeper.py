@@ -15,8 +15,10 @@ from worker_process import wait_until
 
 from hermes_queue.broker import pool
 from hermes_queue.broker.pool.intake import shutdown_is_ordered
-from hermes_queue.errors import RedisUnavailable
+from hermes_queue.errors import RedisUnavailable, SandboxError
 from hermes_queue.ledger import Claim, Ledger
+from hermes_queue.ledger.fleet.lanes import EndedAttempts as Ended
+from hermes_queue.ledger.fleet.lanes import Watched
 from hermes_queue.ledger.tasks import TaskMemory
 from hermes_queue.models import TrajectoryProvenance
 from hermes_queue.settings import LeaseSettings
@@ -165,3 +167,16 @@ def test_a_worker_that_shall_remember_nothing_notes_nothing(keeper):
     runtime.published(record_of_task(), "ok")
     keeper.stop()
     assert attempts_remembered(runtime.ledger) == 0
+
+
+def test_counts_for_the_breakers_outlast_a_report_that_fails_for_any_reason(keeper, monkeypatch):
+    keeper, runtime = keeper
+
+    def refuse(*_: object) -> str:
+        raise ZeroDivisionError("unforeseen")
+
+    monkeypatch.setattr(keeper._breakers, "record", refuse)
+    runtime.outcomes.note("train", make_job(), SandboxError("gone"))
+    with pytest.raises(ZeroDivisionError):
+        keeper._report_outcomes()
+    assert runtime.outcomes.take() == {Watched("train"): {"sandbox": Ended(1, "gone", "run")}}

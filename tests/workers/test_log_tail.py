@@ -40,3 +40,9 @@ def test_what_is_known_already_is_no_news():
     logged(tail, "two")
     assert "one" in tail.news()
     assert "two" in tail.news()
+
+
+def test_text_that_utf_8_cannot_encode_is_escaped():
+    tail = LogTail()
+    logged(tail, "half a pair: \ud800")
+    assert tail.news().endswith("half a pair: \\ud800")

@@ -26,13 +26,13 @@ from hermes_queue.errors import (
     ModelError,
     TrajectoryFailure,
     foreign_error,
+    printable,
 )
 from hermes_queue.extensions import offers
 from hermes_queue.ledger import Spent
 from hermes_queue.models import AgentSpec, Message, Usage
 from hermes_queue.settings import ModelSettings
 from hermes_queue.wire.judge import JudgeSpec
-from hermes_queue.wire.parameters import printable
 from workers.calls.uncounted import NotCounting
 from workers.clock import Clock
 from workers.draft import Draft

@@ -10,10 +10,10 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from hermes_queue.errors import printable
 from hermes_queue.models import Message
 from hermes_queue.telemetry.scrubbing import scrub
 from hermes_queue.wire.judge import JudgeSpec
-from hermes_queue.wire.parameters import printable
 
 TEXT_CHARACTERS = 12_000
 """Of one text of a message; of a longer one, its beginning and end are shown."""

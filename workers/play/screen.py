@@ -2,13 +2,12 @@
 
 Whatever is shown may come from a slot, a model or a row. A terminal obeys control sequences in its
 input: they could rewrite what stands above, set the window's title or answer a question as if it
-were typed. They are shown as escapes instead.
+were typed. They are shown as signs instead.
 """
 
 from __future__ import annotations
 
 import json
-import re
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -21,22 +20,13 @@ from hermes_queue.errors import TrajectoryFailure
 from hermes_queue.models import Limits, Message, ProgramRun, ToolCall, TrajectoryJob
 from hermes_queue.tools.base import Tool
 from hermes_queue.tools.toolbox import cap
+from hermes_queue.view.present.signs import visible
+from hermes_queue.view.terminal.output import echo
 from workers.play.entry import usage
 
-_DANGEROUS = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 without tab and newline, DEL, C1
-    "\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"  # invisible, or turns text
-    "\ud800-\udfff\U000e0000-\U000e007f]"  # half a character; tags
-)
 REPORT_LINES = 60
 """Lines of a verdict's report that are shown; the record has all of it."""
 _PROMPT_BYTES = 1 << 16
-
-
-def harmless(text: str) -> str:
-    """`text` without anything that a terminal obeys, except line breaks and tabs."""
-    lines = text.replace("\r\n", "\n").replace("\r", "\n")
-    return _DANGEROUS.sub(lambda found: ascii(found[0])[1:-1], lines)
 
 
 class Display:
@@ -50,9 +40,9 @@ class Display:
 
     def say(self, text: str, **style: Any) -> None:
         """One or more lines; `style` as for `click.style`."""
-        shown = harmless(text)
+        shown = visible(text)
         with self._lock, suppress(OSError):
-            click.echo(click.style(shown, **style) if style else shown)
+            echo(head=click.style(shown, **style) if style else shown)
 
     def note(self, text: str) -> None:
         """A remark of the command itself."""

@@ -7,7 +7,6 @@ What it waits counts towards no deadline and no budget of the agent.
 from __future__ import annotations
 
 import asyncio
-import math
 import sys
 import time
 from collections import deque
@@ -21,6 +20,7 @@ from hermes_queue.errors import SandboxUnavailable, Stage
 from hermes_queue.errors import stage as failing_in
 from hermes_queue.models import Usage
 from hermes_queue.settings import LeaseSettings, LimiterSettings, StageSettings
+from hermes_queue.settings.section import SECONDS_MOST
 from workers.calls.fleet_limiter import FleetLimiter
 from workers.clock import Clock
 
@@ -156,7 +156,7 @@ def _fleet_places(url: str, most: int) -> FleetLimiter:
         max_calls=most,
         requests_per_minute=None,
         tokens_per_minute=None,
-        max_wait_s=math.inf,
+        max_wait_s=SECONDS_MOST,
     )
     return FleetLimiter(url, settings, LeaseSettings(), what="places of stages")
 

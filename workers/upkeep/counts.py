@@ -7,6 +7,8 @@ from collections import Counter
 
 from hermes_queue.errors import TrajectoryFailure
 from hermes_queue.ledger import ACCEPTED, PublishVerdict
+from hermes_queue.ledger.fleet.lanes import EndedAttempts, Watched, causes_of
+from hermes_queue.models import TrajectoryJob
 from hermes_queue.telemetry.scrubbing import scrub
 
 
@@ -43,30 +45,37 @@ class ProcessTally:
             self._ended += ended
 
 
-CausesOfLane = dict[str, tuple[int, str]]
-"""By cause ("" = no failure): attempts, and the message of the last one."""
+Causes = dict[str, EndedAttempts]
+"""Attempts by cause ("" = no failure)."""
 
 
 class Outcomes:
-    """Attempts by lane and cause, for the circuit breakers. Thread-safe."""
+    """Attempts by cause and what has a circuit breaker: lanes and endpoints. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._lanes: dict[str, CausesOfLane] = {}
+        self._watched: dict[Watched, Causes] = {}
 
-    def note(self, lane: str, failure: TrajectoryFailure | None) -> None:
-        """Count an attempt on `lane` that has ended, with or without a failure."""
-        self.put_back(lane, {failure.cause if failure else "": (1, scrub(str(failure or "")))})
+    def note(self, lane: str, job: TrajectoryJob, failure: TrajectoryFailure | None) -> None:
+        """Count an attempt of `job` on `lane` that has ended, with or without a failure."""
+        cause = failure.cause if failure else ""
+        counts = {cause: EndedAttempts(1, scrub(str(failure or "")), job.run_id)}
+        self.put_back(Watched(lane), counts)
+        # Other failures say nothing about the endpoint: it may not have been asked.
+        endpoint = Watched.endpoint_of(lane, job.agent)
+        if endpoint and cause in ("", *causes_of("endpoint")):
+            self.put_back(endpoint, counts)
 
-    def take(self) -> dict[str, CausesOfLane]:
-        """Return all counts by lane and reset them."""
+    def take(self) -> dict[Watched, Causes]:
+        """Return all counts and reset them."""
         with self._lock:
-            taken, self._lanes = self._lanes, {}
+            taken, self._watched = self._watched, {}
         return taken
 
-    def put_back(self, lane: str, counts: CausesOfLane) -> None:
+    def put_back(self, watched: Watched, counts: Causes) -> None:
         """Add counts, e.g. those whose report failed."""
         with self._lock:
-            known = self._lanes.setdefault(lane, {})
-            for cause, (count, message) in counts.items():
-                known[cause] = (known.get(cause, (0, ""))[0] + count, message)
+            known = self._watched.setdefault(watched, {})
+            for cause, ended in counts.items():
+                before = known[cause].attempts if cause in known else 0
+                known[cause] = ended._replace(attempts=before + ended.attempts)

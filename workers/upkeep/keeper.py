@@ -18,7 +18,6 @@ from collections.abc import Callable
 from hermes_queue.broker.enqueue import publish_due
 from hermes_queue.broker.pool import RunningTask, TaskPool
 from hermes_queue.broker.pool.intake import INTAKE, shutdown_is_ordered
-from hermes_queue.errors import HermesQueueError
 from hermes_queue.ledger import Breakers, Claim, DeadLetters, Ledger
 from hermes_queue.ledger.fleet.tally import Tally
 from hermes_queue.ledger.scheduling import Scheduler
@@ -268,7 +267,7 @@ class Keeper:
         attempts, ended = self._runtime.tally.take()
         try:
             Tally(self._ledger).add(attempts=attempts, ended=ended)
-        except HermesQueueError:
+        except Exception:
             self._runtime.tally.put_back(attempts, ended)
             raise
 
@@ -284,17 +283,20 @@ class Keeper:
 
     def _report_outcomes(self) -> None:
         waiting = self._runtime.outcomes.take()
-        for lane, counts in list(waiting.items()):
+        for watched, counts in list(waiting.items()):
             try:
-                change = self._breakers.record(lane, counts)
-            except HermesQueueError:
+                change = self._breakers.record(watched, counts)
+            except Exception:
                 for unreported, rest in waiting.items():
                     self._runtime.outcomes.put_back(unreported, rest)
                 raise
-            del waiting[lane]
+            del waiting[watched]
+            lane = watched.lane
+            what = f"{watched.label} in lane {lane}" if watched.endpoint else f"lane {lane}"
             if change == "open":
-                message = self._breakers.state(lane).message
+                message = self._breakers.state_of(watched).message
                 extra = {"action": "breaker_open", "lane": lane}
-                logger.error("lane %s is paused: %s", lane, message, extra=extra)
+                logger.error("%s is paused: %s", what, message, extra=extra)
             elif change:
-                logger.warning("lane %s is resumed", lane, extra={"action": "breaker_closed"})
+                extra = {"action": "breaker_closed", "lane": lane}
+                logger.warning("%s is resumed", what, extra=extra)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 
+from hermes_queue.errors import printable
 from hermes_queue.telemetry.scrubbing import scrub
 
 _LINES = 60
@@ -23,7 +24,7 @@ class LogTail(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """See `logging.Handler`; called with the handler's lock held."""
         try:
-            self._lines.append(scrub(self.format(record)))
+            self._lines.append(printable(scrub(self.format(record))))
         except Exception:  # noqa: BLE001 - a record's arguments may raise anything
             self.handleError(record)
 

@@ -22,9 +22,9 @@ logger = logging.getLogger(__name__)
 def publish_leftovers(
     runtime: Runtime, ledger: Ledger | None = None, *, most_s: float = math.inf
 ) -> int:
-    """Publish the spooled records of dead workers; returns the number of accepted ones.
+    """Publish spooled records whose task or worker is dead; returns the number of accepted ones.
 
-    Leases of these workers are ended, since their free locks prove that they are dead. A record
+    Leases of dead workers are ended, since their free locks prove that they are dead. A record
     that cannot be read stays on disk. When Redis or the store is away or full, or `most_s`
     seconds are over, the rest stays for the next call. `ledger` is that of the calling thread;
     default: the runtime's.
@@ -39,7 +39,7 @@ def publish_leftovers(
             verdict = runtime.bodies.publish_found(
                 ledger, record, body, owner=spooled.owner, finished_ttl_s=ttl_s
             )
-        except (OSError, ValueError, HermesQueueError) as error:
+        except Exception as error:  # noqa: BLE001 - it must not hold back the others
             path, extra = spooled.path, {"action": "spool_kept"}
             logger.error("spooled record %s stays unpublished: %s", path, error, extra=extra)
             if isinstance(error, RedisFull | RedisUnavailable | StoreUnavailable):

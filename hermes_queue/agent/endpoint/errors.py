@@ -20,6 +20,7 @@ from hermes_queue.errors import (
     ModelConfigError,
     ModelError,
     TrajectoryFailure,
+    printable,
 )
 
 if TYPE_CHECKING:
@@ -155,7 +156,7 @@ def describe(error: BaseException | None) -> str:
         while error.__cause__ is not None:
             error = error.__cause__
     text = str(error) or type(error).__name__
-    return f"{type(error).__name__}: {text}"[:1000]
+    return printable(f"{type(error).__name__}: {text}"[:1000])
 
 
 def _status(error: Exception) -> int | None:

@@ -26,6 +26,7 @@ from redis import RedisError
 from hermes_queue.broker.pool.intake import INTAKE
 from hermes_queue.broker.pool.task_pool import on_resize
 from hermes_queue.errors import RedisUnavailable
+from hermes_queue.settings.redis import broker_url
 
 logger = logging.getLogger(__name__)
 
@@ -83,7 +84,7 @@ def ask(
 @lru_cache(maxsize=2)
 def _application(url: str | None) -> Celery:
     """Ours, or one that sends to another URL: a mailbox sends by the pool of its application."""
-    from hermes_queue.broker.app import app, broker_url  # which imports this module
+    from hermes_queue.broker.app import app  # which imports this module
 
     if url is None:
         return app
@@ -180,5 +181,16 @@ def _report_revocations(name: str, terminate: bool) -> None:
     Panel.data[name] = reporting
 
 
+def _refuse(name: str, why: str) -> None:
+    """Have a command of Celery's that has no effect here say so, where it would report success."""
+
+    def refusing(state: Any, **_: Any) -> ControlReply:
+        return dict(nok(f"{name} has no effect here: {why}"))
+
+    Panel.data[name] = refusing
+
+
+_refuse("time_limit", "times are set when jobs are enqueued, by --agent-timeout and others")
+_refuse("revoke_by_stamped_headers", "jobs have no stamps; use `revoke ID` or `run cancel`")
 _report_revocations("revoke", terminate=False)
 _report_revocations("terminate", terminate=True)

@@ -22,6 +22,7 @@ from hermes_queue.cli.doctor.redis_server import redis_findings
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.installation import check_installation
 from hermes_queue.settings import SECTIONS, check_environment
+from hermes_queue.view.terminal.output import echo
 
 _COLOURS = {"ok": "green", "warning": "yellow", "error": "red"}
 
@@ -51,12 +52,12 @@ def doctor(
     for finding in _findings(model, base_url, token_ids):
         failed |= finding.level == "error"
         if as_json:
-            click.echo(json.dumps(asdict(finding)))
+            echo(json.dumps(asdict(finding)))
             continue
         word = click.style(f"{finding.level:<7}", fg=_COLOURS[finding.level])
-        click.echo(f"{word} {finding.check}: {finding.message}")
+        echo(f" {finding.check}: {finding.message}", head=word)
         if finding.remedy:
-            click.echo(f"        -> {finding.remedy}")
+            echo(f"        -> {finding.remedy}")
     context.exit(1 if failed else 0)
 
 

@@ -49,6 +49,12 @@ def _workers(seen: Overview) -> Finding:
 def _lanes(seen: Overview) -> Iterator[Finding]:
     for lane in seen.lanes:
         name = f"deployment.lane.{lane.name}"
+        for held in lane.endpoints:
+            yield warning(
+                name,
+                f"jobs that call {held.endpoint} wait ({held.cause}): {held.message}",
+                f"fix the endpoint, then hermes-queue lanes resume {lane.name}",
+            )
         if lane.breaker.state != "closed":
             yield warning(
                 name,

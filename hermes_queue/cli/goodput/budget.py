@@ -13,6 +13,7 @@ import click
 from hermes_queue.cli.watch.table import age, print_table
 from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.accounts.shared import AMOUNTS, WINDOWS, SharedBudget, SharedBudgets
+from hermes_queue.view.terminal.output import echo
 
 _HELP = """Set, list and lift budgets that the runs of an env, a team or a model share.
 
@@ -79,7 +80,7 @@ def set_budget(
         raise click.UsageError("give at least one of --usd, --tokens, --slot-hours and --window")
     with _budgets() as budgets:
         budgets.set(name, limits, window_s=None if window is None else WINDOWS[window])
-    click.echo(f"{name}: budget set")
+    echo(f"{name}: budget set")
 
 
 @budget.command()
@@ -90,7 +91,7 @@ def lift(name: str) -> None:
         known = budgets.lift(name)
     if not known:
         raise click.ClickException(f"no budget {name!r}; see `hermes-queue budget list`")
-    click.echo(f"{name}: lifted")
+    echo(f"{name}: lifted")
 
 
 @budget.command("list")
@@ -101,10 +102,10 @@ def list_budgets(as_json: bool) -> None:
         found = budgets.all()
     if as_json:
         for each in found:
-            click.echo(json.dumps({**asdict(each), "exhausted": each.exhausted}))
+            echo(json.dumps({**asdict(each), "exhausted": each.exhausted}))
         return
     if not found:
-        click.echo("no budgets are shared; `hermes-queue budget set` makes one")
+        echo("no budgets are shared; `hermes-queue budget set` makes one")
         return
     rows = [["BUDGET", "US$", "TOKENS", "SLOT-HOURS", "WINDOW", "RUNNING", "WAITING"]]
     for each in found:

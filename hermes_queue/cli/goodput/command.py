@@ -11,7 +11,7 @@ import click
 
 from hermes_queue.cli.goodput.waterfall import waterfall
 from hermes_queue.cli.watch.finite import FiniteRange
-from hermes_queue.cli.watch.table import figure, plain, print_table, slot_time
+from hermes_queue.cli.watch.table import figure, print_table, slot_time
 from hermes_queue.ledger import Ledger, Runs
 from hermes_queue.ledger.accounts.goodput import (
     Goodput,
@@ -20,6 +20,8 @@ from hermes_queue.ledger.accounts.goodput import (
     goodput_of_run,
 )
 from hermes_queue.ledger.fleet.tally import Tally
+from hermes_queue.view.present import label
+from hermes_queue.view.terminal.output import echo
 
 _HOURS_MOST = 1.5
 
@@ -57,19 +59,19 @@ def goodput(run_id: str | None, hours: float | None, as_json: bool) -> None:
         else:
             good = goodput_of_fleet(ledger)
     if as_json:
-        click.echo(json.dumps(facts_of(good)))
+        echo(json.dumps(facts_of(good)))
         return
     for line in summary_of(good):
-        click.echo(line)
+        echo(line)
     rows = [("ACCOUNT", "SLOT-TIME", "SHARE", "WHAT")]
     for loss in waterfall(good):
         rows.append(
-            (plain(loss.title), slot_time(loss.seconds), f"{100 * loss.share:.1f} %", loss.what)
+            (label(loss.title), slot_time(loss.seconds), f"{100 * loss.share:.1f} %", loss.what)
         )
     if len(rows) > 1:
         print_table(rows)
     if good.lost:
-        click.echo("- came to nothing")
+        echo("- came to nothing")
 
 
 def facts_of(good: Goodput) -> dict[str, object]:

@@ -13,9 +13,10 @@ from hermes_queue.cli.goodput.command import facts_of
 from hermes_queue.cli.goodput.facts import RunReport, report_of
 from hermes_queue.cli.goodput.page import page_of
 from hermes_queue.cli.goodput.text import lines_of
-from hermes_queue.cli.watch.table import plain
 from hermes_queue.disk.locked import replacing
 from hermes_queue.ledger import Ledger
+from hermes_queue.view.present import label
+from hermes_queue.view.terminal.output import echo
 
 _HELP = """Report on RUN: throughput, scores, costs, where slot-time went, failures and the slowest.
 
@@ -47,12 +48,12 @@ def report(run_id: str, html: Path | None, as_json: bool) -> None:
     if html is not None:
         with replacing(html) as draft:
             draft.write_text(page_of(found), "utf-8")
-        click.echo(f"{html}: written")
+        echo(f"{html}: written")
     if as_json:
-        click.echo(json.dumps(_facts(found)))
+        echo(json.dumps(_facts(found)))
     elif html is None:
         for line in lines_of(found):
-            click.echo(plain(line))
+            echo(label(line))
 
 
 def _facts(found: RunReport) -> dict[str, object]:

@@ -11,6 +11,7 @@ import click
 from hermes_queue.cli.images.kept import list_images, prune
 from hermes_queue.cli.images.store import WrongInput, with_store
 from hermes_queue.cli.watch.finite import FiniteRange
+from hermes_queue.view.terminal.output import echo
 
 if TYPE_CHECKING:
     from hermes_queue.images.spec import ImageSpec
@@ -48,7 +49,7 @@ def _ensure(spec: ImageSpec) -> None:
         pinned.release()
         return pinned.rootfs.description
 
-    click.echo(with_store(use))
+    echo(with_store(use))
 
 
 @images.command()
@@ -71,7 +72,7 @@ def pull(names: tuple[str, ...]) -> None:
                 if store.names.get(full) is None:
                     raise
                 raise type(error)(f"{error}. The image of that name here stays in use") from error
-            click.echo(f"{short_name(record.name)} sha256:{record.digest}")
+            echo(f"{short_name(record.name)} sha256:{record.digest}")
 
     with_store(use)
 
@@ -112,7 +113,7 @@ def import_image(name: str, file: Path) -> None:
         await asyncio.to_thread(store.layers.write_out)
         return record.digest
 
-    click.echo(f"{name} sha256:{with_store(use)}")
+    echo(f"{name} sha256:{with_store(use)}")
 
 
 @images.command()
@@ -165,7 +166,7 @@ def base(
 
     async def use(store: ImageStore) -> str:
         archive = await make_base_image(
-            wanted, store.root / "bases", lambda line: click.echo(line, err=True)
+            wanted, store.root / "bases", lambda line: echo(line, err=True)
         )
         record = await import_archive(store, name, archive, wanted.config)
         await asyncio.to_thread(store.layers.write_out)
@@ -173,7 +174,7 @@ def base(
             await asyncio.to_thread(shutil.copyfile, archive, out)
         return record.digest
 
-    click.echo(f"{name} sha256:{with_store(use)}")
+    echo(f"{name} sha256:{with_store(use)}")
 
 
 images.add_command(list_images)

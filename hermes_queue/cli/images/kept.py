@@ -12,6 +12,7 @@ import click
 from hermes_queue.cli.images.store import WrongInput, with_store
 from hermes_queue.cli.watch.finite import FiniteRange
 from hermes_queue.cli.watch.table import age, print_table
+from hermes_queue.view.terminal.output import echo
 
 if TYPE_CHECKING:
     from hermes_queue.images.store import ImageStore
@@ -46,12 +47,12 @@ def list_images(as_json: bool) -> None:
     rows, total = with_store(use)
     if as_json:
         for row in rows:
-            click.echo(json.dumps(row))
+            echo(json.dumps(row))
         return
     table = [["IMAGE", "ORIGIN", "SIZE", "LAYERS", "AGE", "LAST USED", "SOURCE"]]
     table += [_shown(row) for row in rows]
     print_table(table)
-    click.echo(f"{total / 1e6:.0f} MB in all")
+    echo(f"{total / 1e6:.0f} MB in all")
 
 
 def _shown(row: dict[str, object]) -> list[str]:
@@ -98,7 +99,7 @@ def prune(
             kept=not everything,
         )
 
-    click.echo(f"freed {with_store(use) / 1e6:.0f} MB")
+    echo(f"freed {with_store(use) / 1e6:.0f} MB")
 
 
 async def _forgotten(store: ImageStore, name: str) -> int:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from hermes_queue.errors import EXIT_USAGE, EnvBug, TrajectoryFailure
+from hermes_queue.view.terminal.output import echo
 
 if TYPE_CHECKING:
     from hermes_queue.images.store import ImageStore
@@ -37,7 +38,7 @@ def with_store(use: Callable[[ImageStore], Awaitable[T]]) -> T:
                 cache / "images",
                 ImageSettings(),
                 steps,
-                report=lambda line: click.echo(line, err=True),
+                report=lambda line: echo(line, err=True),
             )
             return await use(store)
         finally:

@@ -20,6 +20,7 @@ from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.mixing.checkpoint import forget as forget_mix
 from hermes_queue.ledger.mixing.shown import find_mix, mix_names
 from hermes_queue.ledger.mixing.tuning import check_marks, tune, unknown_mix
+from hermes_queue.view.terminal.output import echo
 
 _HELP = """Enqueue rows of many sources by weights, and keep the backlog between two marks.
 
@@ -104,9 +105,9 @@ def set_(name: str, settings: tuple[str, ...]) -> None:
         check_marks(changes, found.live, found.marks)
         tune(ledger, name, changes, found.sources)
     for setting, value in changes.items():
-        click.echo(f"{name}: {setting} = {value or 'as the file says'}")
+        echo(f"{name}: {setting} = {value or 'as the file says'}")
     if not found.served_by:
-        click.echo(f"{name} is not served now; its next start heeds this")
+        echo(f"{name} is not served now; its next start heeds this")
 
 
 @mix.command()
@@ -118,10 +119,10 @@ def show(name: str | None, as_json: bool) -> None:
         found = [find_mix(ledger, each) for each in ([name] if name else mix_names(ledger))]
     if as_json:
         for each in found:
-            click.echo(json.dumps(each.as_dict()))
+            echo(json.dumps(each.as_dict()))
     elif name:
         for line in mix_lines(found[0]):
-            click.echo(line)
+            echo(line)
     else:
         print_table(summary_rows(found))
 
@@ -138,4 +139,4 @@ def forget(name: str) -> None:
         known = forget_mix(ledger, name)
     if not known:
         raise unknown_mix(name)
-    click.echo(f"{name}: forgotten")
+    echo(f"{name}: forgotten")

@@ -20,6 +20,7 @@ from hermes_queue.agent.tokens.rescore import Difference, incomparable, rescore_
 from hermes_queue.errors import InputError, ModelConfigError, ModelError
 from hermes_queue.models import ScoredTrajectory
 from hermes_queue.settings import ModelSettings
+from hermes_queue.view.terminal.output import echo
 
 BOUND = 1e-3
 """In nats. The servers in the tests differ by nothing or by float32 rounding."""
@@ -62,7 +63,7 @@ async def _rescore(file: Path, bound: float, limit: int | None, **options: Any) 
         for record in _records(file, limit):
             for violation in token_violations(record):
                 wrong += 1
-                click.echo(f"{record.trajectory_id}: {violation}", err=True)
+                echo(f"{record.trajectory_id}: {violation}", err=True)
             if reason := incomparable(record):
                 skipped[reason] += 1
                 continue
@@ -78,15 +79,15 @@ async def _rescore(file: Path, bound: float, limit: int | None, **options: Any) 
 
 
 def _print_differences(total: Difference, compared: int, skipped: Counter[str]) -> None:
-    click.echo(f"{compared} records, {total.tokens} sampled tokens")
+    echo(f"{compared} records, {total.tokens} sampled tokens")
     if total.tokens:
-        click.echo(f"difference: largest {total.largest:.3g}, mean {total.mean:.3g} nats")
+        echo(f"difference: largest {total.largest:.3g}, mean {total.mean:.3g} nats")
     if total.where:
-        click.echo(f"largest at {total.where}")
+        echo(f"largest at {total.where}")
     for reason, count in Counter(total.retries).items():
-        click.echo(f"{count} answers requested again: {reason}")
+        echo(f"{count} answers requested again: {reason}")
     for reason, count in skipped.items():
-        click.echo(f"{count} records not compared: {reason}")
+        echo(f"{count} records not compared: {reason}")
 
 
 def _records(file: Path, limit: int | None) -> Iterator[ScoredTrajectory]:

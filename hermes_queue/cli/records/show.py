@@ -19,6 +19,7 @@ from hermes_queue.view.lookup import LookedUp, NotFound, find, open_places
 from hermes_queue.view.present.patches import patch_text
 from hermes_queue.view.present.shapes import as_json
 from hermes_queue.view.present.signs import INVISIBLE, label, visible
+from hermes_queue.view.terminal.output import console, echo
 from hermes_queue.wire.arrays import PackedArray
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ def show(name: str, sources: tuple[Path, ...], **flags: Any) -> None:
 def _print_records(found: LookedUp) -> None:
     _print_notes(found)
     for raw in found.records:
-        click.echo(json_of(raw))
+        echo(json_of(raw))
 
 
 def json_of(raw: Mapping[Any, Any]) -> str:
@@ -147,23 +148,23 @@ def _print_patches(found: LookedUp) -> None:
     for raw in found.records:
         text, size = patch_text(raw)
         if not isinstance(text, str):
-            click.echo(f"{label(raw.get('trajectory_id'))}: the report has no patch", err=True)
+            echo(f"{label(raw.get('trajectory_id'))}: the report has no patch", err=True)
             continue
         shown = visible(text)
         if size > len(text.encode(errors="surrogatepass")):
-            click.echo(f"the report has only the beginning of {size} bytes", err=True)
+            echo(f"the report has only the beginning of {size} bytes", err=True)
         if shown != text:
-            click.echo(
+            echo(
                 "characters that nobody sees are shown as signs, so this does not apply; "
                 "--json has the patch as it is",
                 err=True,
             )
-        click.echo(shown, nl=not shown.endswith("\n"))
+        echo(shown, nl=not shown.endswith("\n"))
 
 
 def _print_notes(found: LookedUp) -> None:
     for note in found.notes:
-        click.echo(visible(note), err=True)
+        echo(visible(note), err=True)
 
 
 def _shown(found: LookedUp, flags: Mapping[str, Any]) -> Iterator[RenderableType]:
@@ -212,7 +213,7 @@ def _page(pieces: Iterable[RenderableType], *, with_pager: bool) -> None:
     is_terminal = sys.stdout.isatty()
     if not with_pager or not is_terminal:
         for text in _rendered(pieces, is_terminal=is_terminal):
-            click.echo(text, nl=False, color=is_terminal)
+            click.echo(text, nl=False, color=is_terminal)  # noqa: TID251 - harmless by now
         return
     os.environ.setdefault("LESS", "-FRX")
     click.echo_via_pager(_rendered(pieces, is_terminal=True))
@@ -220,13 +221,9 @@ def _page(pieces: Iterable[RenderableType], *, with_pager: bool) -> None:
 
 def _rendered(pieces: Iterable[RenderableType], *, is_terminal: bool) -> Iterator[str]:
     """Each piece as text, with our own styles if it goes to a terminal."""
-    from rich.console import Console
-
     width = None if is_terminal else _WIDTH
-    console = Console(
-        file=StringIO(), force_terminal=is_terminal, width=width, legacy_windows=False
-    )
+    page = console(file=StringIO(), force_terminal=is_terminal, width=width, legacy_windows=False)
     for piece in pieces:
-        with console.capture() as captured:
-            console.print(piece, markup=False, emoji=False, highlight=False, soft_wrap=True)
+        with page.capture() as captured:
+            page.print(piece, markup=False, emoji=False, highlight=False, soft_wrap=True)
         yield captured.get()

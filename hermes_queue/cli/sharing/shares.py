@@ -10,10 +10,12 @@ from typing import Any, cast
 
 import click
 
-from hermes_queue.cli.watch.table import age, duration, plain, print_table
+from hermes_queue.cli.watch.table import age, duration, print_table
 from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.scheduling import KINDS, Scheduler, Share, Shares, SlotUse
 from hermes_queue.ledger.scheduling.shares import ShareKind
+from hermes_queue.view.present import label
+from hermes_queue.view.terminal.output import echo
 
 _HELP = """Show and set who gets how many of the slots.
 
@@ -71,11 +73,11 @@ def list_shares(by_run: bool, as_json: bool) -> None:
         found = Scheduler(ledger).usage()
     if as_json:
         for usage in found:
-            click.echo(json.dumps(_facts(usage)))
+            echo(json.dumps(_facts(usage)))
     elif found:
         print_table([_HEAD, *map(_row, found)])
     else:
-        click.echo("nothing is set, and no lane has been used lately")
+        echo("nothing is set, and no lane has been used lately")
 
 
 def _list_runs(as_json: bool) -> None:
@@ -83,13 +85,13 @@ def _list_runs(as_json: bool) -> None:
         found = Scheduler(ledger).by_run()
     if as_json:
         for use in found:
-            click.echo(json.dumps(asdict(use)))
+            echo(json.dumps(asdict(use)))
     elif found:
         rows = [
             (
-                plain(use.lane),
+                label(use.lane),
                 _named("team", use.team),
-                plain(use.run_id),
+                label(use.run_id),
                 str(use.running),
                 str(use.waiting),
             )
@@ -97,7 +99,7 @@ def _list_runs(as_json: bool) -> None:
         ]
         print_table([("LANE", "TEAM", "RUN", "RUNNING", "WAITING"), *rows])
     else:
-        click.echo("no jobs run or wait")
+        echo("no jobs run or wait")
 
 
 def _facts(usage: SlotUse) -> dict[str, Any]:
@@ -121,7 +123,7 @@ def _row(usage: SlotUse) -> tuple[str, ...]:
 
 def _named(kind: str, name: str) -> str:
     """The name; runs without a team are together a team without one."""
-    return plain(name) or ("-" if kind == "fleet" else "(none)")
+    return label(name) or ("-" if kind == "fleet" else "(none)")
 
 
 def _said(share: Share) -> str:
@@ -176,10 +178,10 @@ def set_share(kind: str, name: str | None, as_json: bool, **values: float | str 
         share = Shares(ledger).change(cast(ShareKind, kind), name, changes)
     if as_json:
         known = share.model_dump(exclude_none=True)
-        click.echo(json.dumps({"kind": kind, "name": name, "set": known}))
+        echo(json.dumps({"kind": kind, "name": name, "set": known}))
     else:
         said = _said(share)
-        click.echo(f"{_title(kind, name)}: {_UNSET if said == '-' else said}")
+        echo(f"{_title(kind, name)}: {_UNSET if said == '-' else said}")
 
 
 def _name_of(kind: str, name: str | None) -> str:
@@ -205,4 +207,4 @@ def reset(kind: str, name: str | None) -> None:
     what = _title(kind, name)
     if not known:
         raise click.ClickException(f"nothing was set for {what}; see `hermes-queue shares list`")
-    click.echo(f"{what}: {_UNSET}")
+    echo(f"{what}: {_UNSET}")

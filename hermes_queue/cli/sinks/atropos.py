@@ -12,6 +12,7 @@ import click
 
 from hermes_queue.cli.sinks.options import flags_of, place, validated
 from hermes_queue.sinks.atropos.options import AtroposCounts, AtroposOptions
+from hermes_queue.view.terminal.output import echo
 
 
 def _atropos(**flags: Any) -> None:
@@ -28,7 +29,7 @@ def _atropos(**flags: Any) -> None:
     check_environment()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     counts = asyncio.run(_serve(options))
-    click.echo(json.dumps(counts.summary()))
+    echo(json.dumps(counts.summary()))
 
 
 async def _serve(options: AtroposOptions) -> AtroposCounts:

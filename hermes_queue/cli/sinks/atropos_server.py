@@ -13,6 +13,7 @@ import click
 
 from hermes_queue.cli.sinks.options import flags_of, validated
 from hermes_queue.sinks.atropos_server.options import AtroposServerOptions
+from hermes_queue.view.terminal.output import echo
 
 _HELP = """Hand out finished groups as batches to a trainer that speaks the Atropos API.
 
@@ -43,7 +44,7 @@ def _server(**flags: Any) -> None:
     options = validated(AtroposServerOptions, flags)
     check_environment()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    click.echo(json.dumps(asyncio.run(_serve(options))))
+    echo(json.dumps(asyncio.run(_serve(options))))
 
 
 async def _serve(options: AtroposServerOptions) -> dict[str, Any]:

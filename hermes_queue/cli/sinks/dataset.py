@@ -22,6 +22,7 @@ from hermes_queue.errors import EXIT_INTERRUPTED, ConfigurationError, RedisUnava
 from hermes_queue.sinks.base import START, DatasetSink, Format
 from hermes_queue.sinks.feed import MAX_DELIVERIES, Fed, claim_consumer_group, feed
 from hermes_queue.sinks.selection import Selection, counted
+from hermes_queue.view.terminal.output import echo
 
 _PROGRESS_S = 10.0
 
@@ -96,7 +97,7 @@ class _Feeding:
         def after_write() -> bool:
             if not self.flags["quiet"] and time.monotonic() - self._reported_at > _PROGRESS_S:
                 self._reported_at = time.monotonic()
-                click.echo(self.progress(selection), err=True)
+                echo(self.progress(selection), err=True)
             return self.stop.is_set()
 
         with metered(self.name) as meter:
@@ -163,7 +164,7 @@ def _feed(name: str, kind: Format, out: Path, flags: dict[str, Any]) -> None:
         asyncio.run(feeding.run(dataset, selection))
     if not flags["quiet"]:
         for line in (feeding.progress(selection), *getattr(dataset, "remarks", ())):
-            click.echo(line, err=True)
+            echo(line, err=True)
     if flags["as_json"]:
         summary = {
             "out": str(out),
@@ -174,7 +175,7 @@ def _feed(name: str, kind: Format, out: Path, flags: dict[str, Any]) -> None:
             "held": len(dataset.held),
             "refused": dict(selection.refused),
         }
-        click.echo(json.dumps(summary))
+        echo(json.dumps(summary))
     if feeding.interrupted:
         raise SystemExit(EXIT_INTERRUPTED)
 

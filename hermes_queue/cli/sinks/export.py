@@ -19,6 +19,7 @@ from hermes_queue.results.record_file import read_records
 from hermes_queue.sinks.base import Format
 from hermes_queue.sinks.feed import GROUPS_PER_WRITE, store
 from hermes_queue.sinks.selection import counted
+from hermes_queue.view.terminal.output import echo
 
 _HELP = """Write a dataset of everything finished so far, and end.
 
@@ -128,16 +129,16 @@ def export(kind: str, out: Path, **flags: Any) -> None:
             rows += written
             missing += [_no_row(group_id, error) for group_id, error in spoiled.items()]
     for message in missing:
-        click.echo(f"error: {message}", err=True)
+        echo(f"error: {message}", err=True)
     if not flags["quiet"]:
         refused = f"; refused: {counted(selection.refused)}" if selection.refused else ""
         held = f"{len(dataset.held)} trajectories in all"
-        click.echo(f"{out}: {rows} rows added from {count} groups, {held}{refused}", err=True)
+        echo(f"{out}: {rows} rows added from {count} groups, {held}{refused}", err=True)
         for line in getattr(dataset, "remarks", ()):
-            click.echo(line, err=True)
+            echo(line, err=True)
     if flags["as_json"]:
         summary = {"out": str(out), "groups": count, "rows": rows, "held": len(dataset.held)}
-        click.echo(json.dumps({**summary, "refused": dict(selection.refused), "missing": missing}))
+        echo(json.dumps({**summary, "refused": dict(selection.refused), "missing": missing}))
     if missing:
         raise SystemExit(EXIT_FAILED)
 

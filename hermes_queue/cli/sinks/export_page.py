@@ -16,6 +16,7 @@ from hermes_queue.bodies.reviews import ReviewFile
 from hermes_queue.cli.view import check_libraries
 from hermes_queue.disk.locked import replacing
 from hermes_queue.errors import EXIT_FAILED, ConfigurationError
+from hermes_queue.view.terminal.output import echo
 
 if TYPE_CHECKING:
     from hermes_queue.view.index.index import Index
@@ -81,13 +82,13 @@ def export_page(out: Path, ids: Sequence[str], **flags: Any) -> None:
     with _opened(flags) as index:
         count, unreadable = _write(index, out, ids, query, flags)
     for message in unreadable:
-        click.echo(f"error: {message}", err=True)
+        echo(f"error: {message}", err=True)
     size = out.stat().st_size
     if not flags["quiet"]:
-        click.echo(f"{out}: {count} trajectories, {size / (1 << 20):.1f} MiB", err=True)
+        echo(f"{out}: {count} trajectories, {size / (1 << 20):.1f} MiB", err=True)
     if flags["as_json"]:
         summary = {"out": str(out), "trajectories": count, "bytes": size}
-        click.echo(json.dumps({**summary, "unreadable": unreadable}))
+        echo(json.dumps({**summary, "unreadable": unreadable}))
     if unreadable:
         raise SystemExit(EXIT_FAILED)
 
@@ -178,5 +179,5 @@ def _opened(flags: Mapping[str, Any]) -> Iterator[Index]:
 def _read(index: Index) -> Index:
     index.refresh()
     for problem in index.problems:
-        click.echo(f"warning: {problem}", err=True)
+        echo(f"warning: {problem}", err=True)
     return index

@@ -12,6 +12,7 @@ from hermes_queue.errors import InputError
 from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.tasks import TaskMemory
 from hermes_queue.ledger.tasks.lines import LINE_BYTES, line_of, tasks_in
+from hermes_queue.view.terminal.output import echo
 
 
 @click.command("export")
@@ -25,7 +26,7 @@ def export_tasks(file: IO[bytes], env: str) -> None:
             if env in ("", task.env):
                 file.write(line_of(task).encode() + b"\n")
                 written += 1
-    click.echo(f"wrote {written} tasks", err=True)
+    echo(f"wrote {written} tasks", err=True)
 
 
 @click.command("import")
@@ -49,7 +50,7 @@ def import_tasks(path: str, add: bool) -> None:
     with opened as file, closing(Ledger.connect()) as ledger:
         tasks = tasks_in(_lines(file), path)
         taken = TaskMemory(ledger).take_over(tasks, add=add)
-    click.echo(f"imported {taken} tasks")
+    echo(f"imported {taken} tasks")
 
 
 def _lines(file: IO[bytes]) -> Iterator[bytes]:

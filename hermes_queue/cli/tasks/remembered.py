@@ -10,11 +10,13 @@ from itertools import islice
 
 import click
 
-from hermes_queue.cli.watch.table import age, duration, plain, print_table
+from hermes_queue.cli.watch.table import age, duration, print_table
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.tasks import Task, TaskMemory, band_of
 from hermes_queue.ledger.tasks.lines import line_of
+from hermes_queue.view.present import label
+from hermes_queue.view.terminal.output import echo
 
 _HEAD = ("pass rate", "scored", "attempts", "seconds", "flaky", "deaths", "last", "task", "row")
 
@@ -92,14 +94,14 @@ def list_tasks(limit: int, as_json: bool, **filters: object) -> None:
         found = islice(matching, limit or None)
         if as_json:
             for task in found:
-                click.echo(line_of(task))
+                echo(line_of(task))
             return
         empty = True
         while page := [_row(task, which.model, now) for task in islice(found, 500)]:
             print_table([_HEAD, *page] if empty else page)
             empty = False
         if empty:
-            click.echo("no such task is remembered")
+            echo("no such task is remembered")
 
 
 def _row(task: Task, model: str | None, now: float) -> tuple[str, ...]:
@@ -113,7 +115,7 @@ def _row(task: Task, model: str | None, now: float) -> tuple[str, ...]:
         str(task.deaths or "-"),
         age(now - task.last_seen),
         f"{task.env}:{task.item_sha256}",
-        plain(task.instance_id),
+        label(task.instance_id),
     )
 
 
@@ -131,7 +133,7 @@ def show(names: tuple[str, ...], as_json: bool) -> None:
                     f"nothing is remembered of {name!r}; see hermes-queue tasks list"
                 )
             if as_json:
-                click.echo(line_of(task))
+                echo(line_of(task))
             else:
                 _show(task)
 
@@ -144,7 +146,7 @@ def _show(task: Task) -> None:
         ("task", f"{task.env}:{task.item_sha256}"),
         (
             "row",
-            f"{plain(task.instance_id)} (env version {plain(task.env_version) or '?'})",
+            f"{label(task.instance_id)} (env version {label(task.env_version) or '?'})",
         ),
         ("seen", f"first {age(now - task.first_seen)} ago, last {age(now - task.last_seen)} ago"),
         ("attempts", str(task.attempts)),
@@ -155,12 +157,12 @@ def _show(task: Task) -> None:
         ("flakes", f"{task.flips} of {task.regraded} regrades gave another score"),
         ("deaths", f"{task.deaths} of workers" + " (poison)" * (task.deaths > 0)),
     ):
-        click.echo(f"{name:10} {value}")
+        echo(f"{name:10} {value}")
     for each in task.causes:
-        what = f"{plain(each.cause)} in {plain(each.stage)}"
-        click.echo(f"failed     {what}: {each.times} times, last {age(now - each.at)} ago")
+        what = f"{label(each.cause)} in {label(each.stage)}"
+        echo(f"failed     {what}: {each.times} times, last {age(now - each.at)} ago")
     rows = [
-        (plain(s.solver.model), plain(s.solver.policy) or "-", _percent(s.rate.pass_rate),
+        (label(s.solver.model), label(s.solver.policy) or "-", _percent(s.rate.pass_rate),
          str(s.rate.scored), "-" if s.seconds.mean is None else f"{s.seconds.mean:.1f}",
          age(now - s.last_seen))
         for s in task.solvers
@@ -192,7 +194,7 @@ def forget(names: tuple[str, ...], everything: bool, yes: bool, **filters: objec
             now = time.time()
             matching = (task for task in memory.every() if which.fits(task, now))
             count = memory.forget((task.env, task.item_sha256) for task in matching)
-        click.echo(f"forgot {count} tasks")
+        echo(f"forgot {count} tasks")
 
 
 def _parts(name: str) -> tuple[str, str]:

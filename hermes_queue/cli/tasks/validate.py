@@ -14,6 +14,7 @@ import click
 from hermes_queue.errors import EXIT_INTERRUPTED, EXIT_USAGE, TrajectoryFailure
 from hermes_queue.installation import check_installation
 from hermes_queue.settings import check_environment
+from hermes_queue.view.terminal.output import echo
 
 _VALIDATE = """Find out which tasks can be trusted on this machine; no Redis, no worker.
 
@@ -102,15 +103,15 @@ def validate(
         # By name, because they stand above this package: who imports us does not need them.
         chosen = import_module("producers.harbor_tasks.chosen").chosen_tasks(words)
         for line in chosen.skipped:
-            click.echo(line, err=True)
+            echo(line, err=True)
         os.environ.update(chosen.settings)
         session = import_module("workers.validation.session")
         code = session.validate(chosen.tasks, out, slots=slots, repeat=repeat, all_modes=all_modes)
     except KeyboardInterrupt:
-        click.echo("interrupted; the same command goes on with the rest", err=True)
+        echo("interrupted; the same command goes on with the rest", err=True)
         code = EXIT_INTERRUPTED
     except TrajectoryFailure as error:
-        click.echo(f"error: {error}", err=True)
+        echo(f"error: {error}", err=True)
         code = EXIT_USAGE
     sys.exit(code)
 

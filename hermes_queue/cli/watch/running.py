@@ -15,9 +15,11 @@ from typing import Any
 import click
 import redis
 
-from hermes_queue.cli.watch.table import age, plain, print_table
+from hermes_queue.cli.watch.table import age, print_table
 from hermes_queue.keyspace.connection import explained
 from hermes_queue.ledger.ledger import Ledger
+from hermes_queue.view.present import label
+from hermes_queue.view.terminal.output import echo
 
 MOST = 50_000
 """Trajectories that are read; further ones are counted."""
@@ -100,23 +102,21 @@ def print_running(worker: str | None, *, rows: int, page: int, as_json: bool) ->
     shown = found.items[first : first + rows]
     if as_json:
         for each in shown:
-            click.echo(json.dumps(asdict(each)))
+            echo(json.dumps(asdict(each)))
         return
     table = [["AGE", "STAGE", "TRY", "LANE", "WORKER", "HOST", "TRAJECTORY"]]
     for each in shown:
         waited = "?" if each.age_s is None else age(each.age_s)
         tried = "?" if each.attempt is None else str(each.attempt)
         row = [waited, each.stage, tried, each.lane, each.worker, each.host, each.trajectory_id]
-        table.append([plain(cell) for cell in row])
+        table.append([label(cell) for cell in row])
     if not shown:
-        click.echo(
-            f"none on page {page}, of {found.total} that run" if page > 1 else "nothing runs"
-        )
+        echo(f"none on page {page}, of {found.total} that run" if page > 1 else "nothing runs")
         return
     print_table(table)
     last = first + len(shown)
     more = f"; --page {page + 1} has more" if last < len(found.items) else ""
-    click.echo(f"{first + 1} to {last} of {found.total} that run{more}")
+    echo(f"{first + 1} to {last} of {found.total} that run{more}")
 
 
 def _rows(ledger: Ledger, ids: Sequence[str]) -> list[Sequence[bytes | None]]:

@@ -14,9 +14,10 @@ from rich.text import Text
 from hermes_queue.cli.overview import Lane, Overview, RunProgress
 from hermes_queue.cli.watch.running import AllRunning
 from hermes_queue.cli.watch.scrolling import Scrolling
-from hermes_queue.cli.watch.table import age, ahead_of_trainer, figure, plain
+from hermes_queue.cli.watch.table import age, ahead_of_trainer, figure
 from hermes_queue.ledger.accounts.goodput import goodput_of
 from hermes_queue.ledger.answers import middle
+from hermes_queue.view.present import label
 
 _BAR_CELLS = 5
 _CHOSEN_WEIGHT = 100
@@ -118,8 +119,8 @@ def _table(block: _Block, rows: int, at: int, keys: Scrolling) -> Table:
 def _plain(cell: Cell) -> Text:
     """A cell without what a terminal or the library would obey: names may come from anybody."""
     if isinstance(cell, Text):
-        return Text(plain(cell.plain), style=cell.style)
-    return Text(plain(cell))
+        return Text(label(cell.plain), style=cell.style)
+    return Text(label(cell))
 
 
 def _headline(seen: Overview, *, is_watched: bool) -> Text:
@@ -188,6 +189,9 @@ def _lane(lane: Lane) -> list[Cell]:
     if breaker.state != "closed":
         word = "paused" if breaker.state == "open" else "probing"
         state = Text(f"{word} ({breaker.cause}): {breaker.message}", style="yellow")
+    elif lane.endpoints:
+        held = lane.endpoints[0]
+        state = Text(f"without {held.endpoint} ({held.cause}): {held.message}", style="yellow")
     elif lane.depth and not lane.workers:
         state = Text("no worker serves it", style="bold red")
     return [
@@ -274,7 +278,7 @@ def _budgets(seen: Overview) -> list[Text]:
     return [
         _line(
             ("BUDGET ", "bold cyan"),
-            f"{plain(middle(each.name, 40))} has no room: {each.waiting} waiting; "
+            f"{label(middle(each.name, 40))} has no room: {each.waiting} waiting; "
             "see hermes-queue budget list",
         )
         for each in seen.budgets
@@ -285,7 +289,7 @@ def _limits(seen: Overview) -> list[Text]:
     """A line that names whose jobs wait because no more of them may run."""
     if not seen.limits:
         return []
-    named = [f"{kind} {plain(middle(name, 24)) or '(none)'}" for kind, name in seen.limits]
+    named = [f"{kind} {label(middle(name, 24)) or '(none)'}" for kind, name in seen.limits]
     more = ", ..." if len(named) > _MOST_LIMITS else ""
     return [
         _line(

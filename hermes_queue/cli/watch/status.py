@@ -8,7 +8,7 @@ from contextlib import closing
 from dataclasses import asdict
 
 import click
-from rich.console import Console
+from rich.console import Console  # noqa: TID251 - the type
 from rich.live import Live
 
 from hermes_queue.cli.overview import Overview, overview
@@ -19,6 +19,7 @@ from hermes_queue.cli.watch.screen import frame
 from hermes_queue.cli.watch.scrolling import TRAJECTORIES, Scrolling
 from hermes_queue.errors import ConfigurationError, HermesQueueError
 from hermes_queue.ledger import Ledger
+from hermes_queue.view.terminal.output import console, echo
 
 _TIMEOUT_S = 3.0
 """Shorter than usual: an operator should not wait for Redis longer, and `top` tries again."""
@@ -38,13 +39,13 @@ def status(run_id: str | None, as_json: bool) -> None:
             counters = ledger.run_status(run_id)
             if not counters.total:
                 raise ConfigurationError(f"run {run_id!r} is unknown in this Redis")
-            click.echo(json.dumps(asdict(counters)))
+            echo(json.dumps(asdict(counters)))
             return
         seen = overview(ledger)
     if as_json:
-        click.echo(json.dumps({**asdict(seen), "oldest": seen.oldest}))
+        echo(json.dumps({**asdict(seen), "oldest": seen.oldest}))
         return
-    Console(highlight=False).print(frame(seen))
+    console(highlight=False).print(frame(seen))
 
 
 @click.command()
@@ -63,13 +64,13 @@ def top(once: bool, interval: float) -> None:
     Tab chooses a table, which then takes most of the screen. Arrows, Page Up, Page Down, Home and
     End scroll it; their order stays. The table of trajectories then shows all that run.
     """
-    console = Console(highlight=False)
+    screen = console(highlight=False)
     with closing(_connect()) as ledger:
         seen = overview(ledger)
         if once:
-            console.print(frame(seen, height=console.height - 1))
+            screen.print(frame(seen, height=screen.height - 1))
             return
-        _watch(ledger, console, seen, interval)
+        _watch(ledger, screen, seen, interval)
 
 
 def _watch(ledger: Ledger, console: Console, seen: Overview, interval_s: float) -> None:

@@ -7,6 +7,9 @@ from collections.abc import Iterator, Sequence
 import click
 
 from hermes_queue.ledger.fleet.pacing import RunPace
+from hermes_queue.view.present import label
+from hermes_queue.view.terminal.output import echo
+from hermes_queue.wire.names import NAME_CHARACTERS
 
 _SECONDS_OF = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -14,20 +17,16 @@ _SECONDS_OF = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 def print_table(rows: Sequence[Sequence[str]]) -> None:
     """Print rows, including the heading, in columns as wide as their widest cell."""
     for line in aligned(rows):
-        click.echo(line)
+        echo(line)
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Rows, including the heading, as lines."""
+    """Rows, including the heading, as lines. Cells are shortened to what a name may have."""
+    rows = [[label(cell, NAME_CHARACTERS) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         yield "  ".join(cells).rstrip()
-
-
-def plain(text: str) -> str:
-    """`text` on one line, without characters that a terminal obeys or that turn its direction."""
-    return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
 
 
 def age(seconds: float) -> str:

@@ -36,9 +36,11 @@ class TrainerGuard:
     def refused(self, request: TrainerRequest) -> TrainerAnswer | None:
         """The refusal of a request; None if it may be answered."""
         headers = request.headers
-        site = headers.get("sec-fetch-site")
-        # "none" is of an address that a user typed, also if a page there redirects to this one.
-        if "origin" in headers or site not in (None, "none") or (site and request.path in _CHANGES):
+        # Browsers say what they fetch, and for whom: "none" is an address that a user typed, also
+        # if a page there redirects to this one. Older ones say only the former, or nothing.
+        is_browser = any(name.startswith("sec-fetch-") for name in headers)
+        is_typed = headers.get("sec-fetch-site") == "none" and request.path not in _CHANGES
+        if "origin" in headers or (is_browser and not is_typed):
             return said(403, "not for web pages")
         if self._token is None:
             # A page may have a name that it made resolve to this host.

@@ -3,7 +3,7 @@ import {
   ApiError, HELP, Theme, elements, filed, go, html, link, pathOf, render, useAddress, useEffect, useRef, useState,
 } from "./core.js";
 import { useErrorBoundary } from "./vendor/hooks.js";
-import { Facts, Problem, count, safe, when } from "./show.js";
+import { Facts, Problem, count, entitle, safe, when } from "./show.js";
 import { Table } from "./pages/list.js";
 import { Page as Group } from "./pages/group.js";
 import { Page as Trajectory } from "./pages/trajectory.js";
@@ -18,7 +18,7 @@ const Groups = ({ groups }) => html`<h2>Groups</h2><ul>${groups.map((each) => ht
 /** All that the file holds. */
 function Home() {
   const { rows, groups, title, made, version, left_out: left } = ABOUT;
-  document.title = `${title} – hermes-queue`;
+  entitle(title);
   return html`<main id="main"><div class="title"><h1 tabindex="-1">${safe(title)}</h1></div>
     <${Facts} of=${[["trajectories", count(rows.length)], ["exported", when(made)], ["hermes-queue", safe(version)]]} />
     ${left > 0 && html`<p class="warn">! ${left} of them could not be read.</p>`}

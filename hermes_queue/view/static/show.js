@@ -95,6 +95,11 @@ export function safe(value) {
   return (text.toWellFormed ? text.toWellFormed() : text).replace(HIDDEN, sign);
 }
 
+/** Name this page in the browser's tab. @param {unknown} what */
+export function entitle(what) {
+  document.title = `${safe(what)} – hermes-queue`;
+}
+
 /** @typedef {{text: string, bytes: number, cut: boolean, marks: [number, number, string][]}} Text */
 
 const CLASS = /^(ansi-[a-z0-9-]+|ctl|cut|finding)$/;

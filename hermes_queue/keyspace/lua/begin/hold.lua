@@ -1,44 +1,6 @@
--- @include accounts, begin/pace, begin/budget, begin/shared
+-- @include accounts, begin/pace, begin/budget, begin/shared, begin/breakers
 -- Reasons to hold a job back for a while, in this order; it uses no attempt. It waits in `delayed`, or for its
 -- run's trainer, or parked.
-
-local budgets = prefix .. 'budgets'
-local breakers, is_calm = {}, nil
-
--- Whether there is no poison item, no shared budget and no circuit breaker of these lanes, or of the named job's: one
--- command tells what else each of them would ask for.
-local function calm(named)
-  if is_calm ~= nil then return is_calm end
-  local names, keys = #lanes > 0 and lanes or {named}, {poison, budgets}
-  for i, name in ipairs(names) do keys[2 + i] = prefix .. 'lane:' .. name end
-  is_calm = redis.call('EXISTS', unpack(keys)) == 0
-  if is_calm then
-    for i, name in ipairs(names) do breakers[name] = {key = keys[2 + i]} end
-  end
-  return is_calm
-end
-
-local function breaker_of(name)
-  calm(name)
-  if not breakers[name] then
-    local key = prefix .. 'lane:' .. name
-    breakers[name] = hash(key, 'state', 'until', 'open_s', 'probe')
-    breakers[name].key = key
-  end
-  return breakers[name]
-end
-
--- Time at which the lane's circuit breaker lets the job begin. A half-open breaker allows one probe at a time.
-local function breaker_free_at(lane)
-  if lane.state == 'open' then
-    local free_at = tonumber(lane['until'])
-    if free_at <= now then redis.call('HSET', lane.key, 'state', 'half_open') end
-    return free_at
-  elseif lane.state == 'half_open' then
-    return tonumber(lane.probe or '0') + tonumber(lane.open_s)  -- a probe that never reports back
-  end
-  return 0
-end
 
 -- Whether too many results wait for readers to let another group begin.
 local function is_back_pressure(g)
@@ -56,8 +18,8 @@ end
 -- `held`, `paused`, `paced`, `over_budget` or nil, and a warning about the run's budget or ''.
 local function reason_to_wait(job, g, r)
   if r and r.max_ahead and paced(g, r) then return 'paced', '' end
-  local lane = breaker_of(job.lane)
-  local free_at = breaker_free_at(lane)
+  local lane, endpoint = breaker_of(job.lane), endpoint_breaker_of(job)
+  local free_at = math.max(breaker_free_at(lane, run_of(id)), breaker_free_at(endpoint, run_of(id)))
   if free_at > now then return hold(free_at), '' end
   local later = now + 5 + 5 * (now % 1)
   if is_back_pressure(g) then return hold(later), '' end
@@ -71,6 +33,7 @@ local function reason_to_wait(job, g, r)
   if kept then return hold(later), warning end
   if wanted then shared_reserve(wanted) end
   if lane.state then redis.call('HSET', lane.key, 'probe', stamp(now)) end
+  if endpoint and endpoint.state then redis.call('HSET', endpoint.key, 'probe', stamp(now)) end
   return nil, warning
 end
 

@@ -1,6 +1,6 @@
 /** Dead letters: jobs that nobody may run again before a person has looked. */
 import { html, link, pathOf, query, useAddress, useData } from "../core.js";
-import { Command, Facts, Marked, Problem, Waiting, ago, asText, safe, when } from "../show.js";
+import { Command, Facts, Marked, Problem, Waiting, ago, asText, entitle, safe, when } from "../show.js";
 import { Filter } from "./list.js";
 import { Lines } from "./messages.js";
 
@@ -46,7 +46,7 @@ export function Page({ session }) {
   const { params } = useAddress();
   const q = params.get("q") || "";
   const { data, error, again } = useData(query("/api/dead", { q }));
-  document.title = "Dead letters – hermes-queue";
+  entitle("Dead letters");
   const letters = data?.letters || [];
   const acts = letters.length ? [{ name: "dead_requeue", title: `Requeue these ${data.count}…`, args: { q } }, { name: "dead_purge", title: `Purge these ${data.count}…`, args: { q }, confirm: "purge", danger: true }] : [];
   return html`<main id="main"><p class="crumbs"><a href="/" aria-keyshortcuts="u">runs</a> ›</p>

@@ -1,7 +1,7 @@
 /** The first page: all runs, and what the deployment does now. */
 import { html, link, pathOf, useData } from "../core.js";
 import { useLive } from "../live.js";
-import { Bar, Problem, Waiting, ago, count, money, safe, score, seconds } from "../show.js";
+import { Bar, Problem, Waiting, ago, count, entitle, money, safe, score, seconds } from "../show.js";
 
 /** Runs of the index and those that only Redis knows, in one list. @param {any} overview @param {any[]} known */
 function joined(overview, known) {
@@ -113,7 +113,7 @@ const Slowest = ({ of }) => html`<section class="panel" aria-labelledby="slowest
 /** @param {{session: any}} props */
 export function Page({ session }) {
   const { overview, state, error } = useLive();
-  document.title = "hermes-queue";
+  entitle("Runs");
   return html`<main id="main"><h1 tabindex="-1" class="unseen">hermes-queue</h1>
     ${state === "gone" && html`<${Problem} error=${{ message: error }} />`}
     <${Runs} session=${session} />

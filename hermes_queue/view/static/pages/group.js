@@ -1,6 +1,6 @@
 /** All samples of one item: their table, and, where the server aligns them, side by side. */
 import { html, pathOf, query, useAddress, useData } from "../core.js";
-import { Facts, Problem, Waiting, ago, count, safe, score, stateOf } from "../show.js";
+import { Facts, Problem, Waiting, ago, count, entitle, safe, score, stateOf } from "../show.js";
 import { Compared } from "./compared.js";
 import { Table, condition } from "./list.js";
 
@@ -31,7 +31,7 @@ export function Page({ ids }) {
   const own = rows.filter((row) => !row.extra);
   const scores = own.map((row) => row.score).filter((value) => value !== null);
   const { mean, std } = spread(scores);
-  document.title = `${first?.instance || group} – hermes-queue`;
+  entitle(first?.instance || group);
   const instance = first?.instance || group;
   return html`<main id="main"><p class="crumbs"><a href="/">runs</a> › ${first && html`<a href=${pathOf("run", first.run)} aria-keyshortcuts="u" title="up (u)">${safe(first.run)}</a> ›`}</p>
     <div class="title"><h1 tabindex="-1">${safe(instance)}</h1><${Signs} rows=${rows} /></div>

@@ -1,6 +1,6 @@
 /** Review: one flagged trajectory after the other, a label for each. */
 import { api, go, html, link, pathOf, query, say, useAddress, useData, useEffect, useRef, useState } from "../core.js";
-import { Facts, Flags, Problem, State, Waiting, count, ended, money, safe, score, seconds, worked } from "../show.js";
+import { Facts, Flags, Problem, State, Waiting, count, ended, entitle, money, safe, score, seconds, worked } from "../show.js";
 import { Filter } from "./list.js";
 import { Messages } from "./messages.js";
 
@@ -57,7 +57,7 @@ export function Page({ session }) {
   const q = params.has("q") ? params.get("q") : QUEUE;
   const { data, error } = useData(query("/api/trajectories", { q, limit: 200 }));
   const reviews = useData("/api/reviews");
-  document.title = "Review – hermes-queue";
+  entitle("Review");
   const rows = data?.rows || [];
   const found = rows.findIndex((row) => row.id === params.get("at"));
   const at = Math.max(0, found);

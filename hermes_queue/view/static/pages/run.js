@@ -1,7 +1,7 @@
 /** One run, or all trajectories: numbers, the distribution that filters, and the list. */
 import { go, html, link, pathOf, query, useAddress, useData } from "../core.js";
 import { useLive } from "../live.js";
-import { Bar, Facts, Problem, Waiting, ago, count, money, safe, score, seconds } from "../show.js";
+import { Bar, Facts, Problem, Waiting, ago, count, entitle, money, safe, score, seconds } from "../show.js";
 import { Tabs } from "./tabs.js";
 import { Filter, OF_RUN, Trajectories, both, condition } from "./list.js";
 
@@ -151,7 +151,7 @@ export function runActions(run, ledger, failures) {
 function Head({ run, session }) {
   const { data, error, again } = useData(`/api/runs/${encodeURIComponent(run)}`);
   const ledger = useLedger(run, data);
-  document.title = `${run} – hermes-queue`;
+  entitle(run);
   return html`<div class="title"><h1 tabindex="-1">${safe(run)}</h1>
       ${ledger && html`<span class=${"tag " + ledger.state}>${ledger.state}${ledger.state_reason ? `: ${safe(ledger.state_reason)}` : ""}</span>`}
       <span class="grow"></span><${session.Actions} of=${runActions(run, ledger, data?.failures || [])} done=${again} /></div>
@@ -170,7 +170,7 @@ export function Page({ session, ids }) {
   const run = ids[0] || null;
   const tab = params.get("tab") || "";
   const scope = run ? condition("run", run) : "";
-  if (!run) document.title = "Trajectories – hermes-queue";
+  if (!run) entitle("Trajectories");
   return html`<main id="main"><p class="crumbs"><a href="/" aria-keyshortcuts="u">runs</a> ›</p>
     ${run ? html`<${Head} run=${run} session=${session} />` : html`<h1 tabindex="-1">Trajectories <span class="quiet">of all runs</span></h1><div class="panels"><${Histogram} scope="" /></div>`}
     <${Tabs} tabs=${TABS.filter(([id]) => session.live || id !== "running")} tab=${tab} />

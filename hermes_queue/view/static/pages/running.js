@@ -1,7 +1,7 @@
 /** A trajectory without a record: what it has said so far, asked of its worker while one looks. */
 import { api, html, pathOf, query, useEffect, useState } from "../core.js";
 import { useLive } from "../live.js";
-import { Facts, Problem, Waiting, safe } from "../show.js";
+import { Facts, Problem, Waiting, entitle, safe } from "../show.js";
 import { Messages } from "./messages.js";
 
 const EVERY_MS = 2000;
@@ -61,7 +61,7 @@ function useRunning(id, held, ended) {
 export function Running({ id, session, missing, ended }) {
   const { state } = useLive();
   const { said, messages, error } = useRunning(id, state === "held", ended);
-  document.title = `${id} – hermes-queue`;
+  entitle(id);
   const run = id.split(".")[0];
   const head = html`<p class="crumbs"><a href="/">runs</a> › <a href=${pathOf("run", run)} aria-keyshortcuts="u" title="up (u)">${safe(run)}</a> ›</p>`;
   if (!said) return html`<main id="main">${head}<h1 tabindex="-1">${safe(id)}</h1>${error ? html`<${Problem} error=${error.status === 404 ? missing : error} />` : html`<${Waiting} />`}</main>`;

@@ -1,6 +1,6 @@
 /** One trajectory: its head, stages, and six views of it. */
 import { html, link, pathOf, query, search, useAddress, useData } from "../core.js";
-import { Apart, asText, Facts, Flags, Problem, State, Waiting, ago, count, ended, money, safe, score, seconds, when, worked } from "../show.js";
+import { Apart, asText, Facts, Flags, Problem, State, Waiting, ago, count, ended, money, safe, score, seconds, when, worked, entitle } from "../show.js";
 import { Tabs } from "./tabs.js";
 import { policies } from "./list.js";
 import { Messages } from "./messages.js";
@@ -46,7 +46,7 @@ function up(row, params) {
 /** @param {{data: any, params: URLSearchParams}} props */
 export function Head({ data, params }) {
   const row = data.row;
-  document.title = `${row.instance} #${row.sample} – hermes-queue`;
+  entitle(`${row.instance} #${row.sample}`);
   return html`<p class="crumbs"><a href="/">runs</a> › <a href=${up(row, params)} aria-keyshortcuts="u" title="up (u)">${safe(row.run)}</a> › <a href=${pathOf("group", row.group)} aria-keyshortcuts="g" title="group (g)">group</a> ›</p>
     <div class="title"><h1 tabindex="-1"><${State} row=${row} /> ${safe(row.instance)} <span class="quiet">#${row.sample}</span></h1>
       <span class=${"score " + (row.score >= 1 ? "pass" : row.score > 0 ? "part" : row.score === null ? "none" : "fail")}>${score(row.score)}</span>
