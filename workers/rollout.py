@@ -41,7 +41,7 @@ from workers.resume.journal import TurnJournal
 from workers.stages.handover import HandOver
 from workers.steps.progress import StepProgress
 from workers.steps.put_back import check_regradable, put_back
-from workers.verdicts import checked_version
+from workers.verdicts import checked_version, require_turn
 
 AGENT_GRACE_S = 30.0
 """The loop ends itself at its deadline; this much later the stage ends a call that hangs."""
@@ -251,6 +251,7 @@ async def _handed_or_measured(
     writes them under test. The second time it is measured like an agent whose commands did that.
     """
     draft, limit_s = steps.draft, steps.draft.job.limits.verify_timeout_s
+    require_turn(draft)
     try:
         if handover is not None and await handover.give(steps, context):
             return True

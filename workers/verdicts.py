@@ -1,4 +1,4 @@
-"""Validation of what an environment returns, before it becomes part of a record.
+"""What becomes a measured record: work of an agent that had a turn, and a valid verdict.
 
 An environment is foreign code, and its report may repeat what an agent has written.
 """
@@ -12,8 +12,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from envs.base import Environment, Verdict
-from hermes_queue.errors import EnvBug, printable
+from hermes_queue.agent.kinds.recorded import KIND
+from hermes_queue.errors import (
+    DeadlineExceeded,
+    EnvBug,
+    ModelConfigError,
+    TrajectoryFailure,
+    printable,
+)
 from hermes_queue.wire.parameters import INTEGER_MAX, INTEGER_MIN
+from workers.draft import Draft
 
 REPORT_MAX_DEPTH = 64
 """Maximum nesting of lists and mappings."""
@@ -25,6 +33,35 @@ _SMALL_REPORT = 500
 
 class _TooManyValues(Exception):
     """The report has more values than may be looked at."""
+
+
+def require_turn(draft: Draft) -> None:
+    """Refuse to measure an agent that never had a turn: it has shown nothing.
+
+    A regrade has none of its own. Its work is that of a record which was measured.
+
+    Raises:
+        DeadlineExceeded: its time was up before; with `stage` set, like the next one.
+        ModelConfigError: the model's server refused the first request, or the job's limits allow
+            none; has the server's words.
+    """
+    agent = draft.agent
+    if agent.turns or draft.job.agent.kind == KIND:
+        return
+    said = [str(each["message"]) for each in agent.events if each["event"] == "context_length"]
+    why = f"the agent ended without a single turn of the model ({agent.stop_reason})"
+    failure: TrajectoryFailure
+    if agent.stop_reason == "time_limit":
+        failure = DeadlineExceeded(why)
+    elif said:
+        failure = ModelConfigError(
+            f"{why}: its first request is too long for the model: {said[-1]}; lower --sampling "
+            "max_tokens, shorten the prompt, or serve the model with a longer context"
+        )
+    else:
+        failure = ModelConfigError(why)
+    failure.stage = "agent"
+    raise failure
 
 
 def checked_version(env: Environment[Any], name: str) -> str:

@@ -16,5 +16,6 @@ store.py       images for slots: had by name, or built
 engine/        images at a container engine: pulled, built, loaded
 fetch/         images from registries and archives
 base_image.py  base images made of Debian's packages
+record_packages.py  what pip has to know of the packages of Debian in one
 inside/        the program that works on an image's files
 """

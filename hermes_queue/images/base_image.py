@@ -1,7 +1,8 @@
 """Base images made of Debian's packages, where no registry can be reached.
 
-They are stand-ins: `python:3.12-slim` made here has the `python3` of a Debian release, not the one
+They are stand-ins: `python:3.11-slim` made here has the `python3` of a Debian release, not the one
 of the official image. A name of one's own, and `ImageSettings.base_images`, say so in trajectories.
+What would be another version or distribution than its name says is not made.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from hermes_queue.disk.turn import build_turn
-from hermes_queue.errors import ConfigurationError, InputError
+from hermes_queue.errors import ConfigurationError, InputError, SandboxRejected
 from hermes_queue.images.dockerfile.evaluation import DEFAULT_PATH
 from hermes_queue.images.permission import full_name
 from hermes_queue.images.spec import ImageConfig
@@ -27,13 +28,16 @@ from hermes_queue.images.spec import ImageConfig
 TIMEOUT_S = 3600.0
 TAIL_CHARS = 2000
 ALWAYS = ("ca-certificates",)
-SUITES = ("bookworm", "trixie", "bullseye", "sid")
-"""Releases of Debian in names of images; the first one where a name has none."""
+SUITES = {"bookworm": ("12", "3.11"), "trixie": ("13", "3.13"), "bullseye": ("11", "3.9")}
+"""Releases of Debian in names of images, with their numbers and their Python; the first one where a
+name has none."""
 PYTHON = ("python3", "python3-pip", "python3-venv")
 _PYTHON_HOOKS = (
     'ln -sf python3 "$1/usr/bin/python"',
     'rm -f "$1"/usr/lib/python3*/EXTERNALLY-MANAGED',
+    'chroot "$1" python3 - <"$HQ_RECORDS"',
 )
+_RECORDS = Path(__file__).with_name("record_packages.py")
 _AUTHORITIES = "usr/local/share/ca-certificates"
 _MAX_AUTHORITY_CHARS = 1 << 20
 _WORD = re.compile(r"[a-z0-9][a-z0-9.+-]{0,100}")
@@ -70,12 +74,24 @@ class BaseImage:
 
         Raises:
             SandboxRejected: it is not the name of an image.
+            InputError: an image of this name would hold something else than it says.
         """
-        repository, _, tag = full_name(name).rpartition("/")[2].partition(":")
-        is_python = repository == "python"
-        found = next((each for each in SUITES if each in re.split(r"[-.]", tag)), SUITES[0])
-        wanted = (*(PYTHON if is_python else ()), *packages)
-        return cls(suite or found, wanted, mirror, is_python, authorities)
+        full = full_name(name)
+        if "@" in full:
+            raise InputError(f"{name[:200]!r} {_HAS_DIGEST}")
+        address, _, tag = full.rpartition(":")
+        repository = address.removeprefix(_OFFICIAL)
+        words = re.split(r"[-.]", tag)
+        if repository == "python":
+            suite = _suite_of_python(name, tag, suite or _suite_in(words))
+            return cls(suite, (*PYTHON, *packages), mirror, True, authorities)
+        if address.startswith(_OFFICIAL) and repository != "debian":
+            raise InputError(f"{name[:200]!r} {_IS_NOT_DEBIAN}")
+        numbered = next((each for each, (number, _) in SUITES.items() if number == words[0]), None)
+        if repository == "debian" and words[0].isdigit() and numbered is None:
+            raise InputError(f"{name[:200]!r} is none of Debian's releases {_releases(0)}")
+        found = suite or numbered or _suite_in(words) or next(iter(SUITES))
+        return cls(found, packages, mirror, False, authorities)
 
     def check(self) -> None:
         """Raises InputError: a field is not what it should be."""
@@ -115,6 +131,52 @@ class BaseImage:
             str(archive),
             *([self.mirror] if self.mirror else []),
         ]
+
+
+_OFFICIAL = "docker.io/library/"
+_OWN_NAME = (
+    "make one under a name of your own (`hermes-queue images base debian:bookworm-local`), and put "
+    "it in the other's place with HERMES_QUEUE_IMAGES_BASE_IMAGES, which trajectories record"
+)
+_HAS_DIGEST = f"names content by its digest, which no image made here has: {_OWN_NAME}"
+_IS_NOT_DEBIAN = f"is not made of Debian's packages: {_OWN_NAME}"
+
+
+def can_stand_for(name: str) -> bool:
+    """Whether an image made of Debian's packages may have this name."""
+    try:
+        BaseImage.named(name)
+    except (InputError, SandboxRejected):
+        return False
+    return True
+
+
+def _suite_in(words: list[str]) -> str | None:
+    return next((each for each in (*SUITES, "sid") if each in words), None)
+
+
+def _suite_of_python(name: str, tag: str, suite: str | None) -> str:
+    """The release, with the Python of a tag such as 3.13-slim; `suite` if that is given.
+
+    Raises InputError: that release, or any, has another Python.
+    """
+    found = re.match(r"\d+(\.\d+)?", tag)
+    python = found.group() if found else "3"
+    fitting = [
+        each for each, (_, own) in SUITES.items() if own == python or own.startswith(f"{python}.")
+    ]
+    if suite is None and fitting:
+        return fitting[0]
+    if suite in fitting or (suite == "sid" and python == "3"):
+        return suite or ""
+    raise InputError(
+        f"{name[:200]!r}: {suite or 'Debian'} has no Python {python}; there are "
+        f"{_releases(1)}: choose one of these, or {_OWN_NAME}"
+    )
+
+
+def _releases(column: int) -> str:
+    return ", ".join(f"{numbers[column]} ({suite})" for suite, numbers in SUITES.items())
 
 
 def _read_authority(path: str) -> str:
@@ -158,7 +220,8 @@ async def make_base_image(
         )
     fields = asdict(base)
     trusted = [_read_authority(path) for path in fields.pop("authorities")]
-    text = json.dumps([fields, base.command(Path("archive")), *trusted], sort_keys=True)
+    made_by = [base.command(Path("archive")), _RECORDS.read_text()]
+    text = json.dumps([fields, *made_by, *trusted], sort_keys=True)
     key = hashlib.sha256(text.encode()).hexdigest()[:16]
     place = cache / f"{base.suite}-{key}.tar"
     await asyncio.to_thread(cache.mkdir, parents=True, exist_ok=True)
@@ -181,6 +244,7 @@ async def _run(command: list[str]) -> None:
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
+        env={**os.environ, "HQ_RECORDS": str(_RECORDS)},
         start_new_session=True,
     )
     try:

@@ -21,6 +21,7 @@ from hermes_queue.errors import (
     SandboxRejected,
     TrajectoryFailure,
 )
+from hermes_queue.images.base_image import can_stand_for
 from hermes_queue.images.build import Builder, ReportLine, StageImage
 from hermes_queue.images.context import BuildContext
 from hermes_queue.images.layers import LayerStore
@@ -348,10 +349,12 @@ def cannot_be_had(name: str, why: str) -> str:
     mirror = ""
     if name.startswith(f"{DOCKER_HUB}/"):
         mirror = "HERMES_QUEUE_IMAGES_MIRROR=HOST names another registry, and "
+    made = ""
+    if can_stand_for(name):
+        made = f"`hermes-queue images base {short}` makes one from Debian's packages (as root), "
     # What helps comes first: tables cut long messages.
     return (
-        f"the image {short} cannot be pulled: `hermes-queue images base {short}` makes one from "
-        f"Debian's packages (Debian, as root), `hermes-queue images import {short} FILE` brings "
-        f'one, {mirror}HERMES_QUEUE_IMAGES_BASE_IMAGES=\'{{"{short}": "OTHER"}}\' puts another '
-        f"image in its place. {REGISTRY_SAYS}{why}"
+        f"the image {short} cannot be pulled: {made}`hermes-queue images import {short} FILE` "
+        f'brings one, {mirror}HERMES_QUEUE_IMAGES_BASE_IMAGES=\'{{"{short}": "OTHER"}}\' puts '
+        f"another image in its place. {REGISTRY_SAYS}{why}"
     )

@@ -15,9 +15,8 @@ from pathlib import Path
 from hermes_queue.errors import IsolationUnavailable
 from hermes_queue.sandbox.host import interpreter
 from hermes_queue.sandbox.host.isolation import find_tools, host_python
-from hermes_queue.sandbox.host.paths import check_cache, is_root, remove_tree
+from hermes_queue.sandbox.host.paths import check_cache, is_root, remove_tree, shared_directory
 from hermes_queue.sandbox.host.user_namespaces import IdMap, UserNamespaces, find_id_map
-from hermes_queue.sandbox.local.fence import furnish
 from hermes_queue.sandbox.local.registry import HostRegistry
 
 logger = logging.getLogger(__name__)
@@ -66,7 +65,7 @@ class Host:
             raise
 
     def _furnish(self) -> None:
-        furnish(self.directory)
+        shared_directory(self.directory / "empty")
         self.file_tool = self.directory / "file_tool"
         shutil.copyfile(FILE_TOOL_SOURCE, self.file_tool)
         self.file_tool.chmod(0o755)

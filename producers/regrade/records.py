@@ -21,6 +21,7 @@ WORK_MAX_BYTES = 1 << 20
 _REASON_CHARACTERS = 200
 
 UNMEASURED = "it was not measured"
+NO_TURN = "its agent had no turn"
 IS_REGRADE = "it is a regrade itself"
 ANOTHER = "another record of the same trajectory is regraded"
 NOTHING_LOST = frozenset((UNMEASURED, IS_REGRADE))
@@ -139,6 +140,8 @@ def _work_in(record: ScoredTrajectory, env: Environment[Any]) -> RecordedWork:
         raise NotRecorded(IS_REGRADE)
     if record.score is None:
         raise NotRecorded(UNMEASURED)
+    if not record.turns:
+        raise NotRecorded(NO_TURN)
     outcome = dict(env.outcome(record))
     try:
         work = RecordedWork(record.env, record.instance_id, _named(record, record.score), outcome)

@@ -219,3 +219,56 @@ async def test_assets_are_open_to_slots_whatever_modes_they_were_built_with(loca
     slot = await local.slot(SlotSpec(assets=(asset,)))
     command = "cat /opt/assets/closed/d/file; /opt/assets/closed/d/run"
     assert await local.out(slot, command) == "inside\nran"
+
+
+HOLD = """
+import fcntl, os, signal, sys
+held = [os.open(path, os.O_RDONLY) for path in sys.argv[1:]]
+for each in held:
+    fcntl.flock(each, fcntl.LOCK_EX)
+if os.fork() == 0:
+    for stream in range(3):
+        os.close(stream)
+    signal.pause()
+"""
+TRY = """
+import fcntl, os, sys
+for path in sys.argv[1:]:
+    try:
+        fcntl.flock(os.open(path, os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        print(path)
+"""
+SEEN_BY_ALL = (
+    "/usr /usr/bin/env /bin /etc/passwd /etc/ld.so.cache /etc/ssl /opt/python /opt/assets/a/f"
+)
+
+
+async def test_a_lock_on_a_file_that_slots_only_read_does_not_reach_another_slot(local):
+    spec = SlotSpec(assets=(AssetSpec("test", "ab" * 16, "echo 1 >f", "/opt/assets/a"),))
+    await local.backend.prepare(spec)
+    holder, other = [await local.backend.acquire(name, spec) for name in ("a", "b")]
+    stays = await local.out(holder, f"python3 -c '{HOLD}' {SEEN_BY_ALL}; python3 -c '{TRY}' /usr")
+    assert stays == "/usr", "the lock is held in its own slot"
+    assert await local.out(other, f"python3 -c '{TRY}' {SEEN_BY_ALL}") == ""
+
+
+async def test_an_event_on_a_file_that_slots_only_read_does_not_reach_another_slot(local):
+    watcher, other = await local.slot(), await local.slot()
+    watch = """
+        import select
+        watched = libc.inotify_init()
+        assert libc.inotify_add_watch(watched, b"/usr/lib/os-release", 0x20) > 0  # IN_OPEN
+        open("watching", "w").close()
+        while not os.path.exists("opened"):
+            time.sleep(0.01)
+        print(len(select.select([watched], [], [], 0)[0]))
+        open("/usr/lib/os-release").close()
+        print(len(select.select([watched], [], [], 10)[0]))
+    """
+    seen = asyncio.create_task(local.out(watcher, python(watch)))
+    while await local.out(watcher, "ls watching 2>/dev/null || true") == "":
+        await asyncio.sleep(0.01)
+    await local.out(other, "cat /usr/lib/os-release")
+    await local.out(watcher, "touch opened")
+    assert (await seen).split() == ["0", "1"]

@@ -13,7 +13,6 @@ class Stepped(Gsm8k):
     tools = ("terminal", "submit")
     spoiled_at: int | None = None
     least = 0.0
-    limit_s: float | None = None
 
     def steps(self, item):
         return [(number, item) for number in range(3)]
@@ -28,7 +27,7 @@ class Stepped(Gsm8k):
         assert step[0] == 0
 
     def step_limit_s(self, step):
-        return self.limit_s
+        return None
 
     def goes_on(self, step, verdict):
         return verdict.score >= self.least
@@ -72,7 +71,10 @@ class _Gated(Stepped):
 
 
 class _Hurried(Stepped):
-    limit_s = 0.0
+    """Leaves no time after the first step."""
+
+    def step_limit_s(self, step):
+        return 0.0 if step[0] else None
 
 
 class _EndsItself(Stepped):

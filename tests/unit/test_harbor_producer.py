@@ -19,7 +19,8 @@ from envs.harbor import ENV
 from envs.harbor_task import cache, tree
 from envs.harbor_task.task import TaskFolder
 from hermes_queue.errors import ConfigurationError, InputError
-from hermes_queue.images.base_image import BaseImage
+from hermes_queue.images.base_image import BaseImage, can_stand_for
+from hermes_queue.images.permission import full_name
 from hermes_queue.images.plan import plan
 from hermes_queue.images.store import cannot_be_had
 from producers.harbor import PRODUCER
@@ -259,12 +260,44 @@ def test_a_base_image_that_can_neither_be_pulled_nor_made_comes_with_the_command
 
 
 def test_a_stand_in_for_python_has_python_and_pip() -> None:
-    named = BaseImage.named("python:3.12-slim-trixie", packages=("git",))
+    named = BaseImage.named("python:3.13-slim-trixie", packages=("git",))
     assert named == BaseImage(
         "trixie", ("python3", "python3-pip", "python3-venv", "git"), None, True
     )
-    assert BaseImage.named("ubuntu:24.04") == BaseImage("bookworm")
     assert any("EXTERNALLY-MANAGED" in word for word in named.command(Path("base.tar")))
+
+
+@pytest.mark.parametrize(
+    ("name", "suite"),
+    [
+        ("python:3.13-slim", "trixie"),
+        ("python:3.11-slim-bookworm", "bookworm"),
+        ("python:3.9.2", "bullseye"),
+        ("python:3", "bookworm"),
+        ("debian:13-slim", "trixie"),
+        ("debian:bookworm-local", "bookworm"),
+        ("team/own:1", "bookworm"),
+    ],
+)
+def test_a_base_image_is_of_the_release_that_its_name_says(name: str, suite: str) -> None:
+    assert (BaseImage.named(name).suite, can_stand_for(name)) == (suite, True)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("python:3.13-slim-bookworm", "bookworm has no Python 3.13"),
+        ("python:3.12-slim", "Debian has no Python 3.12"),
+        ("python:2", "Python 2"),
+        (f"python:3.11@sha256:{'a' * 64}", "names content by its digest"),
+        ("ubuntu:24.04", "is not made of Debian's packages"),
+        ("debian:7", "none of Debian's releases"),
+    ],
+)
+def test_a_base_image_that_would_pose_as_another_is_not_made(name: str, why: str) -> None:
+    with pytest.raises(InputError, match=why):
+        BaseImage.named(name)
+    assert "images base" not in cannot_be_had(full_name(name), "no such host")
 
 
 def test_a_base_image_trusts_authorities_that_are_certificates(tmp_path: Path) -> None:

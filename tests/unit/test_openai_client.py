@@ -457,6 +457,11 @@ async def test_cancellation_passes_through(endpoint: Endpoint) -> None:
         error(422),
         error(429, code="insufficient_quota"),
         error(400, "max_tokens is too large: maximum context length is 9", param="max_tokens"),
+        error(
+            400,
+            "'max_tokens' or 'max_completion_tokens' is too large: 99999. This model's maximum "
+            "context length is 8192 tokens and your request has 20 input tokens",
+        ),
         Answer(b"<html>not found</html>", 404),
     ],
     ids=lambda answer: str(answer.status),

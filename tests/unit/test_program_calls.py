@@ -386,6 +386,44 @@ async def test_a_call_that_the_server_refuses_is_wrong_only_after_it_has_served_
     assert await refused(key, longer(1)) == "upstream"
 
 
+async def test_a_call_at_which_a_working_server_fails_is_wrong_and_the_program_goes_on() -> None:
+    crash = ModelError("3 tries failed")
+    attempt = Attempt(Model("one", crash, "works", crash, "works", "two"))
+    await attempt.ask(longer(0))
+    assert await refused(attempt, longer(1)) == "bad_call"
+    assert attempt.session.failure is None
+    assert (await attempt.ask(longer(2))).message.content == "two"
+    assert len(attempt.result.turns) == 2, "what only shows that the server works is no turn"
+
+
+async def test_a_server_that_was_away_for_a_while_is_asked_the_same_again() -> None:
+    attempt = Attempt(Model("one", ModelError("3 tries failed"), "works", "two"))
+    await attempt.ask(longer(0))
+    assert (await attempt.ask(longer(1))).message.content == "two"
+
+
+async def test_a_server_that_fails_again_and_answers_nothing_else_is_at_fault() -> None:
+    down = ModelError("3 tries failed")
+    attempt = Attempt(Model("one", down, "works", down))
+    await attempt.ask(longer(0))
+    assert await refused(attempt, longer(1)) == "upstream"
+    assert attempt.session.failure is down
+
+
+async def test_a_program_that_goes_on_with_such_calls_is_stopped_and_scored() -> None:
+    class Fragile(Model):
+        async def complete(self, messages: Sequence[Message], *asked: Any, **more: Any) -> Reply:
+            if len(messages) > 1:
+                raise ModelError("3 tries failed")
+            return await super().complete(messages, *asked, **more)
+
+    attempt = Attempt(Fragile())
+    await attempt.ask(longer(0))
+    kinds = [await refused(attempt, longer(turns)) for turns in (1, 2, 3, 4)]
+    assert kinds == ["bad_call"] * 3 + ["stopped"]
+    assert (attempt.session.stop_reason, attempt.session.failure) == ("format_errors", None)
+
+
 async def test_a_cap_that_the_server_refuses_is_left_out_from_then_on() -> None:
     attempt = Attempt(Model(refusing(400), "fine"))
     await attempt.ask(call(max_tokens=65536))

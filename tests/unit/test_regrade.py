@@ -33,6 +33,7 @@ from producers.regrade.plan import default_run_id
 from producers.regrade.records import (
     ANOTHER,
     IS_REGRADE,
+    NO_TURN,
     UNMEASURED,
     WORK_MAX_BYTES,
     PassedOver,
@@ -132,9 +133,11 @@ def test_what_has_no_score_or_no_verifier_or_is_a_regrade_is_counted_by_reason()
         make_group(make_record(make_job(), None)),
         make_group(regraded()),
         make_group(make_record(make_job(instance="p", env="prompts"))),
+        make_group(make_record(make_job(instance="t")).model_copy(update={"turns": ()})),
     ]
     assert recorded_work(groups, passed) == []
-    assert passed.reasons == {UNMEASURED: 1, IS_REGRADE: 1, "env prompts has no verifier": 1}
+    no_verifier = "env prompts has no verifier"
+    assert passed.reasons == {UNMEASURED: 1, IS_REGRADE: 1, no_verifier: 1, NO_TURN: 1}
 
 
 def test_work_that_no_job_can_carry_is_refused() -> None:

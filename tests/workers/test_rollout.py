@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from records import make_job
 
+from hermes_queue.agent.chat import Reply
 from hermes_queue.errors import (
+    ContextLengthExceeded,
     DeadlineExceeded,
+    ModelConfigError,
     SandboxError,
     SlotKilled,
     SlotLost,
@@ -26,6 +30,7 @@ from hermes_queue.sandbox.base import (
 )
 from hermes_queue.settings import ModelSettings
 from hermes_queue.tools import make_call
+from workers import rollout as rollouts
 from workers.draft import Draft
 from workers.rollout import rollout
 
@@ -207,3 +212,60 @@ async def test_an_agent_whose_work_kills_its_slot_again_in_grading_is_measured_o
     assert (draft.agent.stop_reason, draft.verdict.score) == ("slot_killed", 0.0)
     assert (backend.leased, backend.released) == (["s0", "s1"], ["s0", "s1"])
     assert {spec.profile for spec in backend.specs} == {"default"}
+
+
+# --- an agent without a turn ------------------------------------------------------------
+
+
+class WithoutTurn:
+    """A client whose model never takes a turn, for the reason that it is told."""
+
+    def __init__(self, why: Exception) -> None:
+        self.why = why
+
+    async def complete(self, *_: Any, **__: Any) -> Reply:
+        raise self.why
+
+
+@pytest.mark.parametrize(
+    ("why", "limits", "cause"),
+    [
+        ("This model's maximum context length is 8192 tokens", {}, "model_config"),
+        ("", {"agent_timeout_s": 1e-9}, "deadline"),
+    ],
+    ids=["refused", "no-time"],
+)
+async def test_an_agent_without_one_turn_is_never_scored(
+    why: str, limits: dict[str, float], cause: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusing = WithoutTurn(ContextLengthExceeded(why))
+    monkeypatch.setattr(rollouts, "make_chat", lambda *_: refusing)
+    draft, failure = await rolled_out(Slots(), limits=limits)
+    assert failure is not None
+    assert (failure.cause, failure.stage, draft.verdict) == (cause, "agent", None)
+    assert why in str(failure)
+
+
+async def test_work_that_was_handed_over_without_one_turn_is_never_scored() -> None:
+    async def restore(*_: Any) -> None:
+        pass
+
+    handed = Draft(job=make_job(item=ROW, agent={"kind": "nop"}), attempt=1, epoch=1)
+    handed.is_handed, handed.agent.stop_reason = True, "submitted"
+    with pytest.raises(ModelConfigError, match="without a single turn"):
+        await rollout(
+            handed,
+            ROW,
+            backend=cast(Any, Slots()),
+            model=ModelSettings(),
+            on_measured=restore,
+            handover=cast(Any, SimpleNamespace(restore=restore)),
+        )
+    assert handed.verdict is None
+
+
+@pytest.mark.parametrize("kind", ["nop", "oracle"])
+async def test_a_scripted_agent_has_turns_of_its_own_and_is_scored(kind: str) -> None:
+    draft, failure = await rolled_out(Slots(), agent={"kind": kind})
+    assert (failure, len(draft.agent.turns) > 0) == (None, True)
+    assert draft.verdict is not None

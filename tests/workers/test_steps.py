@@ -125,7 +125,7 @@ async def test_a_failure_in_a_later_step_is_no_score() -> None:
         ("GATED", {}, [1]),
         ("SPOILED", {}, [1, 0]),
         ("ENV", {"max_turns": 3}, [1, 2]),
-        ("HURRIED", {}, [1]),
+        ("HURRIED", {}, [1, 2]),
     ],
 )
 async def test_steps_end_where_no_further_one_can_begin(

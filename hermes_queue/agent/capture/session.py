@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +20,7 @@ from hermes_queue.agent.capture.tree import Placement, ReplyTree, Unplaceable, u
 from hermes_queue.agent.chat import ChatClient, Reply
 from hermes_queue.agent.loop import AgentResult, BeforeTurn
 from hermes_queue.agent.tokens.replies import ask
-from hermes_queue.errors import ContextLengthExceeded, TrajectoryFailure
+from hermes_queue.errors import ContextLengthExceeded, ModelError, TrajectoryFailure
 from hermes_queue.models import Message, StopReason
 
 MAX_OPEN_CALLS = 8
@@ -31,6 +31,10 @@ KEPT_MAX_BYTES = 32 << 20
 """Text of all conversations of an attempt, each message counted once."""
 MAX_CONTEXT_REFUSALS = 3
 """Calls in a row that are too long for the model: such a program does not compact."""
+MAX_FAULTY_CALLS = 3
+"""Calls at which the model server fails although it answers others: each takes many tries."""
+FIRST_AGAIN_TOKENS = 16
+"""Cap of the answer that shows whether a server works."""
 REQUESTS_PER_TURN = 50
 """Calls and token counts, refused and repeated ones included, per turn that the job allows."""
 REQUESTS_AT_LEAST = 500
@@ -83,6 +87,9 @@ class AttemptSession:
         self._context_refusals = 0
         self._refused_cap: int | None = None
         """A cap of the program's that the model server refused."""
+        self._first: tuple[Sequence[Message], Sequence[Mapping[str, Any]]] | None = None
+        """What was asked by the first call that got a reply: messages and tools."""
+        self._faulty_calls = 0
         self._kept_bytes = 0
         self._began = time.monotonic()
 
@@ -222,7 +229,7 @@ class AttemptSession:
 
     async def _sample(self, call: ModelCall, measure: Measure) -> Answer:
         try:
-            return await self._made(call, measure)
+            return await self._tried(call, measure)
         except Refused:
             raise
         except LimitReached as limit:
@@ -238,6 +245,40 @@ class AttemptSession:
                 raise self.account.refusal("bad_call", str(error)) from None
             self.fail(error)
             raise self.account.refusal("upstream", "the model server failed") from None
+
+    async def _tried(self, call: ModelCall, measure: Measure) -> Answer:
+        """The reply, asked for twice if the server fails at this call and answers the first one.
+
+        Programs choose what they ask: a prompt at which a server fails would let them choose that
+        nothing is scored. A server that was away for a while answers the second time.
+        """
+        for _ in range(2):
+            try:
+                return await self._made(call, measure)
+            except ContextLengthExceeded:
+                raise
+            except ModelError as error:
+                if _refuses_the_request(error) or not await self._answers_the_first():
+                    raise
+                self.account.events(error.events)
+                why = str(error)
+        self._faulty_calls += 1
+        if self._faulty_calls >= MAX_FAULTY_CALLS:
+            self.stop("format_errors")
+        raise self.account.refusal("bad_call", why)
+
+    async def _answers_the_first(self) -> bool:
+        """Whether the server answers the first call once more. That is no part of the attempt."""
+        if self._first is None or self.ended.is_set():
+            return False
+        messages, tools = self._first
+        budget = self._budget
+        sampling = budget.capped(budget.reply_cap(None), FIRST_AGAIN_TOKENS)
+        try:
+            await self._chat.complete(messages, tools, sampling, budget.deadline)
+        except (TrajectoryFailure, TimeoutError):
+            return False
+        return True
 
     async def _made(self, call: ModelCall, measure: Measure) -> Answer:
         try:
@@ -305,6 +346,7 @@ class AttemptSession:
     def _record(
         self, call: ModelCall, place: Placement, reply: Reply, new_bytes: int, began_s: float
     ) -> Answer:
+        self._first = self._first or (place.messages, call.tools)
         call = replace(call, events=self.account.new(call.events))
         reply = replace(reply, events=self.account.fitting(reply.events))
         turn = self._tree.add(place, call, reply, began_s)

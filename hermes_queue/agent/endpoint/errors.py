@@ -42,6 +42,8 @@ _CONTEXT_PHRASES = (
     "exceeds the available context",  # llama.cpp
     "prompt is too long",
 )
+_CAP = re.compile(r"\bmax_(?:completion_)?tokens\b\W*(?:is )?too large")
+"""vLLM, whose `param` is null before version 0.11 and is dropped by some proxies."""
 _HISTORY = re.compile(r"\b(?:messages|tool_calls?)\b")
 _TRANSIENT = frozenset({408, 409, 425, 429})
 
@@ -84,8 +86,8 @@ def _is_overflow(error: APIStatusError, servers: Mapping[str, Server], *, first_
     if error.status_code not in (400, 413):
         return error.code == "context_length_exceeded"
     text = f"{error.message} {error.body}".lower()
-    about_max_tokens = getattr(error, "param", None) in ("max_tokens", "max_completion_tokens")
-    if about_max_tokens and first_turn:
+    about_cap = error.param in ("max_tokens", "max_completion_tokens") or _CAP.search(text)
+    if about_cap and first_turn:
         return False
     phrases = chain(_CONTEXT_PHRASES, *(server.too_long for server in servers.values()))
     return error.status_code == 413 or any(phrase in text for phrase in phrases)

@@ -18,6 +18,7 @@ from hermes_queue.errors import (
     SandboxRejected,
     SandboxUnavailable,
 )
+from hermes_queue.images.base_image import can_stand_for
 from hermes_queue.images.engine.client import EngineClient, progress, translated
 from hermes_queue.images.permission import (
     DOCKER_HUB,
@@ -193,11 +194,16 @@ def cannot_be_had(name: str, why: str) -> str:
     mirror = ""
     if full_name(name).startswith(f"{DOCKER_HUB}/"):
         mirror = f"set {VARIABLE}MIRROR=HOST to another registry, "
+    made = ""
+    if can_stand_for(name):
+        made = (
+            f"make one of Debian's packages (`hermes-queue images base {name} --out FILE`, "
+            f"`docker import FILE {name}`), "
+        )
     # What helps comes first: tables cut long messages.
     return (
         f"the image {name} cannot be pulled: {mirror}`docker pull {name}` with the engine's own "
-        f"login, `docker load` an archive, make one of Debian's packages (`hermes-queue images "
-        f"base {name} --out FILE`, `docker import FILE {name}`), or name another one with "
+        f"login, `docker load` an archive, {made}or name another one with "
         f'{VARIABLE}BASE_IMAGES=\'{{"{name}": "OTHER"}}\'. The engine: {why[:500]}'
     )
 

@@ -43,6 +43,8 @@ class FencePrograms:
     """Prefix that gives up root; empty for an ordinary user."""
     disable_userns: bool
     """Whether this bubblewrap can forbid further user namespaces inside."""
+    overlays: bool
+    """Whether it can give a slot inodes of its own for the files that slots share."""
 
 
 def find_tools(cache: Path) -> FencePrograms:
@@ -57,7 +59,8 @@ def find_tools(cache: Path) -> FencePrograms:
     nsenter, setpriv = str(found["nsenter"]), str(found["setpriv"])
     drop = drop_prefix(setpriv, SLOT_UID) if is_root() else ()
     bwrap = _find_bwrap(cache)
-    return FencePrograms(bwrap, nsenter, setpriv, drop, _probe(bwrap, drop))
+    has_overlays = overlays(bwrap, drop)
+    return FencePrograms(bwrap, nsenter, setpriv, drop, _probe(bwrap, drop), has_overlays)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +71,10 @@ class Shortcoming:
     fix: str
 
 
-def shortcomings(settings: LocalSandboxSettings) -> list[Shortcoming]:
-    """Properties that slots lack here although they work. Blocking."""
+def shortcomings(
+    settings: LocalSandboxSettings, tools: FencePrograms | None = None
+) -> list[Shortcoming]:
+    """Properties that slots lack here although they work with these `tools`. Blocking."""
     found = []
     by_processes = "slots share the processors by their numbers of processes"
     if not cgroups.available():
@@ -81,6 +86,10 @@ def shortcomings(settings: LocalSandboxSettings) -> list[Shortcoming]:
         found.append(Shortcoming(f"there is no cpu controller: {by_processes}", fix))
     if settings.isolation == "none":
         return found
+    if tools is not None and not tools.overlays:
+        what = "slots share the inodes of files that they only read, whose locks reach other slots"
+        fix = "use Linux 5.11 and bubblewrap 0.11 or later (`pip install 'hermes-queue[local]'`)"
+        found.append(Shortcoming(what, f"{fix}, and let no older bwrap stand on PATH"))
     if why := seccomp.unsupported():
         what = f"commands of agents run without a filter of system calls ({why})"
         found.append(Shortcoming(what, "use a kernel with CONFIG_SECCOMP_FILTER"))
@@ -144,6 +153,26 @@ def _probe(bwrap: str, drop: tuple[str, ...]) -> bool:
     raise IsolationUnavailable(
         f"{bwrap} cannot make namespaces: {outcome}. {' '.join(_fixes())} {UNFENCED}"
     )
+
+
+@functools.cache
+def overlays(bwrap: str, drop: tuple[str, ...]) -> bool:
+    """Whether bubblewrap and the kernel can mount overlays for slots. Blocking, once per process.
+
+    It takes bubblewrap 0.11 and Linux 5.11.
+    """
+    argv = [*drop, bwrap, "--unshare-user", "--overlay-src", "/etc", "--overlay-src", "/usr"]
+    argv += ["--ro-overlay", "/usr", *top_level(), "/bin/true"]
+    try:
+        return subprocess.run(argv, capture_output=True, timeout=20, check=False).returncode == 0  # noqa: S603
+    except (OSError, subprocess.SubprocessError):
+        return False
+
+
+def has_mounts_below(path: str) -> bool:
+    """Whether another file system is mounted somewhere below a directory. Blocking."""
+    mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+    return any(line.split(" ", 5)[4].startswith(f"{path}/") for line in mounts)
 
 
 def _fixes() -> list[str]:

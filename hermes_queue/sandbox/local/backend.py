@@ -33,7 +33,7 @@ from hermes_queue.sandbox.host import pip as pip_settings
 from hermes_queue.sandbox.host.isolation import FencePrograms, find_tools, host_python, shortcomings
 from hermes_queue.sandbox.host.paths import SLOT_UID, check_cache
 from hermes_queue.sandbox.local.assets import AssetStore, read_regular_file
-from hermes_queue.sandbox.local.fence import BubblewrapFence, FenceOptions, SlotDirectories, furnish
+from hermes_queue.sandbox.local.fence import BubblewrapFence, FenceOptions, SlotDirectories
 from hermes_queue.sandbox.local.leased import LeasedSlots
 from hermes_queue.sandbox.local.registry import HostRegistry, record_slot
 from hermes_queue.sandbox.local.slot import LocalSlot
@@ -113,7 +113,9 @@ class LocalBackend(LeasedSlots):
 
     def _check_host(self) -> None:
         check_cache(self._cache, fenced=self.capabilities.isolation)
-        for lack in shortcomings(self.settings):
+        if self.capabilities.isolation:
+            self._tools = find_tools(self._cache)
+        for lack in shortcomings(self.settings, self._tools):
             logger.warning("%s; %s", lack.what, lack.fix, extra={"action": "start"})
         if not self.capabilities.isolation:
             logger.warning(
@@ -121,14 +123,12 @@ class LocalBackend(LeasedSlots):
                 extra={"action": "start"},
             )
             return
-        self._tools = find_tools(self._cache)
         host_python()
 
     async def _open_sandbox(self) -> None:
         host = re.sub(r"[^A-Za-z0-9.-]", "-", platform.node()) or "host"
         sandbox_id = f"local-{host}-{secrets.token_hex(6)}"
         directory = await asyncio.to_thread(self._registry.open, sandbox_id, self.labels)
-        await asyncio.to_thread(furnish, directory)
         if self._sandbox is not None:  # ended by another process
             self._observer.gone(self._sandbox.name)
         self._sandbox = directory
@@ -260,10 +260,10 @@ class LocalBackend(LeasedSlots):
             memory_mb = max(memory_mb, BUILD_MEMORY_MB)
         groups = cgroups.create(f"hermes-queue-{path.name}", memory_mb=memory_mb, max_pids=max_pids)
         limits = cgroups.process_limits(groups, memory_mb=memory_mb, max_pids=max_pids)
-        mounts = [word for source, target, _ in binds for word in ("--ro-bind", source, target)]
         options = FenceOptions(
             interpreter=found,
-            mounts=(*building, *mounts),
+            assets=tuple(binds),
+            building=building,
             conceal=conceal,
             network=self.settings.network and not building,
             groups=groups,

@@ -22,11 +22,17 @@ from hermes_queue.sandbox.host.bubblewrap import (
 from hermes_queue.sandbox.host.cgroups import ControlGroups, ProcessLimit
 from hermes_queue.sandbox.host.interpreter import MOUNT as PYTHON_MOUNT
 from hermes_queue.sandbox.host.interpreter import Interpreter
-from hermes_queue.sandbox.host.isolation import FencePrograms, host_python, top_level
+from hermes_queue.sandbox.host.isolation import (
+    FencePrograms,
+    has_mounts_below,
+    host_python,
+    top_level,
+)
 from hermes_queue.sandbox.host.paths import SLOT_UID, shared_directory, slot_directory
 from hermes_queue.sandbox.host.spawned import SpawnedBubblewrap
 from hermes_queue.sandbox.host.spawner import Confinement, SlotAccount, Spawners
 from hermes_queue.sandbox.host.user_namespaces import drop_prefix
+from hermes_queue.sandbox.rootfs.fence import Bind
 
 HOME = "/home/agent"
 INNER_ID = "1000"
@@ -52,6 +58,11 @@ class SlotDirectories:
         self.var_tmp = root / "var-tmp"
         self.init = root / "init"
         """The program of the first process."""
+        self.etc = root / "etc"
+        """Files over those of the host's /etc."""
+        self.empty = root / "empty"
+        self.blank = root / "blank"
+        """An empty directory and an empty file, which hide others."""
 
     def create(self, *, fenced: bool, owner: int) -> None:
         """Make them, empty; isolated slots of a root worker run as the uid `owner`. Blocking."""
@@ -60,6 +71,21 @@ class SlotDirectories:
             slot_directory(place, give=fenced, owner=owner)
         for place in (self.tmp, self.var_tmp):
             slot_directory(place, 0o1777, give=fenced, owner=owner)
+        if fenced:
+            self._furnish()
+
+    def _furnish(self) -> None:
+        """Make what commands only read: a lock on a shared file would reach other slots."""
+        shared_directory(self.empty)
+        shared_directory(self.etc)
+        copied = {name: _etc_file(name) for name in ETC_SHARED}
+        own = {name: text.encode() for name, text in ETC_OWN.items()}
+        for name, data in {**copied, **own}.items():
+            if data is not None:
+                (self.etc / name).write_bytes(data)
+                (self.etc / name).chmod(0o644)
+        self.blank.touch()
+        self.blank.chmod(0o644)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +93,9 @@ class FenceOptions:
     """Equipment of a slot."""
 
     interpreter: Interpreter
-    mounts: tuple[str, ...] = ()
-    """Further bubblewrap arguments, for assets."""
+    assets: tuple[Bind, ...] = ()
+    building: tuple[str, ...] = ()
+    """Further bubblewrap arguments, for the build of an asset."""
     conceal: tuple[str, ...] = ()
     """Import names; see `SlotSpec.conceal`."""
     network: bool = False
@@ -129,7 +156,7 @@ class BubblewrapFence(SpawnedBubblewrap):
         arguments += ["--hostname", "slot"]
         for directory in DIRECTORIES:
             arguments += ["--perms", "0755", "--dir", directory]
-        arguments += ["--ro-bind", "/usr", "/usr", *top_level()]
+        arguments += [*self._tree("/usr", "/usr"), *top_level()]
         arguments += ["--proc", "/proc", "--dev", "/dev"]
         arguments += ["--perms", "1777", "--tmpfs", "/dev/shm"]  # noqa: S108
         arguments += ["--ro-bind", str(places.init), INIT_PLACE, "--remount-ro", "/dev"]
@@ -141,25 +168,38 @@ class BubblewrapFence(SpawnedBubblewrap):
             (places.var_tmp, "/var/tmp"),  # noqa: S108
         ):
             arguments += ["--bind", str(place), target]
-        empty = places.root.parent / "empty"
         for hidden in host_python().installed:
-            arguments += ["--ro-bind", str(empty), str(hidden)]
+            arguments += ["--ro-bind", str(places.empty), str(hidden)]
         for name in options.conceal:
             for stray in host_python().strays.get(name, ()):
-                blank = str(empty if stray.is_dir() else empty.with_name("blank"))
-                arguments += ["--ro-bind", blank, str(stray)]
-        arguments += ["--ro-bind", str(options.interpreter.home), PYTHON_MOUNT, *options.mounts]
+                nothing = places.empty if stray.is_dir() else places.blank
+                arguments += ["--ro-bind", str(nothing), str(stray)]
+        arguments += [*self._tree(str(options.interpreter.home), PYTHON_MOUNT), *options.building]
+        for source, target, _ in options.assets:
+            arguments += self._tree(source, target)
         return [*arguments, "--remount-ro", "/", "--chdir", "/"]
 
+    def _tree(self, source: str, target: str) -> list[str]:
+        """Mount a directory that slots share, read-only, if possible with inodes of the slot's own.
+
+        Locks and watches belong to inodes, and need no right to write.
+        """
+        if not self._tools.overlays or has_mounts_below(source):  # overlayfs leaves those out
+            return ["--ro-bind", source, target]
+        lower = ["--overlay-src", str(self.directories.empty), "--overlay-src", source]
+        return [*lower, "--ro-overlay", target]
+
     def _etc(self) -> list[str]:
-        arguments = []
+        arguments: list[str] = []
+        own = self.directories.etc
         for name in ETC_SHARED:
-            arguments += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
-        for name in ETC_OWN:
-            source = self.directories.root.parent / "etc" / name
+            if Path("/etc", name).is_dir():
+                arguments += self._tree(f"/etc/{name}", f"/etc/{name}")
+        for name in (*ETC_SHARED, *ETC_OWN):
+            source = own / name
             if name == "hosts" and self.options.network:
                 source = Path("/etc/hosts")
-            arguments += ["--ro-bind", str(source), f"/etc/{name}"]
+            arguments += ["--ro-bind-try", str(source), f"/etc/{name}"]
         if self.options.network:
             arguments += ["--ro-bind-try", "/etc/resolv.conf", "/etc/resolv.conf"]
         return arguments
@@ -169,12 +209,9 @@ class BubblewrapFence(SpawnedBubblewrap):
         return {"PATH": PATH, "HOME": HOME, **SLOT_ENVIRONMENT, "TMPDIR": "/tmp"}  # noqa: S108
 
 
-def furnish(directory: Path) -> None:
-    """Make the files that all slots below `directory` share: an empty directory and /etc files."""
-    shared_directory(directory / "empty")
-    (directory / "blank").touch()
-    (directory / "blank").chmod(0o644)
-    etc = shared_directory(directory / "etc")
-    for name, text in ETC_OWN.items():
-        (etc / name).write_text(text)
-        (etc / name).chmod(0o644)
+def _etc_file(name: str) -> bytes | None:
+    """A file of the host's /etc; None if it is something else, or not there."""
+    try:
+        return Path("/etc", name).read_bytes()
+    except OSError:
+        return None

@@ -45,7 +45,7 @@ def _fence(settings: LocalSandboxSettings, cache: Path) -> Condition:
         )
     tools = find_tools(cache)
     host_python()
-    if lacks := shortcomings(settings):
+    if lacks := shortcomings(settings, tools):
         whats = "; ".join(lack.what for lack in lacks)
         return Condition(
             check, f"{tools.bwrap} works, but {whats}", "; ".join(lack.fix for lack in lacks)
