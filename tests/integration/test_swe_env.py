@@ -331,6 +331,14 @@ async def test_a_verdict_says_what_gave_the_cheat_away(
             ["echo '# tools' >> pyproject.toml"], id="pyproject formatted", marks=pytest.mark.fleet
         ),
         pytest.param(["(setsid sleep 600 > /dev/null 2>&1 &)"], id="process left behind"),
+        pytest.param(
+            [
+                "truncate -s 200G core.1 pyproject.toml; mkdir .venv; echo > 'git~1'; echo > .git2",
+                "(cd .venv; seq 20001 | xargs touch); mkdir .GIT sample/.GIT; chmod 000 /tmp",
+                "echo > .GIT/x; echo > sample/.GIT/x; echo > 'sample/.git '",
+            ],
+            id="junk beside the package",
+        ),
     ],
 )
 async def test_honest_work_is_tested_as_the_known_fix_however_it_looks(
@@ -415,6 +423,15 @@ async def test_dropped_paths_are_recorded(row: dict[str, Any]) -> None:
         await agent.run("echo > notes.txt; echo > conftest.py; ln -s core.py sample/alias.py")
         verdict = await agent.verify()
     assert verdict.report["dropped"] == ["conftest.py", "notes.txt", "sample/alias.py"]
+
+
+async def test_a_file_of_the_package_that_no_patch_can_hold_is_named(row: dict[str, Any]) -> None:
+    async with attempt(row) as agent:
+        await agent.solve()
+        await agent.run("truncate -s 200G sample/core.dump")
+        verdict = await agent.verify()
+    assert (verdict.score, verdict.report["reason"]) == (0.0, "too_large")
+    assert "sample/core.dump" in verdict.report["detail"]
 
 
 async def test_nothing_the_agent_started_survives_into_grading(row: dict[str, Any]) -> None:
