@@ -41,6 +41,10 @@ LEAST_SHARE = 4
 """Least share of the row's limit that a view gets, however little time the stage has left."""
 
 
+MORE_IDS = 4
+"""Multiple of the tests of a step that a run may report: files have tests that no row lists."""
+OTHER_IDS = 10_000
+"""Number of further tests that it may report."""
 SLOW_SHARE = 4
 """A host on which the known fix takes more than this part of the tests' time is too slow to say
 that they take too long: rows allow ten times what they took where they were made."""
@@ -110,7 +114,7 @@ class Grader:
         self, tree: str, step: Step, run: SuiteRun, results: SuiteResults, *, repeated: bool = False
     ) -> Reason | None:
         """The verdict of a run, checked with the known fix; None = its plants were unusable."""
-        findings = Findings.of(await self._excusing(step, run), run)
+        findings = await self._findings(await self._excusing(step, run), run)
         reason = findings.reason(run)
         failing = map(TestFunction.of, findings.failing)
         fix_passes = self._record.fix_passes(step.kind, step.view.variants, failing)
@@ -158,7 +162,8 @@ class Grader:
             return False
         alone = replace(self._step("again", View({}, frozenset()), functions), test_ids=failing)
         again = await self._run(tree, alone)
-        return Findings.of(await self._excusing(alone, again), again).reason(again) == "resolved"
+        findings = await self._findings(await self._excusing(alone, again), again)
+        return findings.reason(again) == "resolved"
 
     async def _excusing(self, step: Step, run: SuiteRun) -> Step:
         """The step in which only tests marked so may fail as expected.
@@ -214,7 +219,7 @@ class Grader:
             EnvBug: the known fix fails tests that it should pass.
         """
         gold = await self._expect_control(step)
-        findings = Findings.of(step, gold)
+        findings = await self._findings(step, gold)
         if findings.reason(gold) == "resolved":
             if not await self._passes_alone(step):
                 await self._doubt(whole_files=True)
@@ -227,7 +232,7 @@ class Grader:
         plain = step.without_plants()
         for simpler in (plain, plain.whole_files()):
             gold = await self._gold(simpler)
-            findings = Findings.of(simpler, gold)
+            findings = await self._findings(simpler, gold)
             if findings.reason(gold) == "resolved":
                 alone = simpler.only == step.only
                 await self._doubt(**{"plantless" if alone else "whole_files": True})
@@ -248,7 +253,7 @@ class Grader:
         if step.only is None or step.only == alone.only:
             return True
         gold = await self._gold(alone)
-        return Findings.of(alone, gold).reason(gold) == "resolved"
+        return (await self._findings(alone, gold)).reason(gold) == "resolved"
 
     async def _blame_row(self, fault: str) -> NoReturn:
         await self._doubt(fault=fault)
@@ -269,6 +274,10 @@ class Grader:
     async def _gold(self, step: Step) -> SuiteRun:
         return await self._run(await self._pinned.solved(), step, reserve_s=0.0)
 
+    async def _findings(self, step: Step, run: SuiteRun) -> Findings:
+        # In a thread: code under test decides how long it takes.
+        return await asyncio.to_thread(Findings.of, step, run)
+
     async def _run(
         self, tree: str, step: Step, *, later: bool = False, reserve_s: float | None = None
     ) -> SuiteRun:
@@ -285,6 +294,7 @@ class Grader:
             step.targets,
             limit_s,
             self._pinned.distribution,
+            most_ids=OTHER_IDS + MORE_IDS * len(step.test_ids),
             only=step.only,
             reserve_s=self._limit_s + OVERHEAD_S if reserve_s is None else reserve_s,
             image=self._pinned.image,
