@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from envs.swe.images.hidden import known_row
 from envs.swe.images.pinning import pin_image
 from envs.swe.images.source import ImageSource
-from envs.swe.item import Item
+from envs.swe.item import Item, SuiteRuntime
 from envs.swe.repository import GitError
 from envs.swe.workspace import pin
 from envs.swe_smith import ENV
@@ -44,7 +44,7 @@ def check_rows(items: Sequence[SelectedItem], options: ProducerOptions) -> int:
         bare = [
             name
             for name, row in rows.items()
-            if "environment" not in row.model_fields_set and not isinstance(row.source, ImageSource)
+            if row.environment == SuiteRuntime() and not isinstance(row.source, ImageSource)
         ]
         if bare:
             progress.say(

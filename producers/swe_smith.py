@@ -57,8 +57,9 @@ class SweSmithOptions(Options):
         metavar="URL",
     )
     environments: Path | None = flag(
-        "file that maps repositories to the environment of their rows (JSON, TOML or YAML, see "
-        "producers.make_environment); a row's own environment takes precedence",
+        "file that maps repositories (owner/name, or owner/name@VERSION for rows of one `version`) "
+        "to the environment of their rows (JSON, TOML or YAML, see producers.make_environment); a "
+        "row's own environment takes precedence",
         type=Path,
         metavar="FILE",
     )
