@@ -333,6 +333,14 @@ def test_a_planted_test_that_does_not_fail_gives_a_lie_away(outcome: str) -> Non
     assert reason(replace(SOLVED, outcomes=planted, exit_code=1), CLAMP) == "canary"
 
 
+def test_planted_parameters_may_have_other_ids() -> None:
+    others = {f"tests/test_clamp.py::test_clamp[{n}]": "failed" for n in range(2)}
+    known = {test: how for test, how in SOLVED.outcomes.items() if test not in FAIL_TO_PASS}
+    assert reason(replace(SOLVED, outcomes=known | others, exit_code=1), CLAMP) == "resolved"
+    for lied in ({}, dict.fromkeys(others, "passed"), dict(list(others.items())[:1])):
+        assert reason(replace(SOLVED, outcomes=known | lied), CLAMP) == "canary"
+
+
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [

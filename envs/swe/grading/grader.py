@@ -444,6 +444,7 @@ class Grader:
             lines,
             item.problem_statement,
             classes=item.runner in ("unittest", "django"),
+            mixed=self._wanted.intersection(map(TestFunction.of, item.PASS_TO_PASS)),
         )
 
     async def _views(self) -> list[View]:

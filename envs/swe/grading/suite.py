@@ -130,8 +130,11 @@ class SuiteRun:
         own = self.outcomes.get(test)
         if own is not None or not is_cut(test):
             return own or "missing"
-        found = [self.outcomes[each] for each in self._beginning(test)]
-        return max(found, key=_RANKS.index, default="missing")
+        return max(self.outcomes_of(test), key=_RANKS.index, default="missing")
+
+    def outcomes_of(self, beginning: str) -> list[str]:
+        """The outcomes of all node ids that begin like this."""
+        return [self.outcomes[each] for each in self._beginning(beginning)]
 
     def _beginning(self, test: str) -> list[str]:
         first = bisect_left(self._ordered, test)
