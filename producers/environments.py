@@ -69,9 +69,7 @@ def read_environments(path: Path) -> Mapping[str, Any]:
     except (ValueError, RecursionError) as error:
         raise InputError(f"--environments: {path} is not valid {path.suffix}: {error}") from error
     if not isinstance(data, dict):
-        raise InputError(
-            f"--environments: {path} must hold an object: repo -> environment"
-        )
+        raise InputError(f"--environments: {path} must hold an object: repo -> environment")
     for repo, entry in data.items():
         try:
             SuiteRuntime.model_validate(entry)

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain, repeat
 from pathlib import Path, PurePath
+from types import ModuleType
 from typing import Any
 
 import msgpack
@@ -26,7 +27,7 @@ from swe_bench import attempt
 
 from envs.swe import item as items
 from envs.swe.calls import write_command
-from envs.swe.grading import grader, suite
+from envs.swe.grading import grader, repeated, suite
 from envs.swe.grading.suite import VENV
 from envs.swe.item import Item
 from envs.swe.recorded import recorded_patch
@@ -490,7 +491,7 @@ COIN_TEST = "import os\n\n\ndef test_coin():\n    assert os.environ['COIN'] != '
 ODD_FIX = FIX + "; echo '# repaired' >> sample/core.py"
 
 
-def toss(monkeypatch: pytest.MonkeyPatch, coins: str) -> None:
+def toss(monkeypatch: pytest.MonkeyPatch, coins: str, place: ModuleType = grader) -> None:
     """Let `test_coin` fail in those of its runs that are `t` in `coins`; the last one stays."""
     tossed = chain(coins, repeat(coins[-1]))
 
@@ -503,7 +504,7 @@ def toss(monkeypatch: pytest.MonkeyPatch, coins: str) -> None:
             with_coin = runtime.model_copy(update={"env": runtime.env | coin})
         return await suite.run_tests(context, repository, tree, with_coin, *rest, **more)
 
-    monkeypatch.setattr(grader, "run_tests", run_tests)
+    monkeypatch.setattr(place, "run_tests", run_tests)
 
 
 @pytest.mark.parametrize(
@@ -745,7 +746,7 @@ def test_a_check_lists_all_faults_and_runs_no_test(
     ]
     path = mirrors / "rows.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert main(PRODUCER, ["--dataset", str(path), "--check", "--json"]) == 1
+    assert main(PRODUCER, ["--dataset", str(path), "--check", "--check-runs", "0", "--json"]) == 1
     shown = capsys.readouterr()
     faults = {
         tuple(fault["instance_ids"]): fault["message"] for fault in json.loads(shown.out)["faults"]
@@ -756,8 +757,27 @@ def test_a_check_lists_all_faults_and_runs_no_test(
     assert "has no branch" in faults["sample__2",]
     assert "1 of 5 rows are usable, 4 are not" in shown.err
     path.write_text(json.dumps(good | {"environment": None}) + "\n")
-    assert main(PRODUCER, ["--dataset", str(path), "--check"]) == 0
+    assert main(PRODUCER, ["--dataset", str(path), "--check", "--check-runs", "0"]) == 0
     assert "note: 1 rows name no environment" in capsys.readouterr().err
+
+
+def test_a_check_names_the_flaky_tests_of_a_row(
+    row: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    toss(monkeypatch, "hth", repeated)
+    made = added_tests(tmp_path, COIN_TEST, PASS_TO_PASS=[COIN])
+    marked = made | {"environment": row["environment"] | {"flaky": [COIN]}}
+    path = tmp_path / "rows.jsonl"
+    for known, code in ((made, 1), (marked, 0)):
+        path.write_text(json.dumps(known) + "\n")
+        assert main(PRODUCER, ["--dataset", str(path), "--check"]) == code
+        assert (
+            f'passed and failed; put them there, so that they decide nothing: ["{COIN}"]'
+            in capsys.readouterr().err
+        ) == bool(code)
 
 
 # --- git sources ---------------------------------------------------------------------------
