@@ -11,7 +11,7 @@ from typing import Any
 
 from producers.base import Producer, main
 
-Row = Mapping[str, Any]
+PromptRow = Mapping[str, Any]
 
 _EXAMPLES = """\
 plain prompts:
@@ -39,7 +39,7 @@ def _conversation(messages: Any) -> dict[str, Any]:
     return {"messages": read, **({"response": response} if isinstance(response, str) else {})}
 
 
-def _message(message: Row) -> dict[str, Any]:
+def _message(message: PromptRow) -> dict[str, Any]:
     role = message.get("role", message.get("from"))
     content = message.get("content", message.get("value"))
     if isinstance(content, list) and all(
@@ -49,13 +49,13 @@ def _message(message: Row) -> dict[str, Any]:
     return {"role": _ROLES.get(str(role), role), "content": content}
 
 
-def _alpaca(row: Row) -> dict[str, Any]:
+def _alpaca(row: PromptRow) -> dict[str, Any]:
     parts = [text for text in (row["instruction"], row.get("input")) if text]
     whole = "\n\n".join(map(str, parts))
     return {"prompt": whole, "response": str(row.get("output") or "")}
 
 
-def _inspect(row: Row) -> dict[str, Any]:
+def _inspect(row: PromptRow) -> dict[str, Any]:
     read = _asked(row["input"])
     target = row.get("target")
     answer = {"response": target} if isinstance(target, str) else {}
@@ -66,12 +66,12 @@ def _asked(prompt: Any) -> dict[str, Any]:
     return {"prompt": prompt} if isinstance(prompt, str) else _conversation(prompt)
 
 
-def _batch(row: Row) -> dict[str, Any]:
+def _batch(row: PromptRow) -> dict[str, Any]:
     read = _conversation(row["body"].get("messages"))
     return {**read, **({"instance_id": row["custom_id"]} if row.get("custom_id") else {})}
 
 
-_FORMS: tuple[tuple[Callable[[Row], bool], Callable[[Row], dict[str, Any]]], ...] = (
+_FORMS: tuple[tuple[Callable[[PromptRow], bool], Callable[[PromptRow], dict[str, Any]]], ...] = (
     (lambda row: isinstance(row.get("prompt"), list), lambda row: _conversation(row["prompt"])),
     (lambda row: bool(row.get("prompt") or row.get("messages")), lambda _: {}),
     (lambda row: isinstance(row.get("body"), Mapping), _batch),

@@ -191,7 +191,7 @@ def _argument_names(node: ast.expr) -> list[str]:
 
 
 def _parameter(row: ast.expr, index: int, count: int) -> ast.expr | None:
-    """The value at `index` of one set of parameters; None if it cannot be told."""
+    """The value at `index` of one set of parameters; None if the set is written otherwise."""
     values: list[ast.expr] = [row]
     if isinstance(row, ast.Call) and last_name(row.func) == "param":
         values = row.args if all(keyword.arg == "id" for keyword in row.keywords) else []
