@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections import deque
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from functools import lru_cache
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from envs.base import Environment, NotRecorded, Verdict
+from envs.written_numbers import MAX_ANSWER_CHARS, parse_number
 from hermes_queue.errors import EnvBug
 from hermes_queue.models import Message, ScoredTrajectory, ToolCall
 from hermes_queue.sandbox.base import SlotSpec
@@ -34,31 +35,13 @@ left in files: end your last message with the result as one plain number in \\bo
 {question}
 """
 
-MAX_ANSWER_CHARS = 200
-"""Longer text in the braces is not accepted as a number."""
+MAX_FINALS = 50
+"""Number of places marked `####` that are read, the last ones."""
 
 _ANNOTATION = re.compile(r"<<([^<>=]+)=[^<>]*>>")
 _ARITHMETIC = re.compile(r"[0-9+\-*/(). ]{1,200}")
-_FINAL = re.compile(r"####([^\n]*)")
-_NUMBER = re.compile(r"[0-9.,]*[0-9][0-9.,]*")
-_PLAIN = re.compile(r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)?(?:\.[0-9]+)?")
-_FRACTION = re.compile(
-    r"(?P<sign>-?)\s*(?:\\[dt]?frac\s*\{(?P<a>[0-9]+)\}\s*\{(?P<b>[0-9]+)\}"
-    r"|(?P<c>[0-9]+)\s*/\s*(?P<d>[0-9]+))"
-)
-_SCALE = re.compile(
-    r"\s*(?:%|percent\b|per cent\b|hundred|thousand|million|billion|trillion|dozen"
-    r"|(?:k|K|M|B|bn|mn)\b)"
-)
-_LATEX = (
-    (re.compile(r"\\(?:text|mathrm|mathbf|textbf|mbox)\s*\{([^{}]*)\}"), r" \1 "),
-    (re.compile(r"\{,\}"), ","),
-    (re.compile(r"(?<=[0-9])\\[,!:;](?=[0-9]{3}(?![0-9]))"), ""),
-    (re.compile(r"\\[!]"), ""),
-    (re.compile(r"\\[,:; ]|\\q?quad|~"), " "),
-    (re.compile(r"\\([$%#&])"), r"\1"),
-    (re.compile("\N{MINUS SIGN}"), "-"),
-)
+_FINAL = re.compile(r"(?<!#)####(?!#)([^\n]*)")
+_BOX = re.compile(r"\\f?box(?:ed)?\s*(?:(?P<open>\{)|(?P<bare>[-+]?[0-9][0-9.,]*))")
 
 
 class Gsm8kItem(BaseModel):
@@ -111,12 +94,20 @@ class Gsm8kItem(BaseModel):
 
 
 def extract_answer(text: str) -> str | None:
-    r"""The text in the last `\boxed{...}`, or after the last `####` if that is later."""
-    start = text.rfind(r"\boxed{")
-    finals = list(_FINAL.finditer(text))
-    if finals and finals[-1].start() > start:
-        return finals[-1].group(1).strip()
-    return _braced(text, start + len(r"\boxed{")) if start >= 0 else None
+    r"""What `text` states as its answer; None if it states none.
+
+    That is the last `\boxed{...}`, or a number after a later `####`. Other text after `####` is a
+    heading; without a box it is the answer, such as it is.
+    """
+    box = next(iter(deque(_BOX.finditer(text), maxlen=1)), None)
+    later = text[box.start() :] if box else text
+    finals = deque(_FINAL.finditer(later), maxlen=MAX_FINALS)
+    numbers = [final for final in finals if parse_number(final[1]) is not None]
+    if numbers or (finals and box is None):
+        return (numbers or finals)[-1][1].strip()
+    if box is None:
+        return None
+    return _braced(text, box.end()) if box["open"] else box["bare"]
 
 
 def _braced(text: str, start: int) -> str | None:
@@ -129,48 +120,11 @@ def _braced(text: str, start: int) -> str | None:
     return None
 
 
-@lru_cache(maxsize=1024)  # all samples of a group have the same solution
-def parse_number(text: str) -> Fraction | None:
-    """The one number in `text`, exactly; None if there is none, or any ambiguity.
-
-    Currency signs, units and words around the number are allowed. A percent sign or a scale ("42
-    thousand") is not, because it would change the number.
-    """
-    if len(text) > MAX_ANSWER_CHARS:
-        return None
-    for pattern, replacement in _LATEX:
-        text = pattern.sub(replacement, text)
-    text = text.strip()
-    if fraction := _FRACTION.fullmatch(text):
-        return _fraction(fraction)
-    if any(c.isnumeric() and c not in "0123456789" for c in text):
-        return None
-    numbers = list(_NUMBER.finditer(text))
-    return _single(text, numbers[0]) if len(numbers) == 1 else None
-
-
-def _fraction(match: re.Match[str]) -> Fraction | None:
-    top, bottom = int(match["a"] or match["c"]), int(match["b"] or match["d"])
-    return Fraction(-top if match["sign"] else top, bottom) if bottom else None
-
-
-def _single(text: str, match: re.Match[str]) -> Fraction | None:
-    digits = match.group().rstrip(".,")  # punctuation of the sentence
-    before, after = text[: match.start()], text[match.start() + len(digits) :]
-    if not _PLAIN.fullmatch(digits) or _SCALE.match(after) or before[-1:].isalpha():
-        return None
-    signs = re.sub(r"[\s$€£]", "", before)
-    if signs.endswith(("±", "/", "*", "^", "\\pm")) or after.lstrip()[:1] in ("^", "*"):
-        return None
-    value = Fraction(digits.replace(",", ""))
-    return -value if signs.endswith("-") else value
-
-
 class Gsm8k:
     """The env of GSM8K, see the module's docstring."""
 
     name: ClassVar[str] = "gsm8k"
-    version: ClassVar[str] = "1"
+    version: ClassVar[str] = "2"
     tools: ClassVar[Sequence[str]] = ("terminal", "calculator")
     Item = Gsm8kItem
 

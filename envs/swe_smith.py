@@ -19,6 +19,7 @@ import asyncio
 import os
 import shlex
 import sys
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -35,7 +36,13 @@ from envs.swe.images.pinning import known_pin, pin_image
 from envs.swe.images.source import ImageSource
 from envs.swe.item import Item as Row
 from envs.swe.package.distribution import SHELL_PATH, place
-from envs.swe.patch import AgentPatch, ExtractionFailed, Rejected, take_patch
+from envs.swe.patch import (
+    AgentPatch,
+    ExtractionFailed,
+    Rejected,
+    take_patch,
+    uncounted,
+)
 from envs.swe.recorded import apply_recorded, recorded_patch
 from envs.swe.sources import asset_reader
 from envs.swe.taken import TakenPatch
@@ -69,8 +76,8 @@ Find the cause and repair the package's source code.
     {command}
   (add files or ids of tests; {venv}/bin/python has the dependencies, and they cannot be
   changed). The package is imported from the source tree, it needs no installation.
-- Your work is graded by tests you do not have. Changes to tests, to the configuration of
-  pytest or packaging, and new files outside the package are not looked at.
+- Your work is graded by tests you do not have.
+{uncounted}
 - When you are done, {ending}.
 """
 IMAGE_TASK = """\
@@ -88,8 +95,8 @@ Find the cause and repair the source code.
   (add files or ids of tests). The repository and its dependencies are installed; there is no
   network.
 - Your work is graded by tests you do not have, in a fresh copy of this machine with your changes
-  to the repository's own files. Changes to tests, to the configuration of pytest or packaging, new
-  files outside packages, and everything outside the repository are not looked at.
+  to the repository's own files. Everything outside the repository is not looked at.
+{uncounted}
 - When you are done, {ending}.
 """
 """The task of rows whose environment is an image."""
@@ -109,7 +116,7 @@ class SweSmith:
     """The env of SWE-smith, see the module's docstring. Stateless."""
 
     name: ClassVar[str] = "swe_smith"
-    version: ClassVar[str] = "2"
+    version: ClassVar[str] = "3"
     tools: ClassVar[Sequence[str]] = tuple(
         "terminal process read_file write_file patch search_files submit".split()
     )
@@ -299,15 +306,21 @@ def _task(item: Row, ending: str) -> str:
             workspace=item.source.workdir,
             statement=item.problem_statement.strip(),
             command=_image_test_line(item, item.source),
+            uncounted=_point(uncounted("packages")),
             ending=ending,
         )
     return TASK.format(
         workspace=WORKSPACE,
         statement=item.problem_statement.strip(),
         command=_pytest_line(item),
+        uncounted=_point(uncounted("the package")),
         venv=suite.VENV,
         ending=ending,
     )
+
+
+def _point(text: str) -> str:
+    return textwrap.fill(text, 98, initial_indent="- ", subsequent_indent="  ")
 
 
 def _pytest_line(item: Row) -> str:

@@ -1,22 +1,24 @@
-"""`--check`: verify the sources, pins and environments of rows without running a test.
+"""`--check`: verify the sources, pins and environments of rows, and run their known fixes.
 
 Each environment is built once, as a worker would build it. Each row is pinned: its source is
-fetched, or its image read in a slot, its patch applied, its test files looked up. All faults are
-reported, equal ones once.
+fetched, or its image read in a slot, its patch applied, its test files looked up. Then its tests
+run several times with the known fix, to find flaky ones. All faults are reported, equal ones once.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import time
 from collections.abc import Sequence
 
+from envs.swe.grading.repeated import repeat_known_fix
 from envs.swe.images.hidden import known_row
 from envs.swe.images.pinning import pin_image
 from envs.swe.images.source import ImageSource
-from envs.swe.item import Item
+from envs.swe.item import Item, SuiteRuntime
 from envs.swe.repository import GitError
 from envs.swe.workspace import pin
 from envs.swe_smith import ENV
@@ -44,14 +46,16 @@ def check_rows(items: Sequence[SelectedItem], options: ProducerOptions) -> int:
         bare = [
             name
             for name, row in rows.items()
-            if "environment" not in row.model_fields_set and not isinstance(row.source, ImageSource)
+            if row.environment == SuiteRuntime() and not isinstance(row.source, ImageSource)
         ]
         if bare:
             progress.say(
                 f"note: {len(bare)} rows name no environment, so only pytest is installed; if they "
                 f"need more, see producers.make_environment and --environments: {listed(bare)}"
             )
-        progress.say(f"checking {len(rows)} rows: environments, sources and pins; no tests")
+        runs = options.own.check_runs
+        tests = f"{runs} runs of each known fix" if runs else "no tests"
+        progress.say(f"checking {len(rows)} rows: environments, sources and pins; {tests}")
         faults = asyncio.run(_faults(list(rows.values()), options))
         for fault, ids in faults.items():
             echo(f"error: {fault}: {listed(ids)}", err=True)
@@ -69,7 +73,7 @@ async def _faults(rows: Sequence[Item], options: ProducerOptions) -> dict[str, l
     backend = make_backend(SandboxSettings().backend, slots=1)
     await backend.start()
     try:
-        checker = _Checker(backend, options.run.profile)
+        checker = _Checker(backend, options.run.profile, options.own.check_runs)
         found = await asyncio.gather(*map(checker.fault, rows))
     finally:
         await backend.stop()
@@ -83,9 +87,11 @@ async def _faults(rows: Sequence[Item], options: ProducerOptions) -> dict[str, l
 class _Checker:
     """Builds each environment that the rows need once, whether or not the build succeeds."""
 
-    def __init__(self, backend: SandboxBackend, profile: str) -> None:
+    def __init__(self, backend: SandboxBackend, profile: str, runs: int) -> None:
         self._backend = backend
         self._profile = profile
+        self._runs = runs
+        self._alone = asyncio.Lock()
         self._turn = asyncio.Semaphore(CONCURRENT_PINS)
         self._built: dict[tuple[object, ...], asyncio.Task[None]] = {}
 
@@ -98,6 +104,9 @@ class _Checker:
                     await self._check_image(row, row.source)
                 else:
                     await pin(row, self._read)
+            if self._runs:
+                async with self._alone:
+                    await self._repeat(row)
         except TrajectoryFailure as error:
             return str(error)
         except GitError as error:
@@ -110,6 +119,18 @@ class _Checker:
         context = SlotContext(self._backend, slot, deadline=time.monotonic() + IMAGE_TIMEOUT_S)
         try:
             await known_row(row, await pin_image(row, source, context))
+        finally:
+            await self._backend.release(context.slot)
+
+    async def _repeat(self, row: Item) -> None:
+        slot = await self._backend.acquire("check", ENV.spec(row, self._profile))
+        context = SlotContext(self._backend, slot, deadline=math.inf)
+        try:
+            if isinstance(row.source, ImageSource):
+                pinned = await pin_image(row, row.source, context)
+            else:
+                pinned = await pin(row, self._read)
+            await repeat_known_fix(row, context, pinned, self._runs)
         finally:
             await self._backend.release(context.slot)
 

@@ -2,8 +2,10 @@
 
 The file maps the `repo` of rows to an `environment`, as JSON, TOML or YAML:
 
-    {"owner/name": {"requirements": ["pytest==8.4.2"], "python": "3.11"}}
+    {"owner/name": {"requirements": ["pytest==8.4.2"], "python": "3.11"},
+     "owner/name@7.1": {"requirements": ["pytest==7.4.4"], "python": "3.9"}}
 
+The name after `@` is the `version` of rows; where both fit, that entry alone counts.
 `python -m producers.make_environment` writes such files. The row's own `environment` takes
 precedence, key by key.
 """
@@ -23,11 +25,13 @@ _NO_YAML = "reading YAML needs PyYAML: pip install 'hermes-queue[profiles]', or 
 
 
 def with_environment(row: dict[str, Any], table: Mapping[str, Any]) -> dict[str, Any]:
-    """The row, with `table`'s environment of its repository as defaults for its own.
+    """The row, with `table`'s environment of its repository and version as defaults for its own.
 
     A malformed `environment` is left to the validation of rows, which reports row and field.
     """
-    own, shared = own_environment(row), table.get(str(row.get("repo")))
+    own = own_environment(row)
+    repo = str(row.get("repo"))
+    shared = table.get(f"{repo}@{row.get('version')}", table.get(repo))
     if own is None or not shared:
         return row
     return {**row, "environment": {**shared, **own}}

@@ -66,6 +66,9 @@ class RepositoryOptions(Options):
     repo_base_url: str | None = flag(
         "fetch <URL>/<repo>.git; may be a local directory (default: GitHub)", metavar="URL"
     )
+    version: str | None = flag(
+        "make the entry of rows with this `version` only: repo@VERSION", metavar="VERSION"
+    )
     ref: str = flag(
         "branch (as it was when first fetched) or commit (40 hex digits)",
         required=True,
@@ -102,7 +105,7 @@ class EnvironmentOutput(Options):
 
     title: ClassVar[str] = "output"
     out: Path = flag(
-        "JSON file: repo -> environment; entries of other repositories are kept",
+        "JSON file: repo, or repo@version -> environment; its other entries are kept",
         required=True,
         type=Path,
         metavar="PATH",
@@ -174,8 +177,9 @@ async def _make(
     if own:
         output.say(f"left out: {own[0]}, the package itself, a dependency of another requirement")
     kept = [line for line in frozen if line not in own]
-    _write(output.out, {**table, source.repo: {"python": python, "requirements": kept}})
-    output.say(f"{source.repo}: {len(kept)} packages, written to {output.out}")
+    entry = source.repo if source.version is None else f"{source.repo}@{source.version}"
+    _write(output.out, {**table, entry: {"python": python, "requirements": kept}})
+    output.say(f"{entry}: {len(kept)} packages, written to {output.out}")
     return 0
 
 

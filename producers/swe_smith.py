@@ -57,8 +57,9 @@ class SweSmithOptions(Options):
         metavar="URL",
     )
     environments: Path | None = flag(
-        "file that maps repositories to the environment of their rows (JSON, TOML or YAML, see "
-        "producers.make_environment); a row's own environment takes precedence",
+        "file that maps repositories (owner/name, or owner/name@VERSION for rows of one `version`) "
+        "to the environment of their rows (JSON, TOML or YAML, see producers.make_environment); a "
+        "row's own environment takes precedence",
         type=Path,
         metavar="FILE",
     )
@@ -77,8 +78,15 @@ class SweSmithOptions(Options):
         "and of other known benchmarks are marked anyway"
     )
     check: bool = switch(
-        "fetch sources and images, apply patches and build environments on this machine, and list "
-        "all faults; runs no tests and enqueues nothing"
+        "fetch sources and images, apply patches, build environments and run the known fixes on "
+        "this machine, and list all faults; enqueues nothing"
+    )
+    check_runs: int = flag(
+        "with --check, run the tests of each row N times with its known fix, in other orders, to "
+        "find flaky ones; 0: run no test",
+        default=3,
+        type=at_least(0),
+        metavar="N",
     )
     python: str | None = flag(
         "set up and grade with this Python instead of the row's or the worker's", metavar="X.Y"

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal
 
@@ -179,6 +179,8 @@ class SuiteRuntime(BaseModel):
     env: dict[str, str] = {}
     distribution: DistributionFields | None = None
     """Metadata of the package under test that its pinned files do not state."""
+    flaky: TestIds = ()
+    """Tests whose outcome changes while the files do not, by id; they decide nothing."""
 
     def requirement_of(self, name: str) -> tuple[str, str] | None:
         """(field, line) that would install the distribution `name`; None if none does.
@@ -290,6 +292,15 @@ class Item(BaseModel):
                     check_node_id(test, column)
 
     @model_validator(mode="after")
+    def _something_decides(self) -> Item:
+        if {*self.FAIL_TO_PASS} <= {*self.environment.flaky}:
+            raise ValueError(
+                "environment.flaky has every FAIL_TO_PASS test, so that nothing shows whether the "
+                "bug is repaired: leave the row out"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _not_installed(self) -> Item:
         name = self.package_name
         if name and (found := self.environment.requirement_of(name)):
@@ -326,6 +337,14 @@ class Item(BaseModel):
         """URL from which git fetches; only for git sources."""
         own = self.source.repo_base_url if isinstance(self.source, GitSource) else None
         return f"{(own or self.repo_base_url).rstrip('/')}/{self.repo}.git"
+
+    def without(self, tests: Collection[str]) -> Item:
+        """The row without these among the tests that grade."""
+        kept = {
+            column: tuple(test for test in getattr(self, column) if test not in tests)
+            for column in ("FAIL_TO_PASS", "PASS_TO_PASS")
+        }
+        return self.model_copy(update=kept)
 
     @property
     def test_ids(self) -> tuple[str, ...]:

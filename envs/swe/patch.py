@@ -13,10 +13,9 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from envs.swe.images.facts import ImageFacts
 from envs.swe.item import PYTEST_OWN, Item
 from envs.swe.repository import Change, GitError
 from envs.swe.workspace import ATTRIBUTES, GIT_ENV, Pinned, scratch_directory
@@ -26,9 +25,21 @@ MAX_PATCH_BYTES = 2 << 20
 MAX_LISTING_BYTES = 16 << 20
 EXTRACT_TIMEOUT_S = 180.0
 
+TEST_DIRECTORIES = {
+    **{name: name for name in ("test", "tests", "testing", "spec", "specs")},
+    "testdata": "tests?[-_]?data",
+}
+"""Name for people -> pattern of the directories that hold tests."""
+TEST_MODULES = {
+    "test_*.py": "test_[^/]*",
+    "*_test.py": "[^/]*_test",
+    **{f"{name}.py": name for name in ("test", "tests", "conftest")},
+}
+"""Name for people -> pattern of the modules that are tests, without `.py`."""
+
 _PROTECTED = re.compile(
-    r"(^|/)(tests?|testing|specs?|tests?[-_]?data)/"
-    r"|(^|/)(test_[^/]*|[^/]*_test|tests?|conftest|sitecustomize|usercustomize)\.py$"
+    rf"(^|/)({'|'.join(TEST_DIRECTORIES.values())})/"
+    rf"|(^|/)({'|'.join(TEST_MODULES.values())}|sitecustomize|usercustomize)\.py$"
     r"|(^|/)(\.?pytest\.(ini|toml)|tox\.(ini|toml)|setup\.(cfg|py)|pyproject\.toml|noxfile\.py"
     r"|\.coveragerc|\.gitattributes|\.gitmodules|entry_points\.txt|PKG-INFO|MANIFEST\.in)$"
     r"|(^|/)EGG-INFO/|\.(egg-info|dist-info|egg)(/|$)"
@@ -40,6 +51,9 @@ _FOREIGN_MODULES = frozenset(sys.stdlib_module_names | PYTEST_OWN | {"_pytest", 
 """Names that no new module of the package may have: other code would import it instead."""
 
 MAX_CHANGES = 20_000
+"""Largest number of changed files that count."""
+MAX_FILE_BYTES = 16 << 20
+"""Largest file that is looked at, unless the repository itself has a larger one."""
 MAX_DEPTH = 64
 """Largest number of directories above a file that counts."""
 
@@ -145,6 +159,20 @@ def _top(path: str, roots: Sequence[str]) -> tuple[str, str] | None:
     return None
 
 
+def uncounted(packages: str) -> str:
+    """What does not count although it may be honest work: a sentence for prompts.
+
+    `packages` names what new files may belong to.
+    """
+    directories, modules = ", ".join(TEST_DIRECTORIES), ", ".join(TEST_MODULES)
+    return (
+        f"Not looked at are new files outside {packages}, links, compiled modules, the "
+        "configuration of pytest or packaging, and tests, which is everything in directories named "
+        f"{directories} and every module named {modules}. A patch of more than "
+        f"{MAX_PATCH_BYTES >> 20} MB counts as no work."
+    )
+
+
 async def take_patch(context: SlotContext, item: Item, pinned: Pinned) -> AgentPatch:
     """The agent's changes to paths that count. The slot's workspace must not be used afterwards.
 
@@ -157,18 +185,23 @@ async def take_patch(context: SlotContext, item: Item, pinned: Pinned) -> AgentP
     hidden = [each.path for each in await pinned.repository.changes(pinned.start, pinned.graded)]
     rules = Rules(item, await pinned.repository.files(pinned.start), listed, hidden)
     commit, pack = await pinned.repository.pack(pinned.start)
+    own = pinned.image.facts.others if pinned.image else frozenset()
+    largest = max(MAX_FILE_BYTES, await pinned.repository.largest(pinned.start))
     try:
         scratch = await scratch_directory(context)
         await context.write_file(f"{scratch}/start.pack", pack)
     except OSError as error:
         raise ExtractionFailed(str(error)) from error
-    left: tuple[str, ...] = ()
-    if pinned.image is None:
-        raw = await _list_changes(context, scratch, commit)
-    else:
-        raw, left = await _list_image_changes(context, scratch, commit, rules, pinned.image.facts)
+    own_bytes = sum(len(os.fsencode(path)) + 1 for path in own)
+    new = await _list_new(context, scratch, commit, largest, MAX_LISTING_BYTES + own_bytes)
+    for path in own:
+        new.pop(path, None)
+    wanted = await asyncio.to_thread(_choose, rules, new, largest)
+    raw = await _list_changes(context, scratch, commit, wanted)
     kept, dropped = await asyncio.to_thread(sort_changes, rules, raw)
-    dropped += left
+    # Also names that git refuses to hold, such as `.GIT/x`.
+    left = new.keys() - {change.path for change in kept} - {*dropped}
+    dropped = tuple(sorted({*dropped, *left}))
     if not kept:
         return AgentPatch(b"", (), dropped)
     data = await _read_patch(context, scratch, commit, kept)
@@ -176,80 +209,80 @@ async def take_patch(context: SlotContext, item: Item, pinned: Pinned) -> AgentP
     return AgentPatch(data, tuple(change.path for change in kept), dropped)
 
 
+def _choose(rules: Rules, new: Mapping[str, bool], largest: int) -> set[str]:
+    """The new paths that count. Raises Rejected: they are too many, or one is too large."""
+    wanted = {path for path in new if rules.allow(Change("100644", "", path))}
+    if huge := sorted(path for path in wanted if new[path]):
+        raise Rejected("too_large", f"{huge[0]!r} has more than {largest} bytes")
+    if len(wanted) > MAX_CHANGES:
+        raise Rejected("too_large", f"more than {MAX_CHANGES} new files")
+    return wanted
+
+
 def sort_changes(rules: Rules, raw: bytes) -> tuple[list[Change], tuple[str, ...]]:
     """The changes in the output of `git diff --raw -z` that count, and the paths of the others.
 
     Raises:
-        Rejected: there are too many changes, or `raw` is malformed.
+        Rejected: too many changes count, or `raw` is malformed.
     """
-    if raw.count(b"\0") > 2 * MAX_CHANGES:
-        raise Rejected("too_large", f"more than {MAX_CHANGES} changed files")
     try:
         changes = Change.parse(raw)
     except ValueError as error:
         raise Rejected("malformed", str(error)) from error
     kept = [change for change in changes if rules.allow(change)]
+    if len(kept) > MAX_CHANGES:
+        raise Rejected("too_large", f"more than {MAX_CHANGES} changed files")
     return kept, tuple(change.path for change in changes if not rules.allow(change))
-
-
-async def _list_changes(context: SlotContext, scratch: str, commit: str) -> bytes:
-    """List the differences from the start, as `git diff --raw -z` does."""
-    # Delete the agent's own .git directories first: its settings, hooks and nested repositories
-    # must not take part, and files of a nested repository count as files.
-    script = f"""set -eu
-env -u GIT_DIR -u GIT_WORK_TREE git init --quiet --bare --template= "$GIT_DIR"
-mkdir "$GIT_DIR/info"
-echo {shlex.quote(ATTRIBUTES)} > "$GIT_DIR/info/attributes"
-git index-pack --stdin < "$SCRATCH/start.pack" > /dev/null
-chmod -R u+rwX "$GIT_WORK_TREE" 2> /dev/null || true
-cd "$GIT_WORK_TREE"
-find . -name .git -prune -exec rm -rf -- {{}} +
-git read-tree {commit}
-git {_ADD_OPTIONS} add -A -f -- . ':(exclude,glob)**/__pycache__/**' ':(exclude,glob)**/*.pyc'
-git diff-index --cached --raw -z --no-renames --no-abbrev {commit} > "$SCRATCH/changes"
-"""
-    return await _output_of(script, context, scratch, "changes", MAX_LISTING_BYTES)
 
 
 _EXCLUDED = re.compile(r"(^|/)__pycache__/|\.pyc$")
 
 
-async def _list_image_changes(
-    context: SlotContext, scratch: str, commit: str, rules: Rules, facts: ImageFacts
-) -> tuple[bytes, tuple[str, ...]]:
-    """The same in a slot of an image; also the paths of new files that do not count.
+async def _list_new(
+    context: SlotContext, scratch: str, commit: str, largest: int, max_bytes: int
+) -> dict[str, bool]:
+    """Paths that the starting commit does not have -> whether the file is larger than `largest`.
 
-    What git does not track there may be gigabytes, so files are only looked at if they are changed,
-    or new and of the package.
+    Files of the commit that have become so large are among them. No file is read: it may
+    be endless, and most of what an agent leaves behind does not count.
     """
+    # Delete the agent's own .git directories first: its settings, hooks and nested repositories
+    # must not take part, and files of a nested repository count as files.
     script = f"""set -eu
 env -u GIT_DIR -u GIT_WORK_TREE -u GIT_INDEX_FILE git init --quiet --bare --template= "$GIT_DIR"
 mkdir -p "$GIT_DIR/info"
 echo {shlex.quote(ATTRIBUTES)} > "$GIT_DIR/info/attributes"
 git index-pack --stdin < "$SCRATCH/start.pack" > /dev/null
+chmod u+rwx "$GIT_WORK_TREE" || true
 cd "$GIT_WORK_TREE"
-find . '(' -type d ! -perm -u+rwx -o -type f ! -perm -u+r ')' -exec chmod u+rwX {{}} ';' || true
+find . -type d ! -perm -u+rwx -exec chmod u+rwx {{}} ';' \\
+    -o -type f ! -perm -u+r -exec chmod u+rwX {{}} + || true
 find . -name .git -prune -exec rm -rf -- {{}} +
+find . -type f -size +{largest}c -print0 > "$SCRATCH/huge"
 git read-tree {commit}
-git {_ADD_OPTIONS} add -u -- .
+git update-index --force-remove -z --stdin < "$SCRATCH/huge"
 git ls-files --others -z > "$SCRATCH/others"
+cat "$SCRATCH/huge" "$SCRATCH/others" > "$SCRATCH/new"
 """
-    own_bytes = sum(len(os.fsencode(path)) + 1 for path in facts.others)
-    listed = await _output_of(script, context, scratch, "others", MAX_LISTING_BYTES + own_bytes)
-    new = {os.fsdecode(path) for path in listed.split(b"\0") if path} - facts.others
-    new = {path for path in new if not _EXCLUDED.search(path)}
-    wanted = {path for path in new if rules.allow(Change("100644", "", path))}
-    if len(wanted) > MAX_CHANGES:
-        raise Rejected("too_large", f"more than {MAX_CHANGES} new files")
+    listed = await _output_of(script, context, scratch, "new", max_bytes)
+    paths = [os.fsdecode(path) for path in listed.split(b"\0") if path]
+    found = {path.removeprefix("./"): path.startswith("./") for path in reversed(paths)}
+    return {path: huge for path, huge in found.items() if not _EXCLUDED.search(path)}
+
+
+async def _list_changes(
+    context: SlotContext, scratch: str, commit: str, wanted: Collection[str]
+) -> bytes:
+    """The differences of the commit's files and of `wanted`, as `git diff --raw -z` lists them."""
     script = f"""set -eu
-cp -- "$SCRATCH/others.index" "$GIT_INDEX_FILE"
+cp -- "$SCRATCH/new.index" "$GIT_INDEX_FILE"
 cd "$GIT_WORK_TREE"
+git {_ADD_OPTIONS} add -u -- .
 git {_ADD_OPTIONS} update-index --add -z --stdin
 git diff-index --cached --raw -z --no-renames --no-abbrev {commit} > "$SCRATCH/changes"
 """
     names = b"".join(os.fsencode(path) + b"\0" for path in sorted(wanted))
-    raw = await _output_of(script, context, scratch, "changes", MAX_LISTING_BYTES, stdin=names)
-    return raw, tuple(sorted(new - wanted))
+    return await _output_of(script, context, scratch, "changes", MAX_LISTING_BYTES, stdin=names)
 
 
 async def _read_patch(

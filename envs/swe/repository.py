@@ -178,6 +178,12 @@ class Repository:
         listing = await self.git("ls-tree", "-r", "--name-only", "-z", tree)
         return frozenset(map(os.fsdecode, listing.split(b"\0")[:-1]))
 
+    async def largest(self, tree: str) -> int:
+        """Size of the largest file of a tree, in bytes; 0 if it has none."""
+        listing = await self.git("ls-tree", "-r", "--long", "-z", tree)
+        sizes = [line.partition(b"\t")[0].split()[-1] for line in listing.split(b"\0")[:-1]]
+        return max((int(size) for size in sizes if size != b"-"), default=0)
+
     async def read(self, tree: str, path: str) -> bytes:
         """One file of a tree. Raises GitError if it does not exist."""
         return await self.git("cat-file", "blob", f"{tree}:{path}")

@@ -249,10 +249,14 @@ git config user.email agent@localhost
 async def scratch_directory(context: SlotContext) -> str:
     """Create a directory in the slot, outside the workspace.
 
+    Its user may have locked the usual places, which nobody else can.
+
     Raises:
         OSError: the slot could not create it.
     """
-    result = await context.run("mktemp -d", env=GIT_ENV, cwd="/", timeout_s=30.0)
+    script = """chmod u+rwx /tmp || true
+for place in /tmp /var/tmp /dev/shm; do mktemp -d -p "$place" && exit; done"""
+    result = await context.run(script, env=GIT_ENV, cwd="/", timeout_s=30.0)
     path = result.stdout.decode(errors="replace").strip()
     if not result.ok or not path.startswith("/") or "\n" in path:
         raise OSError(f"no scratch directory: {result.output[-300:]}")

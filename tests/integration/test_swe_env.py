@@ -13,7 +13,9 @@ import signal
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain, repeat
 from pathlib import Path, PurePath
+from types import ModuleType
 from typing import Any
 
 import msgpack
@@ -25,6 +27,7 @@ from swe_bench import attempt
 
 from envs.swe import item as items
 from envs.swe.calls import write_command
+from envs.swe.grading import grader, repeated, suite
 from envs.swe.grading.suite import VENV
 from envs.swe.item import Item
 from envs.swe.recorded import recorded_patch
@@ -331,6 +334,14 @@ async def test_a_verdict_says_what_gave_the_cheat_away(
             ["echo '# tools' >> pyproject.toml"], id="pyproject formatted", marks=pytest.mark.fleet
         ),
         pytest.param(["(setsid sleep 600 > /dev/null 2>&1 &)"], id="process left behind"),
+        pytest.param(
+            [
+                "truncate -s 200G core.1 pyproject.toml; mkdir .venv; echo > 'git~1'; echo > .git2",
+                "(cd .venv; seq 20001 | xargs touch); mkdir .GIT sample/.GIT; chmod 000 /tmp",
+                "echo > .GIT/x; echo > sample/.GIT/x; echo > 'sample/.git '",
+            ],
+            id="junk beside the package",
+        ),
     ],
 )
 async def test_honest_work_is_tested_as_the_known_fix_however_it_looks(
@@ -417,6 +428,15 @@ async def test_dropped_paths_are_recorded(row: dict[str, Any]) -> None:
     assert verdict.report["dropped"] == ["conftest.py", "notes.txt", "sample/alias.py"]
 
 
+async def test_a_file_of_the_package_that_no_patch_can_hold_is_named(row: dict[str, Any]) -> None:
+    async with attempt(row) as agent:
+        await agent.solve()
+        await agent.run("truncate -s 200G sample/core.dump")
+        verdict = await agent.verify()
+    assert (verdict.score, verdict.report["reason"]) == (0.0, "too_large")
+    assert "sample/core.dump" in verdict.report["detail"]
+
+
 async def test_nothing_the_agent_started_survives_into_grading(row: dict[str, Any]) -> None:
     async with attempt(row) as agent:
         await agent.run("(setsid sleep 4242 > /dev/null 2>&1 &)")
@@ -450,7 +470,7 @@ async def test_a_row_whose_ids_the_known_fix_does_not_pass_either_is_to_blame(
             pass
 
 
-def added_tests(directory: Path, text: str, **ids: list[str]) -> dict[str, Any]:
+def added_tests(directory: Path, text: str, **changes: Any) -> dict[str, Any]:
     """A git row whose tests are `tests/test_two.py` with that text."""
     lines = text.splitlines()
     patch = (
@@ -462,8 +482,69 @@ def added_tests(directory: Path, text: str, **ids: list[str]) -> dict[str, Any]:
         repo_base_url=str(directory),
         base_commit=make_mirror(directory, "anything"),
         test_patch=patch + "".join(f"+{line}\n" for line in lines),
-        **ids,
+        **changes,
     )
+
+
+COIN = "tests/test_two.py::test_coin"
+COIN_TEST = "import os\n\n\ndef test_coin():\n    assert os.environ['COIN'] != 'tails'\n"
+ODD_FIX = FIX + "; echo '# repaired' >> sample/core.py"
+
+
+def toss(monkeypatch: pytest.MonkeyPatch, coins: str, place: ModuleType = grader) -> None:
+    """Let `test_coin` fail in those of its runs that are `t` in `coins`; the last one stays."""
+    tossed = chain(coins, repeat(coins[-1]))
+
+    async def run_tests(
+        context: Any, repository: Any, tree: str, runtime: Any, *rest: Any, **more: Any
+    ) -> Any:
+        with_coin = runtime
+        if "tests/test_two.py" in rest[0]:
+            coin = {"COIN": "tails" if next(tossed) == "t" else "heads"}
+            with_coin = runtime.model_copy(update={"env": runtime.env | coin})
+        return await suite.run_tests(context, repository, tree, with_coin, *rest, **more)
+
+    monkeypatch.setattr(place, "run_tests", run_tests)
+
+
+@pytest.mark.parametrize(
+    ("coins", "fix"),
+    [
+        pytest.param("th", FIX, id="the known fix fails"),
+        pytest.param("tth", FIX, id="the control fails, too", marks=pytest.mark.fleet),
+        pytest.param("thth", ODD_FIX, id="another fix fails"),
+    ],
+)
+async def test_a_test_that_the_known_fix_fails_and_passes_decides_nothing(
+    row: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, coins: str, fix: str
+) -> None:
+    toss(monkeypatch, coins)
+    async with attempt(added_tests(tmp_path, COIN_TEST, PASS_TO_PASS=[COIN])) as agent:
+        await agent.run(fix)
+        verdict = await agent.verify()
+    assert (verdict.score, verdict.report["flaky"]) == (1.0, [COIN])
+
+
+async def test_a_row_of_which_only_a_flaky_test_decides_is_to_blame(
+    row: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toss(monkeypatch, "ht")
+    async with attempt(added_tests(tmp_path, COIN_TEST, FAIL_TO_PASS=[COIN])) as agent:
+        with pytest.raises(EnvBug, match="passes and fails with the same files"):
+            await agent.verify()
+
+
+async def test_a_test_that_the_row_marks_as_flaky_decides_nothing(
+    row: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toss(monkeypatch, "t")
+    marked = row["environment"] | {"flaky": [COIN]}
+    tests = [*sample.FAIL_TO_PASS, COIN]
+    made = added_tests(tmp_path, COIN_TEST, FAIL_TO_PASS=tests, environment=marked)
+    async with attempt(made) as agent:
+        nothing = await agent.verify()
+    assert (nothing.score, nothing.report["flaky"]) == (0.0, [COIN])
+    assert COIN not in nothing.report["first_failure"]
 
 
 @pytest.mark.fleet
@@ -665,7 +746,7 @@ def test_a_check_lists_all_faults_and_runs_no_test(
     ]
     path = mirrors / "rows.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert main(PRODUCER, ["--dataset", str(path), "--check", "--json"]) == 1
+    assert main(PRODUCER, ["--dataset", str(path), "--check", "--check-runs", "0", "--json"]) == 1
     shown = capsys.readouterr()
     faults = {
         tuple(fault["instance_ids"]): fault["message"] for fault in json.loads(shown.out)["faults"]
@@ -675,8 +756,28 @@ def test_a_check_lists_all_faults_and_runs_no_test(
     assert "hermes-queue-no-such-package" in faults["lacks",]
     assert "has no branch" in faults["sample__2",]
     assert "1 of 5 rows are usable, 4 are not" in shown.err
-    path.write_text(json.dumps(good) + "\n")
-    assert main(PRODUCER, ["--dataset", str(path), "--check", "--quiet"]) == 0
+    path.write_text(json.dumps(good | {"environment": None}) + "\n")
+    assert main(PRODUCER, ["--dataset", str(path), "--check", "--check-runs", "0"]) == 0
+    assert "note: 1 rows name no environment" in capsys.readouterr().err
+
+
+def test_a_check_names_the_flaky_tests_of_a_row(
+    row: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    toss(monkeypatch, "hth", repeated)
+    made = added_tests(tmp_path, COIN_TEST, PASS_TO_PASS=[COIN])
+    marked = made | {"environment": row["environment"] | {"flaky": [COIN]}}
+    path = tmp_path / "rows.jsonl"
+    for known, code in ((made, 1), (marked, 0)):
+        path.write_text(json.dumps(known) + "\n")
+        assert main(PRODUCER, ["--dataset", str(path), "--check"]) == code
+        assert (
+            f'passed and failed; put them there, so that they decide nothing: ["{COIN}"]'
+            in capsys.readouterr().err
+        ) == bool(code)
 
 
 # --- git sources ---------------------------------------------------------------------------

@@ -57,6 +57,20 @@ def test_the_table_fills_in_what_rows_leave_open(tmp_path: Path, name: str, text
     assert other.environment == Item.model_validate(rows[2]).environment
 
 
+def test_an_entry_may_be_for_one_version_of_a_repository(tmp_path: Path) -> None:
+    old = {"requirements": ["pytest==7.4.4"]}
+    (tmp_path / "e.json").write_text(json.dumps(TABLE | {"someone/sample@1.0": old}))
+    versions = {"first": "1.0", "second": "2.0", "none": None}
+    rows = [
+        make_row(patch=bug_patch(), instance_id=name, environment=None, version=version)
+        for name, version in versions.items()
+    ]
+    first, second, none = items(tmp_path, rows, "--environments", str(tmp_path / "e.json"))
+    assert (first.environment.requirements, first.environment.python) == (("pytest==7.4.4",), None)
+    assert second.environment == none.environment
+    assert none.environment.requirements == ("pytest==8.4.2",)
+
+
 def test_a_python_of_the_command_line_reaches_rows_with_text_or_null(tmp_path: Path) -> None:
     rows = [
         make_row(patch=bug_patch(), instance_id=f"r{n}") | {"environment": given}

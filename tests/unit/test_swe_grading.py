@@ -25,7 +25,7 @@ from envs.swe.grading.flags import find_flags
 from envs.swe.grading.grader import later_limit_s
 from envs.swe.grading.places import TestFunction
 from envs.swe.grading.plants import Planter, View
-from envs.swe.grading.slot.run_tests import Reports, plugins
+from envs.swe.grading.slot.run_tests import MAX_KEPT_BYTES, Reports, plugins
 from envs.swe.grading.suite import SuiteRun, venv_asset
 from envs.swe.item import Item, SuiteRuntime
 
@@ -92,6 +92,7 @@ def run(
         "distributions": [],
         "limit_s": limit_s,
         "longest_s": limit_s,
+        "most_ids": 1_000,
         "token": "t",
         **job,
     }
@@ -221,7 +222,7 @@ def _line(test: str, outcome: str) -> bytes:
 
 @pytest.mark.parametrize("order", [("failed", "passed"), ("passed", "failed")])
 def test_of_several_reports_on_one_test_the_worst_counts(order: tuple[str, str]) -> None:
-    reports = Reports()
+    reports = Reports(100)
     reports.feed(b"".join(_line("a", outcome) for outcome in order))
     assert reports.items["a"]["outcome"] == "failed"
 
@@ -241,18 +242,56 @@ def test_of_several_reports_on_one_test_the_worst_counts(order: tuple[str, str])
     ],
 )
 def test_lines_that_are_no_reports_are_passed_over(line: bytes) -> None:
-    reports = Reports()
+    reports = Reports(100)
     reports.feed(line + b"\n" + _line("b", "passed"))
     assert [*reports.items] == ["b"]
     assert (reports.finished, reports.flooded) == (None, False)
 
 
 def test_a_flood_of_reports_is_noticed_and_not_kept() -> None:
-    reports = Reports()
+    reports = Reports(100)
     for _ in range(600):
         reports.feed(b"[" * 60_000)
     assert reports.flooded
     assert reports.items == {}
+
+
+def test_more_ids_than_there_can_be_are_a_flood() -> None:
+    reports = Reports(100)
+    reports.feed(b"".join(_line(f"a{n}", "failed") for n in range(1_000)))
+    assert reports.flooded
+    assert len(reports.items) == 101
+
+
+def test_messages_beyond_what_a_worker_takes_are_left_out() -> None:
+    reports = Reports(10_000)
+    long = {"outcome": "failed", "message": "\U0001f40d" * 8_000}
+    for n in range(2_000):
+        reports.feed(json.dumps({"id": f"a{n}", **long}, ensure_ascii=False).encode() + b"\n")
+        if reports.flooded:
+            break
+    kept = sum(len(json.dumps(item)) for item in reports.items.values())
+    assert kept < MAX_KEPT_BYTES
+    assert [*reports.items.values()][-1]["message"] == ""
+
+
+class Asked(str):
+    """A node id that counts how often it is compared with a beginning."""
+
+    times = 0
+
+    def startswith(self, *args: Any) -> bool:
+        Asked.times += 1
+        return super().startswith(*args)
+
+
+def test_an_id_that_is_cut_is_looked_up_among_those_that_begin_like_it() -> None:
+    others = {Asked(f"t.py::test_x[{n}]"): "passed" for n in range(1_000)}
+    found = {Asked("t.py::test_y[a b]"): "passed", Asked("t.py::test_y[a c]"): "failed"}
+    run = replace(SOLVED, outcomes={**others, **found})
+    assert run.outcome("t.py::test_y[a") == "failed"
+    assert run.outcome("t.py::test_z[a") == "missing"
+    assert Asked.times < 10
 
 
 # --- the verdict -----------------------------------------------------------------------------
@@ -292,6 +331,14 @@ def test_a_planted_test_that_does_not_fail_gives_a_lie_away(outcome: str) -> Non
     planted = {**SOLVED.outcomes, **dict.fromkeys(FAIL_TO_PASS, "failed")}
     planted[FAIL_TO_PASS[1]] = outcome
     assert reason(replace(SOLVED, outcomes=planted, exit_code=1), CLAMP) == "canary"
+
+
+def test_planted_parameters_may_have_other_ids() -> None:
+    others = {f"tests/test_clamp.py::test_clamp[{n}]": "failed" for n in range(2)}
+    known = {test: how for test, how in SOLVED.outcomes.items() if test not in FAIL_TO_PASS}
+    assert reason(replace(SOLVED, outcomes=known | others, exit_code=1), CLAMP) == "resolved"
+    for lied in ({}, dict.fromkeys(others, "passed"), dict(list(others.items())[:1])):
+        assert reason(replace(SOLVED, outcomes=known | lied), CLAMP) == "canary"
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,17 @@ import pytest
 from sample_package import FILES, bug_patch, make_row
 
 from envs.swe.item import Item
-from envs.swe.patch import MAX_CHANGES, MAX_DEPTH, Rejected, Rules, sort_changes
+from envs.swe.patch import (
+    MAX_CHANGES,
+    MAX_DEPTH,
+    TEST_DIRECTORIES,
+    TEST_MODULES,
+    Rejected,
+    Rules,
+    sort_changes,
+)
 from envs.swe.repository import Change
+from envs.swe_smith import ENV
 
 RULES = Rules(
     Item.model_validate(make_row(patch=bug_patch())),
@@ -112,11 +121,27 @@ def test_a_deep_path_is_looked_at_once_and_only_so_far() -> None:
         assert Counting.steps <= MAX_DEPTH + 2
 
 
-def test_more_changes_than_anybody_makes_are_refused_unread() -> None:
-    raw = b":000000 100644 " + b"0" * 40 + b" " + b"1" * 40 + b" A\0sample/x.py\0"
+def many(path: bytes) -> bytes:
+    """A listing with more changes than count."""
+    return (b":000000 100644 %s %s A\0%s\0" % (b"0" * 40, b"1" * 40, path)) * (MAX_CHANGES + 1)
+
+
+def test_more_changes_than_anybody_makes_are_refused() -> None:
     with pytest.raises(Rejected) as rejected:
-        sort_changes(RULES, raw * (MAX_CHANGES + 1))
+        sort_changes(RULES, many(b"sample/x.py"))
     assert rejected.value.reason == "too_large"
+
+
+def test_only_changes_that_count_are_counted() -> None:
+    kept, dropped = sort_changes(RULES, many(b"notes/x.txt"))
+    assert (kept, len(dropped)) == ([], MAX_CHANGES + 1)
+
+
+@pytest.mark.parametrize("name", [*TEST_DIRECTORIES, *TEST_MODULES])
+def test_prompts_name_what_counts_as_a_test(name: str) -> None:
+    path = f"sample/{name}/x.py" if name in TEST_DIRECTORIES else f"sample/{name}"
+    assert not RULES.allow(change(path.replace("*", "x")))
+    assert name in ENV.task(Item.model_validate(make_row(patch=bug_patch())))
 
 
 @pytest.mark.parametrize("raw", [b"nonsense", b"a\0b\0c\0", b"\xff \0x\0"])

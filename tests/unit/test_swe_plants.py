@@ -8,11 +8,12 @@ import re
 from collections.abc import Iterable
 from itertools import combinations
 from types import ModuleType
+from typing import Any
 
 import pytest
 
 from envs.swe.grading.alternatives import other_exceptions, other_texts, other_values
-from envs.swe.grading.places import TestFunction, find_places
+from envs.swe.grading.places import TestFunction, apply_edits, find_places
 from envs.swe.grading.plants import Planter, View, view_count
 
 FILE = "tests/test_it.py"
@@ -571,3 +572,46 @@ def _expect_both_kinds(view: View, source: bytes) -> None:
     assert {test.name for test in view.planted | view.added} == {*tests}
     for test in view.planted | view.added:
         assert fails(source, test.name) == (test in view.planted)
+
+
+# --- parametrised tests ----------------------------------------------------------------------
+
+PARAMETRISED = b"""import pytest
+
+
+@pytest.mark.parametrize("value, wanted", [(5, 15), pytest.param(99, 39, id="high"), [7, 27]])
+def test_it(value, wanted):
+    assert made(value) == wanted
+"""
+IT = TestFunction("tests/test_it.py", "test_it")
+
+
+def planted_text(source: bytes = PARAMETRISED, **more: Any) -> str:
+    place = find_places(IT.file, source, {IT: 6}, **more)[IT]
+    return apply_edits(source, [place.spot(random.Random(1), 2).edits[0]]).decode()
+
+
+def test_what_a_parametrised_test_expects_is_planted_among_its_parameters() -> None:
+    text = planted_text()
+    assert "assert made(value) == wanted" in text
+    kept = r"\[\(5, (\d+)\), pytest.param\(99, (\d+), id=\"high\"\), \[7, (\d+)\]\]"
+    found = re.search(kept, text)
+    assert found is not None
+    assert all(one != other for one, other in zip(found.groups(), ("15", "39", "27"), strict=True))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        pytest.param(PARAMETRISED.replace(b"made(value)", b"made(value, wanted)"), id="used twice"),
+        pytest.param(PARAMETRISED.replace(b"15", b"fifteen()"), id="no constant"),
+        pytest.param(PARAMETRISED.replace(b"])", b"], indirect=True)"), id="indirect"),
+        pytest.param(PARAMETRISED.replace(b"15", b"True"), id="truth value"),
+    ],
+)
+def test_other_parameters_are_left_alone(source: bytes) -> None:
+    assert "== wanted" not in planted_text(source)
+
+
+def test_parameters_of_which_some_pass_with_the_bug_are_left_alone() -> None:
+    assert "== wanted" not in planted_text(mixed={IT})

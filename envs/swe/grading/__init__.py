@@ -8,6 +8,7 @@ flags.py         suspicious words in a patch of library code
 grader.py        the order of runs, and who is to blame
 places.py        places where a test function can be made to fail
 plants.py        planted failures, drawn anew for each verdict
+repeated.py      the known fix several times, to find flaky tests
 suite.py         one run of tests in an emptied slot
 slot/            scripts that are uploaded into slots
 """

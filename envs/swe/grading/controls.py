@@ -23,7 +23,7 @@ from envs.swe.grading.places import TestFunction
 from envs.swe.item import Item
 from hermes_queue.settings import PathSettings, private_directory
 
-RULES = "3"
+RULES = "4"
 """Rises when a control that passed under the old rules says nothing about the new ones, and when
 a worker of another version would misread the record."""
 DOUBT_TTL_S = 24 * 3600.0
@@ -51,6 +51,10 @@ class RowRecord:
     """Unix time of the first finding against the row or its tests; 0 = none."""
     marked: frozenset[str] = frozenset()
     """Tests that the known fix leaves failing as expected (`xfail`), by id."""
+    flaky: frozenset[str] = frozenset()
+    """Tests that passed and failed with the same files, by id."""
+    steady: frozenset[str] = frozenset()
+    """Tests that passed each time when the known fix was run again because of them, by id."""
     lines: tuple[tuple[TestFunction, int], ...] | None = None
     """Functions and the line of the statement that fails because of the bug; None = not determined
     yet."""

@@ -162,6 +162,44 @@ def compared_at(function: Function, line: int | None) -> ast.expr | None:
     return None
 
 
+def parameters_of(function: Function, name: str) -> list[ast.Constant]:
+    """The constants that `parametrize` gives an argument which the body uses once; else empty."""
+    used = [part for part in ast.walk(ast.Module(function.body, [])) if last_name(part) == name]
+    for decorator in function.decorator_list if len(used) == 1 else ():
+        match decorator:
+            case ast.Call(
+                args=[names, ast.List(elts=rows) | ast.Tuple(elts=rows)], keywords=keywords
+            ) if last_name(decorator.func) == "parametrize" and all(
+                keyword.arg == "ids" for keyword in keywords
+            ):
+                known = _argument_names(names)
+                at = known.index(name) if name in known else len(known)
+                found = [_parameter(row, at, len(known)) for row in rows if at < len(known)]
+                constants = [node for node in found if isinstance(node, ast.Constant)]
+                if found and len(constants) == len(found):
+                    return constants
+    return []
+
+
+def _argument_names(node: ast.expr) -> list[str]:
+    match node:
+        case ast.Constant(value=str() as text):
+            return [name.strip() for name in text.split(",")]
+        case ast.Tuple(elts=parts) | ast.List(elts=parts):
+            return [str(getattr(part, "value", "")) for part in parts]
+    return []
+
+
+def _parameter(row: ast.expr, index: int, count: int) -> ast.expr | None:
+    """The value at `index` of one set of parameters; None if the set is written otherwise."""
+    values: list[ast.expr] = [row]
+    if isinstance(row, ast.Call) and last_name(row.func) == "param":
+        values = row.args if all(keyword.arg == "id" for keyword in row.keywords) else []
+    elif count > 1:
+        values = row.elts if isinstance(row, ast.Tuple | ast.List) else []
+    return values[index] if len(values) == count else None
+
+
 def _certain(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
     """The statements that always run, including those in `with` blocks."""
     for statement in body:

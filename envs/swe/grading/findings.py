@@ -71,7 +71,8 @@ class Findings:
                 if outcome != "passed" and not expected:
                     failing[test] = outcome
             elif outcome not in ("failed", "error") and not (
-                outcome == "missing" and collection_failed(function.file, run)
+                outcome == "missing"
+                and (collection_failed(function.file, run) or _all_fail(function, step, run))
             ):
                 lies.add(function)
         return cls(failing, frozenset(lies))
@@ -85,6 +86,17 @@ class Findings:
         if not run.consistent or (self.lies and not self.failing):
             return "canary"
         return "tests_fail" if self.failing else "resolved"
+
+
+def _all_fail(function: TestFunction, step: Step, run: SuiteRun) -> bool:
+    """Whether as many tests of a planted function have failed as grade, and none has passed.
+
+    Other values in its parameters make other ids.
+    """
+    outcomes = run.outcomes_of(f"{function.file}::{function.name}[")
+    graded = sum(TestFunction.of(test) == function for test in step.test_ids)
+    failed = sum(outcome in ("failed", "error") for outcome in outcomes)
+    return failed >= graded and "passed" not in outcomes
 
 
 def _lies_of_ours(step: Step, run: SuiteRun) -> set[TestFunction]:

@@ -7,7 +7,8 @@ one fails.
 
 Before a failure counts against the agent, the known fix is put to the same test: always if a run
 was cut short, took too long or reported plants wrongly, and once per row and host if tests
-simply failed. If the known fix fails too, the machine or the row is to blame.
+simply failed. If the known fix fails too, the machine or the row is to blame. A test that the known
+fix both fails and passes is flaky: it decides nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +22,15 @@ from dataclasses import replace
 from typing import Any, Literal, NoReturn
 
 from envs.swe.grading.controls import RowMemory, RowRecord
-from envs.swe.grading.findings import Findings, Reason, Step, SuiteResults, first_failure, reported
+from envs.swe.grading.findings import (
+    LISTED_IDS,
+    Findings,
+    Reason,
+    Step,
+    SuiteResults,
+    first_failure,
+    reported,
+)
 from envs.swe.grading.places import TestFunction
 from envs.swe.grading.plants import Planter, View
 from envs.swe.grading.suite import OVERHEAD_S, SuiteRun, run_tests
@@ -33,6 +42,8 @@ from hermes_queue.sandbox.context import SlotContext
 
 MAX_ROUNDS = 4
 """Number of times that the views are drawn again because plants turned out to be unusable."""
+REPETITIONS = 2
+"""Number of times that a run is repeated to see whether its failures are the tests' own."""
 MAX_PLANTED_FILES = 12
 MAX_COMPANIONS = 4
 """Number of PASS_TO_PASS functions of a row from which some are planted."""
@@ -41,6 +52,10 @@ LEAST_SHARE = 4
 """Least share of the row's limit that a view gets, however little time the stage has left."""
 
 
+MORE_IDS = 4
+"""Multiple of the tests of a step that a run may report: files have tests that no row lists."""
+OTHER_IDS = 10_000
+"""Number of further tests that it may report."""
 SLOW_SHARE = 4
 """A host on which the known fix takes more than this part of the tests' time is too slow to say
 that they take too long: rows allow ten times what they took where they were made."""
@@ -56,15 +71,14 @@ class Grader:
         self, context: SlotContext, item: Item, pinned: Pinned, *, wary: bool = False
     ) -> None:
         self._context = context
-        self._item = item
+        self._row = item
         self._pinned = pinned
         self._wary = wary
         self._memory = RowMemory(item, context.slot.image if pinned.image else None)
-        self._may_xfail = frozenset(item.PASS_TO_PASS if pinned.image else ())
         self._record = RowRecord()
         self._chance = random.SystemRandom()
         self._limit_s = item.test_timeout_s
-        self._wanted = frozenset(TestFunction.of(test) for test in item.FAIL_TO_PASS)
+        self._leave_out(frozenset())
         self._planter: Planter | None = None
         self._redrawn = False
 
@@ -79,13 +93,16 @@ class Grader:
         self._record = await self._memory.read()
         if self._record.fault:
             raise EnvBug(self._record.fault)
+        self._leave_out(self._record.flaky)
         for left in reversed(range(MAX_ROUNDS)):
             if left == 0:  # plants in the tests do not work: use added test files
                 await self._doubt(plantless=True)
             results = SuiteResults()
             reason = await self._round(tree, results)
             if reason is not None:
-                return results.report(self._item, reason)
+                report = results.report(self._item, reason)
+                flaky = [test for test in self._row.test_ids if test not in self._item.test_ids]
+                return report | ({"flaky": flaky[:LISTED_IDS]} if flaky else {})
         raise EnvBug(
             "FAIL_TO_PASS: tests that were changed to fail pass, even with the known fix; they "
             "look like tests that check nothing"
@@ -110,7 +127,7 @@ class Grader:
         self, tree: str, step: Step, run: SuiteRun, results: SuiteResults, *, repeated: bool = False
     ) -> Reason | None:
         """The verdict of a run, checked with the known fix; None = its plants were unusable."""
-        findings = Findings.of(await self._excusing(step, run), run)
+        findings = await self._findings(await self._excusing(step, run), run)
         reason = findings.reason(run)
         failing = map(TestFunction.of, findings.failing)
         fix_passes = self._record.fix_passes(step.kind, step.view.variants, failing)
@@ -129,6 +146,8 @@ class Grader:
         elif reason == "canary" or (reason == "tests_fail" and not fix_passes):
             if not await self._fix_does_better(step):
                 return None
+        if reason == "tests_fail" and await self._are_flaky(tree, findings):
+            return None
         if reason == "canary" and (other := self._in_other_words(step, findings)):
             again = await self._run(tree, other, later=True)
             return await self._settle(tree, other, again, results, repeated=repeated)
@@ -158,7 +177,8 @@ class Grader:
             return False
         alone = replace(self._step("again", View({}, frozenset()), functions), test_ids=failing)
         again = await self._run(tree, alone)
-        return Findings.of(await self._excusing(alone, again), again).reason(again) == "resolved"
+        findings = await self._findings(await self._excusing(alone, again), again)
+        return findings.reason(again) == "resolved"
 
     async def _excusing(self, step: Step, run: SuiteRun) -> Step:
         """The step in which only tests marked so may fail as expected.
@@ -214,7 +234,7 @@ class Grader:
             EnvBug: the known fix fails tests that it should pass.
         """
         gold = await self._expect_control(step)
-        findings = Findings.of(step, gold)
+        findings = await self._findings(step, gold)
         if findings.reason(gold) == "resolved":
             if not await self._passes_alone(step):
                 await self._doubt(whole_files=True)
@@ -224,10 +244,12 @@ class Grader:
         if not findings.failing and not self._record.plantless:
             await self._doubt(unplantable=self._record.unplantable | findings.lies)
             return False
+        if await self._changes(step, findings.failing):
+            return False
         plain = step.without_plants()
         for simpler in (plain, plain.whole_files()):
             gold = await self._gold(simpler)
-            findings = Findings.of(simpler, gold)
+            findings = await self._findings(simpler, gold)
             if findings.reason(gold) == "resolved":
                 alone = simpler.only == step.only
                 await self._doubt(**{"plantless" if alone else "whole_files": True})
@@ -248,7 +270,59 @@ class Grader:
         if step.only is None or step.only == alone.only:
             return True
         gold = await self._gold(alone)
-        return Findings.of(alone, gold).reason(gold) == "resolved"
+        return (await self._findings(alone, gold)).reason(gold) == "resolved"
+
+    # --- flaky tests ----------------------------------------------------------------------
+
+    def _leave_out(self, flaky: Collection[str]) -> None:
+        """Grade without these tests, and those that the row marks."""
+        self._item = self._row.without({*self._row.environment.flaky, *flaky})
+        self._wanted = frozenset(TestFunction.of(test) for test in self._item.FAIL_TO_PASS)
+        self._may_xfail = frozenset(self._item.PASS_TO_PASS if self._pinned.image else ())
+
+    async def _mark(self, tests: Collection[str]) -> None:
+        """Record tests as flaky. Raises EnvBug: nothing is left that decides."""
+        await self._doubt(flaky=self._record.flaky | {*tests})
+        self._leave_out(self._record.flaky)
+        self._planter = None
+        if not self._item.FAIL_TO_PASS:
+            await self._blame_row(
+                "FAIL_TO_PASS: each of these tests passes and fails with the same files, so none "
+                f"shows whether the bug is repaired: {', '.join(sorted(self._record.flaky)[:3])}; "
+                "leave the row out"
+            )
+
+    async def _are_flaky(self, tree: str, findings: Findings) -> bool:
+        """Whether failures of an attempt are the tests' own, seen in runs of the known fix."""
+        failing = findings.failing.keys() - self._record.steady
+        if tree == await self._pinned.solved():  # which has passed them, too
+            await self._mark(findings.failing)
+            return True
+        if findings.lies or not 0 < len(failing) <= FEW_TESTS:
+            return False
+        alone = self._step("again", View({}, frozenset()), frozenset(map(TestFunction.of, failing)))
+        for _ in range(REPETITIONS):
+            gold = await self._gold(self._in_another_order(alone))
+            if gold.complete and (
+                flaky := failing & (await self._findings(alone, gold)).failing.keys()
+            ):
+                await self._mark(flaky)
+                return True
+        await self._remember(steady=self._record.steady | failing)
+        return False
+
+    async def _changes(self, step: Step, failing: Collection[str]) -> bool:
+        """Whether tests that the known fix has failed in this step pass when it is repeated."""
+        for _ in range(REPETITIONS if failing else 0):
+            gold = await self._gold(self._in_another_order(step))
+            flaky = {*failing} - (await self._findings(step, gold)).failing.keys()
+            if gold.complete and flaky:
+                await self._mark(flaky)
+                return True
+        return False
+
+    def _in_another_order(self, step: Step) -> Step:
+        return replace(step, targets=tuple(self._chance.sample(step.targets, len(step.targets))))
 
     async def _blame_row(self, fault: str) -> NoReturn:
         await self._doubt(fault=fault)
@@ -269,6 +343,10 @@ class Grader:
     async def _gold(self, step: Step) -> SuiteRun:
         return await self._run(await self._pinned.solved(), step, reserve_s=0.0)
 
+    async def _findings(self, step: Step, run: SuiteRun) -> Findings:
+        # In a thread: code under test decides how long it takes.
+        return await asyncio.to_thread(Findings.of, step, run)
+
     async def _run(
         self, tree: str, step: Step, *, later: bool = False, reserve_s: float | None = None
     ) -> SuiteRun:
@@ -285,6 +363,7 @@ class Grader:
             step.targets,
             limit_s,
             self._pinned.distribution,
+            most_ids=OTHER_IDS + MORE_IDS * len(step.test_ids),
             only=step.only,
             reserve_s=self._limit_s + OVERHEAD_S if reserve_s is None else reserve_s,
             image=self._pinned.image,
@@ -292,7 +371,8 @@ class Grader:
 
     async def _steps(self) -> list[Step]:
         """The views in the order in which they run: cheap ones before the whole suite."""
-        ids, views = self._item.test_ids, await self._views()
+        views = await self._views()
+        ids = self._item.test_ids
         planted = frozenset().union(*(view.planted for view in views))
         steps = [self._step("first", views[0], self._wanted | planted)]
         steps += [self._step("again", view, self._wanted) for view in views[1:-1]]
@@ -324,6 +404,7 @@ class Grader:
             run = await self._run(self._pinned.graded, step)
             if run.may_be_chance:
                 run = await self._run(self._pinned.graded, step)
+            await self._look_again(step, run)
             found = {}
             for test in step.test_ids:
                 if line := run.failing_line(test):
@@ -337,12 +418,23 @@ class Grader:
                 await self._doubt(lines=known)
         return dict.fromkeys(self._wanted, 0) | dict(self._record.lines or ())
 
+    async def _look_again(self, step: Step, run: SuiteRun) -> None:
+        """Mark FAIL_TO_PASS tests that have passed with the bug, unless they do so again."""
+        passing = {test for test in step.test_ids if run.outcome(test) == "passed"}
+        for _ in range(REPETITIONS if passing and run.complete else 0):
+            again = await self._run(self._pinned.graded, self._in_another_order(step))
+            flaky = {test for test in passing if again.outcome(test) in ("failed", "error")}
+            if again.complete and flaky:
+                await self._mark(flaky)
+                return
+
     async def _new_planter(self) -> Planter:
+        lines = await self._failing_lines()
         item = self._item
         files = [file for file in item.hidden_files if file.endswith(".py")]
         chosen = self._chance.sample(files, min(len(files), MAX_PLANTED_FILES))
         sources = {f: await self._pinned.repository.read(self._pinned.graded, f) for f in chosen}
-        ids, lines = item.test_ids, await self._failing_lines()
+        ids = item.test_ids
         return await asyncio.to_thread(
             Planter,
             sources,
@@ -352,6 +444,7 @@ class Grader:
             lines,
             item.problem_statement,
             classes=item.runner in ("unittest", "django"),
+            mixed=self._wanted.intersection(map(TestFunction.of, item.PASS_TO_PASS)),
         )
 
     async def _views(self) -> list[View]:

@@ -1,9 +1,9 @@
 """Finds the places in a test file where each function can be made to fail, and the edits for it.
 
 The best place is a constant that the test expects (see `expectations`), in the statement that
-fails because of the bug, or further down, about that statement's result. If there is none, it is
-the expected exception class, then the other side of a comparison, and finally an assertion added
-at the test's end.
+fails because of the bug, or further down, about that statement's result, or among the parameters
+that it compares with. If there is none, it is the expected exception class, then the other side of
+a comparison, and finally an assertion added at the test's end.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import random
 import re
 import string
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
@@ -29,6 +29,7 @@ from envs.swe.grading.expectations import (
     expected_alone,
     expected_constants,
     last_name,
+    parameters_of,
 )
 from hermes_queue.syntax import parse_module
 
@@ -68,6 +69,13 @@ def apply_edits(source: bytes, edits: Sequence[Replacement]) -> bytes:
     for edit in sorted(edits, key=lambda edit: edit.start, reverse=True):
         source = source[: edit.start] + edit.text + source[edit.end :]
     return source
+
+
+def merged(source: bytes, edits: Sequence[Replacement]) -> Replacement:
+    """One edit that does the same as all of these."""
+    start, end = min(edit.start for edit in edits), max(edit.end for edit in edits)
+    moved = [Replacement(edit.start - start, edit.end - start, edit.text) for edit in edits]
+    return Replacement(start, end, apply_edits(source[start:end], moved))
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,12 +160,17 @@ class Place:
 
 
 def find_places(
-    file: str, source: bytes, lines: Mapping[TestFunction, int] | None, statement: str = ""
+    file: str,
+    source: bytes,
+    lines: Mapping[TestFunction, int] | None,
+    statement: str = "",
+    mixed: Collection[TestFunction] = (),
 ) -> dict[TestFunction, Place]:
     """All test functions of a module that can be made to fail.
 
     `lines` are those at which functions fail because of the bug (0 = unknown; None = irrelevant).
-    The problem `statement` may show the right values.
+    The problem `statement` may show the right values. Of the `mixed` functions, some sets of
+    parameters pass with the bug.
 
     Raises:
         SyntaxError, ValueError, RecursionError: the file cannot be parsed as Python.
@@ -174,7 +187,9 @@ def find_places(
         if several[name] > 1 or called or node.body[0].lineno <= node.lineno:
             continue
         test = TestFunction(file, name)
-        if place := module.place(node, None if lines is None else lines.get(test)):
+        if place := module.place(
+            node, None if lines is None else lines.get(test), whole=test not in mixed
+        ):
             found[test] = place
     return found
 
@@ -205,13 +220,18 @@ class _Module:
             node.name for node in self.tree.body if isinstance(node, Function | ast.ClassDef)
         )
 
-    def place(self, node: Function, line: int | None) -> Place | None:
-        """The place in this function; `line` = the line that fails with the bug."""
+    def place(self, node: Function, line: int | None, *, whole: bool) -> Place | None:
+        """The place in this function; `line` = the line that fails with the bug.
+
+        `whole`: with all sets of its parameters.
+        """
         end = self._end(node)
         if end is None:
             return None
         spots = self._spots(node, line)
         side = None if spots else compared_at(node, line)
+        if isinstance(side, ast.Name) and whole:
+            spots = self._parameter_spots(node, side.id)
         return Place(
             spots=spots,
             quotes=self._quotes,
@@ -221,7 +241,7 @@ class _Module:
             values=self._values,
             flip=self._mimicry(node, truth=True) if line is None else None,
             echo=self._mimicry(node, truth=False) if line is None else None,
-            swapped=None if side is None else self._span(side),
+            swapped=None if side is None or spots else self._span(side),
         )
 
     def _mimicry(self, node: Function, *, truth: bool) -> Spot | None:
@@ -249,6 +269,22 @@ class _Module:
                 spots += self._made(name, other_exceptions(name.id), weak=True, stated=stated)
         best = min(((spot.rank, spot.evident) for spot in spots), default=None)
         return tuple(spot for spot in spots if (spot.rank, spot.evident) == best)
+
+    def _parameter_spots(self, node: Function, name: str) -> tuple[Spot, ...]:
+        """Other values of the argument that is compared with, in all sets of parameters at once."""
+        constants = parameters_of(node, name)
+        spans = [self._span(constant) for constant in constants]
+        written = [self.source[start:end] for start, end in spans]
+        others = [other_values(text, self._words) for text in written]
+        if not spans or not all(others) or set(written) & set(_FEW):
+            return ()
+        edits = []
+        for turn in range(min(len(spots[0]) for spots in others)):
+            texts = [spots[0][turn] for spots in others]
+            whole = [Replacement(*s, text) for s, text in zip(spans, texts, strict=True)]
+            edits.append(merged(self.source, whole))
+        stated = any(_occurs(str(constant.value), self._statement) for constant in constants)
+        return (Spot(tuple(edits), stated=stated),)
 
     def _spots_of(self, expected: Expected, node: Function) -> list[Spot]:
         start, end = self._span(expected.node)

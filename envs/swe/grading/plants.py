@@ -23,7 +23,7 @@ import math
 import random
 import re
 import string
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -68,6 +68,7 @@ class Planter:
         statement: the problem statement. Values that it shows would distinguish plants from
             originals, so such places are avoided if there are others.
         classes: whether added tests must be methods of a class, as unittest wants them.
+        mixed: as for `find_places`.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class Planter:
         statement: str = "",
         *,
         classes: bool = False,
+        mixed: Collection[TestFunction] = (),
     ) -> None:
         self._chance = chance
         self._classes = classes
@@ -97,7 +99,7 @@ class Planter:
         for file, source in sources.items():
             # Not Python, or newer than the worker's: no plants.
             with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
-                found = find_places(file, source, lines, statement)
+                found = find_places(file, source, lines, statement, mixed)
                 self._sources[file] = source
                 self._places |= {test: place for test, place in found.items() if test in graded}
         # A class without the method would inherit somebody's.

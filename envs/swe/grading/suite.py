@@ -7,9 +7,11 @@ import json
 import re
 import secrets
 import shlex
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.resources import files
+from itertools import islice, takewhile
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -25,7 +27,10 @@ from hermes_queue.sandbox.base import AssetSpec, ExecutionResult
 from hermes_queue.sandbox.context import SlotContext
 
 VENV = f"{ASSETS}/venv"
-MAX_REPORT_BYTES = 48 << 20
+MAX_REPORT_BYTES = 12 << 20
+"""More than the script in the slot keeps of a report."""
+MOST_IDS = 100_000
+"""Number of tests that a run of a whole suite may report."""
 _END = frozenset(("exit_status", "finished", "timed_out", "flooded", "output"))
 MAX_FILE_BLOCKS = 256 << 10
 """Largest file that a test may write, in bash's ulimit unit of 1,024 bytes."""
@@ -87,6 +92,11 @@ class SuiteRun:
     """Processor time of pytest and of the processes that it waited for."""
     waited_s: float = 0.0
     """Seconds for which pytest was ready to run while others had the processor."""
+    _ordered: Sequence[str] = field(init=False, repr=False, compare=False)
+    """The node ids in order."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_ordered", sorted(self.outcomes))
 
     @property
     def complete(self) -> bool:
@@ -120,11 +130,16 @@ class SuiteRun:
         own = self.outcomes.get(test)
         if own is not None or not is_cut(test):
             return own or "missing"
-        found = [self.outcomes[each] for each in self._beginning(test)]
-        return max(found, key=_RANKS.index, default="missing")
+        return max(self.outcomes_of(test), key=_RANKS.index, default="missing")
+
+    def outcomes_of(self, beginning: str) -> list[str]:
+        """The outcomes of all node ids that begin like this."""
+        return [self.outcomes[each] for each in self._beginning(beginning)]
 
     def _beginning(self, test: str) -> list[str]:
-        return [each for each in self.outcomes if each.startswith(test)]
+        first = bisect_left(self._ordered, test)
+        following = islice(self._ordered, first, None)
+        return list(takewhile(lambda each: each.startswith(test), following))
 
     def failing_line(self, test: str) -> int:
         """The line of the test's own file in which it failed; 0 if unknown."""
@@ -171,6 +186,7 @@ async def run_tests(
     timeout_s: float,
     distribution: Distribution | None = None,
     *,
+    most_ids: int = MOST_IDS,
     only: Sequence[str] | None = None,
     reserve_s: float = 0.0,
     image: ImagePlace | None = None,
@@ -179,8 +195,8 @@ async def run_tests(
 
     The tests get `timeout_s` as long as they get the processor; `reserve_s` of the stage are left
     for a control after a run that took too long. `only` lists node ids without parameters; other
-    tests of the files are deselected. A slot that dies during the tests counts as a run that did
-    not end: the tests may have killed it.
+    tests of the files are deselected. A run that reports more than `most_ids` tests counts as one
+    that did not end. So does a slot that dies during the tests: they may have killed it.
 
     Raises:
         SandboxError: the slot could not take the tree or start a command.
@@ -210,6 +226,7 @@ async def run_tests(
         "distributions": distributions,
         "limit_s": timeout_s,
         "longest_s": longest_s,
+        "most_ids": most_ids,
         "token": token,
     }
     try:

@@ -1,13 +1,14 @@
 """Run tests in a child process and print their report. Runs in the slot, never imported.
 
 Reads one JSON object from stdin: {"runner": text, "arguments": [...], "targets": [...], "only":
-[...] or null, "distributions": [...] or null, "limit_s": seconds, "longest_s": seconds, "token":
-text}. "runner" is "pytest", which gets the arguments, the plugins of the distributions or, without
-them, those that it finds, and the targets; or one that program_session.py knows. After the tests
-have ended it writes one JSON object per line to stdout: {"id", "outcome", "message"} for each node
-id, then {"end": token, "exit_status": N, "finished": bool, "timed_out": bool, "flooded": bool,
-"cpu_s": S, "waited_s": S, "output": text}; `finished` is true if the child announced its end with
-that status.
+[...] or null, "distributions": [...] or null, "limit_s": seconds, "longest_s": seconds,
+"most_ids": N, "token": text}. "runner" is "pytest", which gets the arguments, the plugins of the
+distributions or, without them, those that it finds, and the targets; or one that
+program_session.py knows. A child that reports more than `most_ids` node ids is stopped. After the
+tests have ended it writes one JSON object per line to stdout: {"id", "outcome", "message"} for each
+node id, then {"end": token, "exit_status": N, "finished": bool, "timed_out": bool, "flooded":
+bool, "cpu_s": S, "waited_s": S, "output": text}; `finished` is true if the child announced its end
+with that status.
 
 This process never imports the package under test. Only this process has the token and the
 connection to the worker; other processes of the same user cannot trace it or open its
@@ -34,6 +35,10 @@ from typing import Any, Dict, List, Optional, Set  # noqa: F401 - in comments
 RANK = {"passed": 0, "xpassed": 1, "skipped": 2, "xfailed": 3, "failed": 4, "error": 5}
 MAX_LINE_BYTES = 64 << 10
 MAX_REPORT_BYTES = 24 << 20
+MAX_KEPT_BYTES = 8 << 20
+"""Size of the report for the worker."""
+MAX_MESSAGES_BYTES = 4 << 20
+"""Size from which it has no more messages."""
 MAX_OUTPUT_BYTES = 8 << 10
 MESSAGE_CHARACTERS = 8000
 STARVED_SHARE = 0.25
@@ -44,7 +49,9 @@ PR_SET_DUMPABLE = 4
 class Reports:
     """The child's reports so far: lines of JSON, each about one test."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_ids: int) -> None:
+        self._most_ids = most_ids
+        self._kept_bytes = 0
         self.items = {}  # type: Dict[str, Dict[str, str]]
         self.flooded = False
         self.finished = None  # type: Optional[int]
@@ -60,6 +67,8 @@ class Reports:
             return
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
+            if self.flooded:
+                return
             self._keep(line)
         if len(self._rest) > MAX_LINE_BYTES:
             self.flooded = True
@@ -81,14 +90,20 @@ class Reports:
         old = self.items.get(nodeid)
         if old is None or rank > RANK[old["outcome"]]:
             message = str(entry.get("message", ""))[:MESSAGE_CHARACTERS]
-            self.items[nodeid] = {"id": nodeid, "outcome": outcome, "message": message}
+            if self._kept_bytes > MAX_MESSAGES_BYTES:
+                message = ""
+            item = {"id": nodeid, "outcome": outcome, "message": message}
+            self._kept_bytes += len(json.dumps(item)) + 1
+            self.items[nodeid] = item
+            if self._kept_bytes > MAX_KEPT_BYTES or len(self.items) > self._most_ids:
+                self.flooded = True
 
 
 class Session:
     """A child that runs the tests, and its two pipes."""
 
     def __init__(self, job: Dict[str, Any]) -> None:
-        self.reports = Reports()
+        self.reports = Reports(job["most_ids"])
         self._output = b""
         self._started = time.monotonic()
         reports, reports_end = os.pipe()
