@@ -457,8 +457,7 @@ seq -f /nowhere/%.0f 1 20000 | xargs -n 500 ln -s -t . 2>/dev/null; true
 """
 
 DEEP_TREE = """\
-cd "$PWD" || exit 0
-for _ in $(seq 1 1500); do mkdir d && cd d || break; done; true
+mkdir -p "$PWD/$(printf 'd/%.0s' $(seq 1 1500))"; true
 """
 
 LISTENER = f"""\

@@ -48,7 +48,7 @@ def inspect(row: dict[str, Any], *, embed: bool) -> Inspected:
     A folder that is no whole task comes back as `unsupported`: others of its dataset may be.
 
     Raises:
-        InputError: the row is none, or the archive or repository that it names holds no task.
+        InputError: the row cannot be read, or its archive or repository holds no task.
     """
     try:
         item = HarborItem.model_validate(row)

@@ -65,7 +65,7 @@ async def listed(context: SlotContext, script: str, paths: Sequence[str]) -> lis
     """The paths that a script prints of those on its stdin, each ended by a zero byte.
 
     Raises:
-        FilesRefused: it fails, or is not done with so many paths in time.
+        FilesRefused: it fails, or is not done with them in time.
         SandboxError: the sandbox failed.
     """
     if not paths:

@@ -10,7 +10,7 @@ from typing import Any
 from envs.harbor_task import box, boxes
 from envs.harbor_task.grading import services
 from envs.harbor_task.grading.disk import check_disk
-from envs.harbor_task.grading.links import resolved
+from envs.harbor_task.grading.links import links_among
 from envs.harbor_task.grading.needs import project_files
 from envs.harbor_task.grading.places import Decisive, TransplantPlan, parents, plan
 from envs.harbor_task.grading.provided import Provided, provide, provide_untouched
@@ -325,12 +325,8 @@ async def _without_caches(context: SlotContext, changes: Sequence[FileChange]) -
 
 
 async def _led_away(context: SlotContext, paths: Sequence[str]) -> list[str]:
-    """Folders above these paths that links of the image lead to another place."""
-    above = await asyncio.to_thread(parents, paths)
-    if not above:
-        return []
-    places = await resolved(context, above)
-    return [path for path, place in zip(above, places, strict=True) if path != place]
+    """Folders above these paths that are links of the image to another place."""
+    return await links_among(context, await asyncio.to_thread(parents, paths))
 
 
 async def _blame(context: SlotContext) -> None:
