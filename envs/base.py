@@ -32,6 +32,9 @@ class Verdict:
     """Optional shaping terms; never added to `score`."""
     report: Mapping[str, Any] = field(default_factory=dict)
     """JSON-serialisable explanation: reason, outcome of each test, dropped changes, ..."""
+    trainable: bool = True
+    """False: nothing may be trained on the trajectory, whatever its score. The record is marked as
+    one of an evaluation."""
 
 
 class Environment(Protocol[ItemT]):

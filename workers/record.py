@@ -88,11 +88,15 @@ def record_of(
         cost_usd=draft.total_usd,
         sandbox_usd=draft.sandbox_usd or None,
         report=_report(draft),
-        evaluation=draft.evaluation or regraded is not None,
+        evaluation=draft.evaluation or regraded is not None or not _is_trainable(draft),
         regraded=regraded,
         provenance=_provenance(draft, owner, host),
         created=time.time(),
     )
+
+
+def _is_trainable(draft: Draft) -> bool:
+    return draft.verdict is None or draft.verdict.trainable
 
 
 def _provenance(draft: Draft, owner: str, host: str) -> TrajectoryProvenance:

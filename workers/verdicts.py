@@ -115,6 +115,7 @@ def _plain(verdict: Verdict, env: Environment[Any], values_most: int) -> Verdict
             for name, value in rewards.items()
         },
         report=_Plain(values_most).mapping(report, "Verdict.report", REPORT_MAX_DEPTH),
+        trainable=verdict.trainable is not False,
     )
 
 

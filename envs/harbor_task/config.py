@@ -177,6 +177,9 @@ class VerifierTable(_Phase):
     environment_mode: Literal["shared", "separate"] | None = None
     environment: EnvironmentTable | None = None
     collect: tuple[CollectHook, ...] = ()
+    agent_project: bool = False
+    """Whether the tests use the project that the agent works on (`uv run`, `npm test`), with its
+    settings and environment. Not in the format; see docs/harbor.md."""
 
     @model_validator(mode="after")
     def _is_consistent(self) -> VerifierTable:

@@ -31,6 +31,7 @@ INITIAL = "initial"
 """A folder beyond the format: its check.sh must succeed before the agent begins."""
 COMPOSE = ("docker-compose.yaml", "docker-compose.yml", "compose.yaml", "compose.yml")
 MAX_INSTRUCTION_BYTES = 1 << 20
+_MAX_TEST_FILES = 200
 ARTIFACTS = "/logs/artifacts"
 """What every verifier in a box of its own gets, beside the artifacts that the task names."""
 
@@ -193,6 +194,12 @@ class TaskFolder:
         texts = (_bytes(path, MAX_CONFIG_BYTES) for path in files)
         return "\n".join(text.decode("utf-8-sig", errors="replace") for text in texts)
 
+    def tests_text(self) -> str:
+        """The text of the tests, and the paths of artifacts: what the task names. Blocking."""
+        files = [path for folder in self.test_folders for path in sorted(folder.rglob("*"))]
+        texts = [_head(path) for path in files[:_MAX_TEST_FILES] if path.is_file()]
+        return "\n".join([*texts, *(artifact.source for artifact in self.artifacts)])
+
     def missing(self) -> list[str]:
         """What a task has and this one has not; empty if it is whole."""
         return list(_missing(self))
@@ -200,6 +207,11 @@ class TaskFolder:
     def unsupported(self) -> list[str]:
         """What it asks for that no slot here can have; empty if there is nothing."""
         return list(_unsupported(self))
+
+
+def _head(path: Path) -> str:
+    with path.open("rb") as file:
+        return file.read(MAX_CONFIG_BYTES).decode(errors="replace")
 
 
 def _compose_file(folder: Path) -> Path | None:

@@ -19,7 +19,7 @@ from hermes_queue.sinks.base import SinkOptions
 from hermes_queue.sinks.branches import of_branches
 from hermes_queue.wire.branches import TRAINED
 
-_CAUGHT = ("canary", "cut_short", "suspect", "verifier_broken")
+_CAUGHT = ("canary", "contradicted", "cut_short", "suspect", "verifier_broken")
 """Reasons in a report which mean that the agent's code interfered with the grading."""
 
 

@@ -45,8 +45,10 @@ class Inspected:
 def inspect(row: dict[str, Any], *, embed: bool) -> Inspected:
     """Read the task of a row in the form of `HarborItem`.
 
+    A folder that is no whole task comes back as `unsupported`: others of its dataset may be.
+
     Raises:
-        InputError: it is not there, is no task, has links that leave it, or lacks what a task has.
+        InputError: the row cannot be read, or its archive or repository holds no task.
     """
     try:
         item = HarborItem.model_validate(row)
@@ -56,7 +58,10 @@ def inspect(row: dict[str, Any], *, embed: bool) -> Inspected:
         raise InputError(f"{where}: {first['msg']}") from error
     try:
         if isinstance(item.task, str):
-            return _inspected(item, Path(item.task), embed=embed)
+            try:
+                return _inspected(item, Path(item.task), embed=embed)
+            except EnvBug as error:
+                return Inspected(item.model_dump(mode="json"), None, 0.0, str(error), False, ())
         if isinstance(item.task, ArchivedTask):
             with tempfile.TemporaryDirectory() as scratch:
                 folder = cache.unpack(item.task.archive, Path(scratch) / "task")

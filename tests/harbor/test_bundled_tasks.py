@@ -39,7 +39,7 @@ def test_a_bundled_task_rewards_its_solution_and_nothing_else(tmp_path: Path, ta
     assert line["verdict"] == "valid", line
     strict = {"separate-grader": "separate", "collected-database": "separate"}
     assert line["mode"] == strict.get(task, "transplant")
-    assert len(line["modes"][line["mode"]]["tamper"]) == 8
+    assert len(line["modes"][line["mode"]]["tamper"]) == len(cases())
     assert line["executes_agent_code"] is False
 
 

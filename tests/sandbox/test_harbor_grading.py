@@ -14,7 +14,7 @@ from harbor_tasks import IMAGE, TEST, write_task
 
 from envs.base import Verdict
 from envs.harbor import ENV
-from envs.harbor_task.grading import disk
+from envs.harbor_task.grading import disk, links
 from envs.harbor_task.item import HarborItem
 from hermes_queue.errors import EnvInfraError, SandboxError
 from hermes_queue.images.spec import ImageConfig
@@ -254,3 +254,56 @@ def test_a_slot_whose_shell_the_agent_removed_scores_0(
     monkeypatch.setattr(BoxedSlots, "restart", refused)
     verdict = play("echo 42 >answer", "restart")
     assert (verdict.score, verdict.report["reason"]) == (0, "unreadable")
+
+
+def test_a_reward_that_the_tests_own_account_contradicts_is_not_believed(play: Play) -> None:
+    ctrf = '{"results": {"tests": [{"name": "t.py::a", "status": "failed"}]}}'
+    test = f"cd /logs/verifier; echo 1 >reward.txt; echo '{ctrf}' >ctrf.json"
+    verdict = play("true", test=test)
+    assert (verdict.score, verdict.trainable) == (0, False)
+    assert verdict.report["reason"] == "contradicted"
+    assert verdict.report["measured"] == 1
+    assert verdict.report["flags"] == ["contradicted"]
+
+
+@pytest.mark.parametrize("grading", ["transplant", "restart"])
+def test_more_links_than_can_be_looked_at_are_the_agents_doing(
+    play: Play, monkeypatch: pytest.MonkeyPatch, grading: str
+) -> None:
+    monkeypatch.setattr(links, "MAX_PATHS_BYTES", 0)
+    verdict = play("for n in 1 2 3; do ln -s /nowhere $n; done", grading)
+    assert verdict.score == 0
+    assert verdict.report["reason"] in ("verifier_broken", "unreadable")
+
+
+def test_links_in_a_circle_hide_none_that_leads_to_the_tests(play: Play) -> None:
+    work = "ln -s b a; ln -s a b; ln -s /tests/expected c; ln -s /tests zz; ln -s d d"
+    verdict = play(work)
+    assert sorted(verdict.report["dropped_links"]) == ["/app/c", "/app/zz"]
+
+
+@pytest.mark.parametrize("grading", ["transplant", "restart"])
+def test_hidden_files_in_homes_steer_no_tool_of_the_tests(play: Play, grading: str) -> None:
+    gone = "[ ! -e ~/.s''qliterc ] && [ ! -e ~/.g''itconfig ]"  # which the tests do not name
+    test = f"{gone} && [ -e ~/.named ] && echo 1 >/logs/verifier/reward.txt"
+    assert play("touch ~/.sqliterc ~/.gitconfig ~/.named", grading, test=test).score == 1
+
+
+@pytest.mark.parametrize("grading", ["transplant", "restart"])
+def test_an_agents_environment_is_not_there_for_tests_that_use_uv(
+    play: Play, monkeypatch: pytest.MonkeyPatch, grading: str
+) -> None:
+    monkeypatch.setenv("HERMES_QUEUE_IMAGES_NETWORK", "open")
+    config = '[environment]\ndocker_image = "debian:bookworm"\n'
+    test = "uv run x; [ ! -e .venv ] && [ -e answer ] && echo 1 >/logs/verifier/reward.txt"
+    work = "mkdir -p .venv/bin; touch .venv/pyvenv.cfg answer"
+    assert play(work, grading, config=config, test=test).score == 1
+
+
+def test_a_task_whose_tests_use_the_agents_project_says_so(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HERMES_QUEUE_IMAGES_NETWORK", "open")
+    config = '[environment]\ndocker_image = "debian:bookworm"\n[verifier]\nagent_project = true\n'
+    test = "uv run x; [ -e pyproject.toml ] && echo 1 >/logs/verifier/reward.txt"
+    assert play("touch pyproject.toml", config=config, test=test).score == 1

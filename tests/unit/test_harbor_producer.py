@@ -6,6 +6,7 @@ import asyncio
 import base64
 import io
 import json
+import re
 import shutil
 import sys
 import tarfile
@@ -109,12 +110,28 @@ def test_a_row_without_a_task_is_named_with_what_rows_have(tmp_path: Path) -> No
         chosen(rows(tmp_path / "r.jsonl", {"path": "a", "x": 1}))
 
 
+def test_each_bad_folder_of_a_dataset_is_skipped_and_named(tmp_path: Path) -> None:
+    write_task(tmp_path / "tasks" / "a-broken", config="[agent")
+    write_task(tmp_path / "tasks" / "b-imageless", config="[agent]\ntimeout_sec = 1\n")
+    write_task(tmp_path / "tasks" / "c-good")
+    write_task(tmp_path / "tasks" / "d-testless", test=None)
+    found = chosen(tmp_path / "tasks", "--items", "all")
+    assert [item.instance_id for item in found.items] == ["c-good"]
+    lines = "\n".join(found.skip_lines())
+    for name, why in (
+        ("a-broken", "is not TOML"),
+        ("b-imageless", "names no image"),
+        ("d-testless", "nothing could grade the task"),
+    ):
+        assert re.search(rf"tasks/{name}\): .*{why}", lines), lines
+
+
 def test_a_broken_task_does_not_keep_another_one_from_being_chosen_by_name(tmp_path: Path) -> None:
     write_task(tmp_path / "tasks" / "broken", config="[agent")
     write_task(tmp_path / "tasks" / "good")
     [item] = chosen(tmp_path / "tasks", "--instance-id", "good").items
     assert item.instance_id == "good"
-    with pytest.raises(InputError, match=r"broken: not in .*is not TOML"):
+    with pytest.raises(InputError, match=r"no row is left .*broken.*is not TOML"):
         chosen(tmp_path / "tasks", "--instance-id", "broken")
 
 

@@ -32,6 +32,7 @@ from workers.record import record_of
 from workers.rollout import rollout
 from workers.runtime import AttemptProgress, Runtime
 from workers.spool import Spool
+from workers.verdicts import checked_verdict
 
 ROW = {"instance_id": "i", "question": "1+1", "answer": 2}
 
@@ -286,3 +287,11 @@ async def test_a_wait_that_counts_towards_no_deadline_is_not_overdue() -> None:
     async with clock.stage("agent", limit_s=0.01):
         await clock.not_counting(wait)()
     assert seen == [0.0]
+
+
+@pytest.mark.parametrize("trainable", [True, False])
+def test_a_verdict_that_teaches_nothing_marks_its_record(trainable: bool) -> None:
+    draft = new_draft("gsm8k")
+    draft.verdict = Verdict(0.0, trainable=trainable)
+    assert record_of(draft, owner="w", host="h").evaluation is not trainable
+    assert checked_verdict(draft.verdict, cast(Any, None)).trainable is trainable

@@ -9,8 +9,12 @@ undone.py    settings of the agent that tools of the tests would read
 services.py  services of the agent's box
 testrun.py   the tests, run in a box
 reward.py    reward.json and reward.txt
+links.py     where paths of a box lead
 named.py     outcomes by test, for the report
-needs.py     what a verifier fetches while it grades
+needs.py     what a verifier fetches while it grades, and the projects that would steer it
+provided.py  what a box gets before the agent's files
+pythons.py   the interpreters of an image
+imported.py  what Python imports for the tests
 kit.py       uv and packages for verifiers without a network
 shims/       the kit's programs
 """

@@ -23,6 +23,10 @@ from hermes_queue.errors import EnvInfraError, SandboxError, SlotLost
 from hermes_queue.sandbox.archives import FilesRefused
 from hermes_queue.sandbox.context import SlotContext
 
+CONTRADICTED = "contradicted"
+"""The reason of a whole reward for tests of which one failed by their own account: it is not known
+which of the two is true, so that nothing may be learned from it."""
+
 
 def mode_of(item: HarborItem) -> GradingMode:
     """The mode in which the item is graded: as it was validated, else the strictest."""
@@ -53,6 +57,9 @@ async def grade(item: HarborItem, context: SlotContext) -> Verdict:
         await _control(context, task, mode, run.why)
         return Verdict(0.0, report={"reason": "verifier_broken", "detail": run.why, **report})
     reward = run.reward
+    if reward.score >= 1 and report.get("tests", {}).get("failed", {}).get("names"):
+        flagged = {"reason": CONTRADICTED, "measured": reward.score, "flags": [CONTRADICTED]}
+        return Verdict(0.0, report=report | flagged, trainable=False)
     if reward.score > 0 and (suspect := await _suspects(context, made)):
         report |= {"reason": "suspect", "measured": reward.score, **reported("suspect", suspect)}
         return Verdict(0.0, report=report)

@@ -10,9 +10,12 @@ from typing import Any
 from envs.harbor_task import box, boxes
 from envs.harbor_task.grading import services
 from envs.harbor_task.grading.disk import check_disk
+from envs.harbor_task.grading.links import links_among
+from envs.harbor_task.grading.needs import project_files
 from envs.harbor_task.grading.places import Decisive, TransplantPlan, parents, plan
+from envs.harbor_task.grading.provided import Provided, provide, provide_untouched
 from envs.harbor_task.grading.suspects import changed_programs, compiled
-from envs.harbor_task.grading.undone import undo
+from envs.harbor_task.grading.undone import settings_among, undo
 from envs.harbor_task.task import GradingMode, TaskFolder
 from hermes_queue.errors import SandboxError, SlotLost
 from hermes_queue.sandbox.archives import (
@@ -31,13 +34,6 @@ from hermes_queue.settings import HarborSettings
 
 REPORTED_PATHS = 100
 _LINKER_CACHE = "/etc/ld.so.cache"
-_RESOLVE = """\
-while IFS= read -r -d '' path; do
-  found=$(readlink -m -- "$path" 2>/dev/null || readlink -f -- "$path" 2>/dev/null || echo "$path")
-  [ "$found" = "$path" ] || printf '%s\\0' "$path"
-done
-"""
-"""Prints those of the paths on stdin that links lead elsewhere."""
 _DELETE = "exec xargs -0 -r rm -rf --"
 _MAKE_WAY = """\
 while IFS= read -r -d '' path; do
@@ -81,6 +77,9 @@ class GradingBox:
     notes: list[str] = field(default_factory=list)
     variables: dict[str, str] = field(default_factory=dict)
     """For the tests, beside the task's own."""
+    provided: Provided = field(default_factory=Provided)
+    unfit: str = ""
+    """Why the box has no room for what the tests need."""
 
 
 async def make_box(context: SlotContext, task: TaskFolder, mode: GradingMode) -> GradingBox:
@@ -142,7 +141,7 @@ async def untouched(context: SlotContext, task: TaskFolder, mode: GradingMode) -
     await context.renew(boxes.grading_spec(task, context.slot.spec.profile))
     await box.make_ready(context, task)
     await box.try_stages(context, task)
-    return GradingBox(mode)
+    return GradingBox(mode, provided=await provide_untouched(context, task))
 
 
 async def _collect(context: SlotContext, task: TaskFolder) -> list[str]:
@@ -187,27 +186,29 @@ async def _separate(context: SlotContext, task: TaskFolder) -> GradingBox:
         else:
             missing.append(source)
     await context.renew(boxes.grading_spec(task, context.slot.spec.profile))
-    decisive = Decisive.of(context.slot.image_config, context.workspace)
-    steering = [name for each in found for name in each.names if decisive.steers_tests(name)]
+    provided = await provide_untouched(context, task)
+    decisive = await _decisive(context, task)
+    decisive = decisive.importing(provided.imported.by_graders | provided.imported.by_tests)
+    names = [name for each in found for name in each.names]
+    steering = {name for name in names if decisive.may_not_be_given(name)}
+    steering |= await settings_among(context, task, names, decisive)
     if found:
         data = await asyncio.to_thread(joined, [archive.data for archive in found])
         if steering:
-            whole = await asyncio.to_thread(
-                checked, data, lambda path: not decisive.steers_tests(path)
-            )
+            whole = await asyncio.to_thread(checked, data, lambda path: path not in steering)
             data = whole.data
         await write_archive(context, "/", data, own=False)
     table = task.verifier.environment
     await box.start_services(context, None, table.healthcheck if table else None)
-    made = GradingBox("separate", [name for each in found for name in each.names])
+    made = GradingBox("separate", names, provided=provided)
     made.report |= reported("missing_artifacts", missing)
     left_out = [path for each in found for path in each.dropped]
-    made.report |= reported("left_out", [*left_out, *steering])
+    made.report |= reported("left_out", [*left_out, *sorted(steering)])
     return made
 
 
 async def _transplant(context: SlotContext, task: TaskFolder) -> GradingBox:
-    decisive = Decisive.of(context.slot.image_config, context.workspace)
+    decisive = await _decisive(context, task)
     changes = await context.changes()
     planned: TransplantPlan = await asyncio.to_thread(plan, changes, decisive)
     archive = Checked(b"")
@@ -215,6 +216,14 @@ async def _transplant(context: SlotContext, task: TaskFolder) -> GradingBox:
         data = await read_archive(context, planned.taken, max_bytes=_budget(), recursive=False)
         archive = await asyncio.to_thread(checked, data, set(planned.taken).__contains__)
     await context.renew(boxes.grading_spec(task, context.slot.spec.profile))
+    provided = await provide_untouched(context, task)
+    steering = await asyncio.to_thread(_shadowing, changes, decisive, provided)
+    moved = [*archive.names, *planned.deleted]
+    steering = steering.intersection(moved) | await settings_among(context, task, moved, decisive)
+    if steering:
+        planned.left_out.extend(sorted(steering))
+        planned.deleted[:] = (path for path in planned.deleted if path not in steering)
+        archive = await asyncio.to_thread(checked, archive.data, lambda path: path not in steering)
     # A link in place of a folder with programs would bring the agent's own.
     links = {p for p in archive.names if p not in archive.folders and decisive.leads_away(p)}
     if links:
@@ -231,11 +240,34 @@ async def _transplant(context: SlotContext, task: TaskFolder) -> GradingBox:
     if archive.names:
         await write_archive(context, "/", archive.data, own=False)
     await box.start_services(context, task, task.environment.healthcheck)
-    made = GradingBox("transplant", archive.names)
+    made = GradingBox("transplant", archive.names, provided=provided)
     made.report |= reported(
         "left_out", [*planned.left_out, *archive.dropped, *sorted(links), *led_away]
     )
     return made
+
+
+async def _decisive(context: SlotContext, task: TaskFolder) -> Decisive:
+    """What decides in the slot's box when the task's tests run in it."""
+    if task.verifier.agent_project:
+        return Decisive.of(context.slot.image_config, context.workspace)
+    text = await asyncio.to_thread(task.tests_text)
+    return Decisive.of(context.slot.image_config, context.workspace, project_files(text))
+
+
+def _shadowing(changes: Sequence[FileChange], decisive: Decisive, provided: Provided) -> set[str]:
+    """Modules that Python would import in place of those of the graders. Blocking.
+
+    What the tests import may be the project that is worked on, and be installed, too: of that,
+    only files that the image does not have.
+    """
+    graders = decisive.importing(provided.imported.by_graders)
+    tests = decisive.importing(provided.imported.by_tests)
+    return {
+        each.path
+        for each in changes
+        if graders.is_imported(each.path) or (each.kind == "added" and tests.is_imported(each.path))
+    }
 
 
 async def _make_way(context: SlotContext, archive: Checked, decisive: Decisive) -> None:
@@ -251,7 +283,7 @@ async def _make_way(context: SlotContext, archive: Checked, decisive: Decisive) 
 async def _restart(context: SlotContext, task: TaskFolder) -> GradingBox:
     await context.restart()
     changes = await context.changes()
-    decisive = Decisive.of(context.slot.image_config, context.workspace)
+    decisive = await _decisive(context, task)
     if changed := changed_programs(changes, decisive):  # nothing that runs here can be believed
         raise NotTaken("suspect", "programs of the image were changed", changed)
     if changed := await services.changed_services(context, services.names(task)):
@@ -261,6 +293,13 @@ async def _restart(context: SlotContext, task: TaskFolder) -> GradingBox:
     made.agents = [path for path in kept if not decisive.is_program(path)]
     made.report |= reported("undone", await undo(context, task, changes, decisive))
     await _without_caches(context, changes)
+    try:
+        agents = {each.path for each in changes if each.kind != "deleted"}
+        made.provided = await provide(context, task, agents)
+    except FilesRefused as error:  # an untouched box says whose doing it is
+        made.unfit = str(error)
+    if shadows := await asyncio.to_thread(_shadowing, changes, decisive, made.provided):
+        raise NotTaken("suspect", "modules that graders import were replaced", sorted(shadows))
     made.variables["PYTHONPYCACHEPREFIX"] = "/logs/verifier/.pycache"
     await box.start_services(context, task, task.environment.healthcheck)
     return made
@@ -286,16 +325,8 @@ async def _without_caches(context: SlotContext, changes: Sequence[FileChange]) -
 
 
 async def _led_away(context: SlotContext, paths: Sequence[str]) -> list[str]:
-    """Folders above these paths that links of the image lead to another place."""
-    above = await asyncio.to_thread(parents, paths)
-    if not above:
-        return []
-    listed = "\0".join([*above, ""]).encode("utf-8", "surrogateescape")
-    result = await context.run(_RESOLVE, stdin=listed, cwd="/", user=ROOT, timeout_s=300.0)
-    if not result.ok:
-        raise SandboxError(f"a fresh box cannot resolve paths: {result.output[-300:]}")
-    found = result.stdout.decode("utf-8", "surrogateescape").split("\0")
-    return [path for path in found if path]
+    """Folders above these paths that are links of the image to another place."""
+    return await links_among(context, await asyncio.to_thread(parents, paths))
 
 
 async def _blame(context: SlotContext) -> None:

@@ -24,6 +24,39 @@ _WITH_VALUE = frozenset(
 )
 _HARMLESS_APT = frozenset("curl wget ca-certificates".split())
 MAX_REQUIREMENTS = 200
+_ENVIRONMENT = frozenset(".venv .python-version .python-versions uv.toml".split())
+_PROJECT = _ENVIRONMENT | frozenset("pyproject.toml uv.lock".split())
+_NODE = frozenset(
+    ".bin .npmrc .yarnrc .yarnrc.yml .yarn .pnpmfile.cjs .pnp.cjs .pnp.loader.mjs "
+    "pnpm-workspace.yaml bunfig.toml".split()
+)
+_BEFORE = r"[;&|({\"'`!]|\b(?:exec|sudo|env|then|do|else|if|time|nohup)\s|=\S*\s"
+"""What stands before a program's name, in shell or in a list of another language."""
+_STEERED_BY: tuple[tuple[re.Pattern[str], frozenset[str]], ...] = tuple(
+    (re.compile(rf"(?m)(?:^|{_BEFORE})[ \t]*(?:[\w./~$-]*/)?(?:{program})(?=[\s\"',;)]|$)"), names)
+    for program, names in (
+        ("uvx?", _ENVIRONMENT),
+        (r"uv[\"',\s]+(?:-\S+\s+)*(?:run|add|init|sync|venv|lock|remove|export|build)", _PROJECT),
+        ("npm|npx|pnpm|pnpx|yarn|corepack|bunx?", _NODE),
+        ("tox", frozenset("tox.ini tox.toml pyproject.toml setup.cfg .tox".split())),
+        ("nox", frozenset("noxfile.py .nox".split())),
+        (
+            "poetry|pdm|hatch|pipenv|rye|pixi",
+            _PROJECT
+            | frozenset(
+                "poetry.lock poetry.toml pdm.lock pdm.toml .pdm-python hatch.toml Pipfile "
+                "Pipfile.lock pixi.toml pixi.lock .pixi".split()
+            ),
+        ),
+        (
+            "direnv|mise|asdf|pyenv",
+            frozenset(".envrc .env .tool-versions mise.toml .mise.toml .python-version".split()),
+        ),
+    )
+)
+"""Tools that take programs and settings from the project in which they start, and from which of
+its files. It is a property of each tool, which no image can tell."""
+_VENV = re.compile(r"\b(?:uv|python[\d.]*\s+-m)\s+(?:virtual)?venv((?:[ \t]+[^\s;&|]+)+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +68,8 @@ class Needs:
     """Requirements for pip."""
     installed: tuple[str, ...] = ()
     """Those that are installed where Python packages of the box may be, too."""
+    added: tuple[str, ...] = ()
+    """Those that `uv add` makes a part of a project."""
     other: tuple[str, ...] = ()
     """Anything else, as people would look for it in the scripts."""
 
@@ -49,6 +84,7 @@ def needs_of(scripts: str, tests: Sequence[Path] = ()) -> Needs:
     text = _COMMENT.sub("", _CONTINUED.sub(" ", scripts))
     packages: dict[str, None] = {}
     installed: dict[str, None] = {}
+    added: dict[str, None] = {}
     other: dict[str, None] = {}
     for line in _SPLIT.split(text):
         words = _words(line)
@@ -56,12 +92,24 @@ def needs_of(scripts: str, tests: Sequence[Path] = ()) -> Needs:
             each for at in _installs(words) for each in _installed(words[at:], tests)
         )
         installed.update(own)
+        if "uv" in words and "add" in words:
+            added.update(own)
         packages.update({**dict.fromkeys(_tools(words)), **own})
         other.update(dict.fromkeys(_other(line, words)))
     uv = _UV.search(text) is not None
     if uv and not any(re.match(r"pytest\b(?!-)", each) for each in packages):
         packages["pytest"] = None
-    return Needs(uv, _most(packages), _most(installed), tuple(other))
+    return Needs(uv, _most(packages), _most(installed), _most(added), tuple(other))
+
+
+def project_files(text: str) -> frozenset[str]:
+    """Names of files by which a project steers the tools that tests with this text start."""
+    found = {name for program, names in _STEERED_BY if program.search(text) for name in names}
+    for words in _VENV.findall(text):  # which the tests make anew, where an agent may have put one
+        last = words.split()[-1].rstrip("/").rpartition("/")[2]
+        if last and not last.startswith("-") and not last[0].isdigit():
+            found.add(last.strip("\"'"))
+    return frozenset(found)
 
 
 def _most(names: Iterable[str]) -> tuple[str, ...]:

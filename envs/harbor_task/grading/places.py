@@ -9,8 +9,8 @@ from __future__ import annotations
 import posixpath
 import re
 import sys
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence, Set
+from dataclasses import dataclass, field, replace
 
 from hermes_queue.images.spec import ImageConfig
 from hermes_queue.sandbox.image_slots import FileChange
@@ -50,7 +50,8 @@ _IMPORTED = frozenset(
     "sitecustomize usercustomize pytest _pytest py pluggy iniconfig packaging exceptiongroup tomli "
     "typing_extensions pytest_json_ctrf pytest_jsonreport pip setuptools pkg_resources".split()
 )
-"""What Python imports before or for the tests, beside its own library."""
+"""What Python imports before or for the tests, beside its own library, where that cannot be
+measured: pytest comes over the network while they run. See `imported`."""
 _PLUGIN = re.compile(r"/?[^/]+\.(?:dist|egg)-info/entry_points\.txt")
 """Of what is in a folder of modules: pytest imports what it names."""
 _SUFFIX = r"\.(?:[\w-]+\.)?(?:py|pyc|so)"
@@ -69,9 +70,15 @@ class Decisive:
     """Directories in which Python looks for modules first."""
     started: frozenset[str] = frozenset()
     """Files that the image starts by itself."""
+    project: Set[str] = frozenset()
+    """Names of files by which the work directory would steer tools of the tests."""
+    imported: Set[str] = _IMPORTED
+    """Modules that graders import, beside Python's own library."""
 
     @classmethod
-    def of(cls, config: ImageConfig | None, workdir: str) -> Decisive:
+    def of(
+        cls, config: ImageConfig | None, workdir: str, project: Set[str] = frozenset()
+    ) -> Decisive:
         """For the image of a slot."""
         config = config or ImageConfig()
         paths = config.env.get("PATH", STANDARD_PATH).split(":") + STANDARD_PATH.split(":")
@@ -85,7 +92,11 @@ class Decisive:
         # A script's own folder is the first one in which it looks for modules.
         beside = {posixpath.dirname(each) for each in started}
         modules = tuple(dict.fromkeys((*own, _normal(workdir), *sorted(beside))))
-        return cls(_normal(workdir), search, modules, frozenset(started))
+        return cls(_normal(workdir), search, modules, frozenset(started), project)
+
+    def importing(self, names: Set[str]) -> Decisive:
+        """The same, where graders were seen to import `names`, too."""
+        return replace(self, imported=self.imported | names)
 
     @property
     def folders(self) -> tuple[str, ...]:
@@ -133,18 +144,28 @@ class Decisive:
         """Whether it is a module or setting that tests take up from where they start."""
         if path == posixpath.join(self.workdir, "uv.toml") or self.is_imported(path):
             return True
+        if self.is_of_project(path):
+            return True
         return any(
             _PLUGIN.fullmatch(path[len(folder.rstrip("/")) :])
             for folder in self.modules
             if _below(path, (folder,))
         )
 
+    def may_not_be_given(self, path: str) -> bool:
+        """Whether a task's artifacts may not have it: it steers the tests, or is the kit's."""
+        return self.steers_tests(path) or _below(path, ("/opt/verifier-kit",))
+
+    def is_of_project(self, path: str) -> bool:
+        """Whether it is a file, or in a folder, by which a project steers tools of the tests."""
+        return not self.project.isdisjoint(path.split("/"))
+
     def is_imported(self, path: str) -> bool:
         """Whether Python would import it for the tests in place of its own library or pytest."""
         for folder in self.modules:
             if _below(path, (folder,)):
                 match = _MODULE.fullmatch(path[len(folder.rstrip("/")) :])
-                if match and (match[1] in _IMPORTED or match[1] in sys.stdlib_module_names):
+                if match and (match[1] in self.imported or match[1] in sys.stdlib_module_names):
                     return True
         return False
 

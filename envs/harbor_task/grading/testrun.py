@@ -6,11 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from envs.harbor_task import box
-from envs.harbor_task.boxes import granted
-from envs.harbor_task.grading import kit
-from envs.harbor_task.grading.modes import GradingBox
+from envs.harbor_task.grading import kit, links
+from envs.harbor_task.grading.modes import GradingBox, reported
 from envs.harbor_task.grading.named import named_tests
-from envs.harbor_task.grading.needs import needs_of
+from envs.harbor_task.grading.provided import verifier_user
 from envs.harbor_task.grading.reward import FOLDER, NoReward, Reward, read_reward
 from envs.harbor_task.task import TaskFolder
 from envs.harbor_task.templates import filled
@@ -25,17 +24,8 @@ _FRESH = f"""\
 rm -rf /solution {FOLDER} {{tests}} || exit 1
 mkdir -p {FOLDER} && chmod 0777 {FOLDER}
 """
-_DROP_LINKS = f"""\
-while IFS= read -r -d '' path; do
-  [ -L "$path" ] || continue
-  found=$(readlink -m -- "$path" 2>/dev/null || readlink -f -- "$path" 2>/dev/null)
-  case "$found" in
-  /tests|/tests/*|/solution|/solution/*|{FOLDER}|{FOLDER}/*|/proc|/proc/*|/dev/fd*|"{kit.PLACE}"/*|"")
-    if [ -e "$path" ] || [ -n "$found" ]; then rm -f -- "$path" && printf '%s\\0' "$path"; fi ;;
-  esac
-done
-"""
-"""An agent's link into the tests would let it hand in what they compare with."""
+_OF_TESTS = ("/tests", "/solution", FOLDER, "/proc", kit.PLACE)
+"""Where an agent's link would let it hand in what the tests compare with."""
 
 
 @dataclass(slots=True)
@@ -54,19 +44,20 @@ async def run_tests(context: SlotContext, task: TaskFolder, made: GradingBox) ->
     """Put the tests into the box, run them, kill what they left, and read the reward.
 
     Raises:
-        EnvBug, EnvInfraError: what the tests fetch is not to be had.
+        EnvBug: there is no test script.
         FilesRefused: the files in the box leave no room for the tests, or no user to run them.
         SandboxError: the sandbox failed.
         DeadlineExceeded: the stage has no time left.
     """
+    if made.unfit:
+        raise FilesRefused(made.unfit)
     await _place(context, task)
-    report: dict[str, Any] = {}
+    report: dict[str, Any] = dict(made.provided.report)
     if dropped := await _drop_links(context, made.agents):
-        report["dropped_links"] = dropped[:100]
+        report |= reported("dropped_links", dropped)
     variables = {**_home(context, task), **made.variables}
-    bootstrap = await _bootstrap(context, task, report)
     own = filled(task.verifier.env, HarborSettings().env, place="verifier.env")
-    variables |= {**bootstrap, **dict(own)}
+    variables |= {**made.provided.variables, **dict(own)}
     try:
         result = await context.run(
             f"exec bash /tests/test.sh >{FOLDER}/test-stdout.txt 2>&1 </dev/null",
@@ -79,7 +70,7 @@ async def run_tests(context: SlotContext, task: TaskFolder, made: GradingBox) ->
     await box.kill_all(context)
     report["output"] = await _output(context)
     report |= await named_tests(context, report["output"])
-    if bootstrap:
+    if made.provided.has_kit:
         report |= {"bootstrap": "kit", "kit": await kit.served(context)}
     if result.timed_out:
         if context.remaining_s() <= 0:  # not the tests', but the stage's time is over
@@ -90,12 +81,6 @@ async def run_tests(context: SlotContext, task: TaskFolder, made: GradingBox) ->
         return TestRun(await read_reward(context), report=report)
     except NoReward as error:
         return TestRun(None, str(error), report)
-
-
-def verifier_user(context: SlotContext, task: TaskFolder) -> str:
-    """Who runs the tests: the task's choice, else the image's user."""
-    config = context.slot.image_config
-    return task.verifier.user or (config.user.partition(":")[0] if config else "") or ROOT
 
 
 async def _place(context: SlotContext, task: TaskFolder) -> None:
@@ -118,27 +103,17 @@ async def _place(context: SlotContext, task: TaskFolder) -> None:
 
 async def _drop_links(context: SlotContext, paths: list[str]) -> list[str]:
     """Remove links of the agent's that lead to the tests; returns their paths."""
-    if not paths:
-        return []
-    listed = "\0".join([*paths, ""]).encode("utf-8", "surrogateescape")
-    result = await context.run(_DROP_LINKS, stdin=listed, cwd="/", user=ROOT, timeout_s=300.0)
-    if not result.ok:
-        raise SandboxError(f"links of the agent's cannot be looked at: {result.output[-300:]}")
-    return [path for path in result.stdout.decode(errors="replace").split("\0") if path]
+    found = await links.links_among(context, paths)
+    places = await links.resolved(context, found)
+    leading = [path for path, place in zip(found, places, strict=True) if _leads_to_tests(place)]
+    await links.delete(context, leading)
+    return leading
 
 
-async def _bootstrap(
-    context: SlotContext, task: TaskFolder, report: dict[str, Any]
-) -> dict[str, str]:
-    """Provide what the tests fetch, if they have no network; the variables for it."""
-    if granted(task, grading=True).network == "open":
-        return {}
-    needs = needs_of(task.scripts, task.test_folders)
-    if needs.other:
-        report["fetches"] = list(needs.other[:20])
-    if not needs.kit or not HarborSettings().kit:
-        return {}
-    return await kit.install(context, needs)
+def _leads_to_tests(place: str) -> bool:
+    return place.startswith("/dev/fd") or any(
+        place == each or place.startswith(f"{each}/") for each in _OF_TESTS
+    )
 
 
 def _home(context: SlotContext, task: TaskFolder) -> dict[str, str]:

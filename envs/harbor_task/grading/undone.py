@@ -11,20 +11,18 @@ from __future__ import annotations
 import asyncio
 import posixpath
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
+from envs.harbor_task.grading import links
 from envs.harbor_task.grading.needs import needs_of
 from envs.harbor_task.grading.places import AT_ROOT, PERSONAL, PERSONAL_SETTINGS, Decisive
 from envs.harbor_task.task import TaskFolder
-from hermes_queue.errors import SandboxError
 from hermes_queue.images.spec import ImageConfig
 from hermes_queue.sandbox.archives import ROOT, FilesRefused
 from hermes_queue.sandbox.context import SlotContext
 from hermes_queue.sandbox.image_slots import FileChange
 
-MAX_USERS_BYTES, MAX_PATHS_BYTES = 1 << 20, 64 << 20
-_MAX_FILES, _MAX_TEXT_BYTES = 200, 1 << 20
+MAX_USERS_BYTES = 1 << 20
 _HOME = re.compile(r"/root|/home/[^/]+")
 _FOLDERS = frozenset(
     ".config .cache .local .local/bin .local/share .local/share/uv .local/lib .cargo".split()
@@ -60,12 +58,6 @@ _IN_PACKAGES = re.compile(
 _PYTEST = frozenset("pytest _pytest py pluggy iniconfig".split())
 _PROGRAMS = {"pytest": ("pytest", "py.test")}
 
-_RESOLVE = """\
-while IFS= read -r -d '' path; do
-  printf '%s\\0' "$path"
-  readlink -mz -- "$path" 2>/dev/null || readlink -f -- "$path" 2>/dev/null | tr '\\n' '\\0'
-done
-"""
 _DELETE_ADDED = "exec xargs -0 -r rm -rf --"
 _DELETE_CHANGED = """\
 while IFS= read -r -d '' path; do
@@ -73,18 +65,7 @@ while IFS= read -r -d '' path; do
 done
 """
 """Spares folders: what the agent has put into them is listed, too."""
-_DROP_LINKS = """\
-while IFS= read -r -d '' path; do
-  [ -L "$path" ] || continue
-  rm -f -- "$path" || exit 1
-  printf '%s\\0' "$path"
-done
-"""
-_DROP_PLUGINS = """\
-while IFS= read -r -d '' path; do
-  if grep -q pytest11 -- "$path" 2>/dev/null; then rm -f -- "$path"; printf '%s\\0' "$path"; fi
-done
-"""
+_PLUGINS = "xargs -0 -r grep -lZ pytest11 -- 2>/dev/null; true"
 """A package with such an entry point is loaded by each pytest beside it."""
 
 
@@ -100,7 +81,7 @@ async def undo(
         SandboxError: the sandbox failed.
     """
     text, fetched = await asyncio.gather(
-        asyncio.to_thread(tests_text, task), asyncio.to_thread(_fetched, task)
+        asyncio.to_thread(task.tests_text), asyncio.to_thread(_fetched, task)
     )
     added = {each.path for each in changes if each.kind == "added"}
     changed = {each.path for each in changes if each.kind == "changed"}
@@ -108,12 +89,26 @@ async def undo(
     gone = await asyncio.to_thread(steering, added | changed, homes, text, decisive)
     gone |= {path for path in added if _is_fetched(path, fetched)}
     gone -= {path for path in gone if posixpath.dirname(path) in gone & added}
-    await _filtered(context, _DELETE_ADDED, sorted(gone & added))
-    await _filtered(context, _DELETE_CHANGED, sorted(gone & changed))
-    links = may_lead_away(added | changed, homes)
-    gone.update(await _filtered(context, _DROP_LINKS, links))
+    await links.listed(context, _DELETE_ADDED, sorted(gone & added))
+    await links.listed(context, _DELETE_CHANGED, sorted(gone & changed))
+    leading = await links.links_among(context, may_lead_away(added | changed, homes))
     entries = [path for path in sorted(added) if _ENTRY_POINTS.fullmatch(path)]
-    return sorted({*gone, *await _filtered(context, _DROP_PLUGINS, entries)})
+    plugins = await links.listed(context, _PLUGINS, entries)
+    await links.delete(context, [*leading, *plugins])
+    return sorted({*gone, *leading, *plugins})
+
+
+async def settings_among(
+    context: SlotContext, task: TaskFolder, paths: Collection[str], decisive: Decisive
+) -> set[str]:
+    """Which of these paths of an agent's would steer tools of the tests in a fresh box.
+
+    Raises:
+        SandboxError: the sandbox failed.
+    """
+    text = await asyncio.to_thread(task.tests_text)
+    homes = await _homes(context, paths)
+    return await asyncio.to_thread(steering, paths, homes, text, decisive)
 
 
 def steering(paths: Iterable[str], homes: Iterable[str], text: str, decisive: Decisive) -> set[str]:
@@ -130,6 +125,8 @@ def steering(paths: Iterable[str], homes: Iterable[str], text: str, decisive: De
         if path.count("/") == 1 and path[1:] in AT_ROOT:
             found.add(path)
         elif (_OF_ALL.fullmatch(path) and path not in text) or in_a_home(path):
+            found.add(path)
+        elif decisive.is_of_project(path):
             found.add(path)
     return found
 
@@ -180,18 +177,6 @@ def _key(inside: str) -> str:
     return "" if key in _FOLDERS else key
 
 
-def tests_text(task: TaskFolder) -> str:
-    """The text of the tests, and the paths of artifacts: what the task names. Blocking."""
-    files = [path for folder in task.test_folders for path in sorted(folder.rglob("*"))]
-    texts = [_head(path) for path in files[:_MAX_FILES] if path.is_file()]
-    return "\n".join([*texts, *(artifact.source for artifact in task.artifacts)])
-
-
-def _head(path: Path) -> str:
-    with path.open("rb") as file:
-        return file.read(_MAX_TEXT_BYTES).decode(errors="replace")
-
-
 def _fetched(task: TaskFolder) -> frozenset[str]:
     """Names of modules and programs that tests install into an environment that is there."""
     needs = needs_of(task.scripts, task.test_folders)
@@ -229,19 +214,5 @@ async def _homes(context: SlotContext, changed: Iterable[str]) -> list[str]:
     listed |= {match[0] for path in changed if (match := _HOME.match(path))}
     listed |= {"/root", (context.slot.image_config or ImageConfig()).env.get("HOME", "")}
     listed = {each for each in listed if each.startswith("/")}
-    return await _filtered(context, _RESOLVE, sorted(listed))
-
-
-async def _filtered(context: SlotContext, script: str, paths: Sequence[str]) -> list[str]:
-    """The paths that a script prints of these. Raises FilesRefused: it fails; SandboxError."""
-    if not paths:
-        return []
-    listed = "\0".join([*paths, ""]).encode("utf-8", "surrogateescape")
-    result = await context.run(
-        script, stdin=listed, cwd="/", user=ROOT, timeout_s=300.0, max_output_bytes=MAX_PATHS_BYTES
-    )
-    if not result.ok:
-        failure = SandboxError if result.timed_out else FilesRefused
-        raise failure(f"settings of the agent's cannot be removed: {result.output[-300:]}")
-    found = result.stdout.decode("utf-8", "surrogateescape").split("\0")
-    return [path for path in dict.fromkeys(found) if path]
+    places = await links.resolved(context, sorted(listed))
+    return sorted(listed.union(filter(None, places)))

@@ -53,7 +53,9 @@ def total(steps: Sequence[TaskFolder], verdicts: Sequence[Verdict]) -> Verdict:
     score = rewards.get(MAIN_KEY)
     if score is None:
         score = mean(rewards.values()) if rewards else 0.0
-    return Verdict(score, rewards if set(rewards) - {MAIN_KEY} else {}, _report(steps, verdicts))
+    rewards = rewards if set(rewards) - {MAIN_KEY} else {}
+    trainable = all(each.trainable for each in verdicts)
+    return Verdict(score, rewards, _report(steps, verdicts), trainable)
 
 
 def _rewards(verdict: Verdict) -> Mapping[str, float]:
