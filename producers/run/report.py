@@ -120,7 +120,8 @@ class Report:
         other = [row for row in self.rows if expected is not None and row.score != expected]
         causes: dict[str, list[str]] = {}
         for row in other:
-            cause = f"score {row.score}, expected {expected:g}; {row.note}"
+            because = f" ({row.note})" if row.note else ""
+            cause = f"score {row.score}, expected {expected:g}{because}"
             causes.setdefault(cause, []).append(f"{row.instance_id} sample {row.sample_index}")
         for cause, rows in sorted(causes.items(), key=lambda pair: -len(pair[1]))[:MAX_CAUSES]:
             sys.stderr.write(f"error: {listed(rows)}: {cause}\n")
