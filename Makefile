@@ -150,13 +150,8 @@ chaos: $(VENV)/.run ## Kill everything under load and prove that nothing is lost
 test-failover: redis $(VENV)/.dev ## Redis Sentinel: the master is killed, hangs and is cut off while 160 trajectories run; TLS (7 minutes)
 	$(BIN)/python -m pytest tests/failover
 
-test-kubernetes: redis $(VENV)/.dev $(VENV)/kubernetes/.made ## Manifests against the schemas of Kubernetes; probes and drain of a worker; the lines of docs/kubernetes.md (needs kubectl, no cluster)
-	@command -v kubectl >/dev/null || { echo "make test-kubernetes needs kubectl 1.27 or newer on PATH: https://kubernetes.io/docs/tasks/tools" >&2; exit 1; }
-	PYTHONPATH=$(VENV)/kubernetes $(BIN)/python -m pytest tests/kubernetes
-
-$(VENV)/kubernetes/.made: requirements/kubernetes.txt $(VENV)/.dev
-	$(BIN)/python -m pip --disable-pip-version-check --quiet install --no-deps --require-hashes --upgrade --target $(@D) -r $<
-	@touch $@
+test-kubernetes: redis $(VENV)/.dev ## Probes and drain of a worker as Kubernetes asks for them; the lines of docs/kubernetes.md (needs no cluster)
+	$(BIN)/python -m pytest tests/kubernetes
 
 datasets: $(VENV)/.dev redis ## Three sinks killed in the middle of a real run: no row is lost or doubled
 	$(BIN)/python -m pytest -s -W default tests/e2e/proof_datasets.py
@@ -170,7 +165,7 @@ test-prometheus: redis $(VENV)/.dev ## Dashboards and alerts against a real Prom
 	$(BIN)/python -m pytest -m prometheus tests/metrics
 
 test-compose: redis $(VENV)/.dev ## Every service of docker-compose.yml as a process, working together
-	@command -v prometheus >/dev/null || { echo "make test-compose needs: apt-get install --no-install-recommends prometheus docker-compose" >&2; exit 1; }
+	@command -v prometheus >/dev/null || { echo "make test-compose needs: apt-get install --no-install-recommends prometheus" >&2; exit 1; }
 	$(BIN)/python -m pytest -q -W default tests/deploy/prove_compose.py
 
 test-image: $(VENV)/.dev ## The image on a base of Debian's packages, and docker compose up, on a dockerd of its own (root)
@@ -192,18 +187,32 @@ test-pages: redis $(VENV)/.dev ## A run of 200 with top, Flower and Prometheus o
 	$(BIN)/python -m pytest -q -s -W default tests/deploy/prove_pages.py
 
 audit: $(VENV)/.dev ## Known vulnerabilities of what is pinned (passes, saying so, without network)
-	bash deploy/audit.sh $(BIN)/pip-audit requirements/image.txt
+	@failed=; for lock in requirements/run.txt requirements/dev.txt requirements/image.txt hermes_queue/agent/programs/presets/*.lock; do \
+		bash deploy/audit.sh $(BIN)/pip-audit $$lock || failed="$$failed $$lock"; \
+	done; [ -z "$$failed" ] || { echo "audit: see$$failed" >&2; exit 1; }
 
 sbom: $(VENV)/.dev ## A CycloneDX bill of materials of the image: dist/sbom.json
 	@mkdir -p dist
 	$(BIN)/cyclonedx-py requirements --pyproject pyproject.toml -o dist/sbom.json requirements/image.txt
 	$(BIN)/python deploy/sbom_vendored.py dist/sbom.json
 
-lint: $(VENV)/.dev audit ## ruff, mypy, import-linter, known vulnerabilities
+lint: $(VENV)/.dev lint-files ## ruff, mypy, import-linter, and each configuration file by the tool that reads it
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+
+# What has a first line for the kernel is checked as what that names, the rest as what bash -c gets. Compose and the
+# manifests: tests/deploy.
+lint-files: $(VENV)/.dev
+	$(BIN)/yamllint --strict -d '{rules: {key-duplicates: enable, document-start: disable}}' $$(git ls-files '*.yml' '*.yaml')
+	for file in $$(git ls-files '*.toml'); do $(BIN)/python -c 'import sys, tomllib; tomllib.load(open(sys.argv[1], "rb"))' $$file; done
+	for file in $$(git ls-files '*.json'); do $(BIN)/python -m json.tool $$file >/dev/null || { echo $$file >&2; exit 1; }; done
+	$(BIN)/shellcheck --severity warning --exclude SC1007,SC2034 $$(git grep -lE '^#!/(usr/)?bin/(env )?(ba)?sh' -- '*.sh' .ci/run '*/shims/*')
+	$(BIN)/shellcheck --severity warning --exclude SC1007,SC2034,SC2154 --shell bash $$(git grep -LE '^#!' -- '*.sh')
+	$(BIN)/python tests/support/debian_tools.py promtool check rules deploy/prometheus-rules.yml
+	$(BIN)/python tests/support/debian_tools.py promtool check config --syntax-only deploy/prometheus.yml
+	$(BIN)/hadolint --failure-threshold warning --ignore DL3008 $$(git ls-files 'deploy/*Dockerfile')
 
 format: $(VENV)/.dev ## Let ruff rewrite what it can
 	$(BIN)/ruff check --fix .
@@ -234,9 +243,8 @@ lock: ## Resolve requirements/*.txt anew
 	$(COMPILE) --upgrade --constraints requirements/run.txt $(RUN_EXTRAS) --extra parquet --extra datasets --extra hub --extra store \
 		--extra modal --extra docker --extra nomad --extra images --extra profiles --extra renderers --extra metrics --extra otel --extra flower --group dev \
 		pyproject.toml -o requirements/dev.txt
-	$(COMPILE) --upgrade --constraints requirements/dev.txt $(RUN_EXTRAS) --extra parquet --extra store --extra modal --extra docker --extra nomad --extra images \
+	$(COMPILE) --upgrade --constraints requirements/dev.txt $(subst --extra local,,$(RUN_EXTRAS)) --extra parquet --extra store --extra modal --extra docker --extra nomad \
 		--extra profiles --extra metrics --extra otel --extra flower --group build pyproject.toml -o requirements/image.txt
-	echo kubernetes-validate | $(COMPILE) --upgrade --constraints requirements/dev.txt - -o requirements/kubernetes.txt
 	echo inspect-ai | $(COMPILE) --upgrade - -o benchmarks/peers/inspect.txt
 	echo harbor | $(subst --python-version 3.11,--python-version 3.12,$(COMPILE)) --upgrade - -o benchmarks/peers/harbor.txt
 	printf '%s\n' 'celery[redis]' 'dramatiq[redis]' taskiq taskiq-redis \

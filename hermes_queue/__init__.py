@@ -95,6 +95,10 @@ __all__ = sorted(_HOME)
 
 
 def __getattr__(name: str) -> object:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("hermes-queue")
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(_importlib.import_module(f"{__name__}.{_HOME[name]}"), name)

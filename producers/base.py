@@ -23,7 +23,7 @@ def main(producer: Producer, argv: Sequence[str] | None = None) -> int:
     """Run a producer's command line and return its exit code (see `hermes_queue.errors`).
 
     Raises:
-        SystemExit: for `--help` and for flags that cannot be parsed (exit code 2).
+        SystemExit: for `--help`.
     """
     try:
         options = parse(producer, argv)

@@ -20,6 +20,7 @@ from contextlib import AsyncExitStack, suppress
 from functools import partial
 
 from hermes_queue.agent.endpoint import probe
+from hermes_queue.agent.endpoint.choice import OwnEndpoints
 from hermes_queue.agent.prices import read_prices
 from hermes_queue.broker import pool
 from hermes_queue.broker.pool import remote_control
@@ -40,6 +41,7 @@ from hermes_queue.settings import (
     OtelSettings,
     PathSettings,
     SandboxSettings,
+    WorkerSettings,
 )
 from workers import runtime as runtimes
 from workers.bodies import Bodies
@@ -136,7 +138,8 @@ async def _open(opened: AsyncExitStack) -> None:
     await runtime.in_thread(publish_leftovers, runtime)
     logging.getLogger().addHandler(runtime.log)
     opened.callback(logging.getLogger().removeHandler, runtime.log)
-    beat = Beat(runtime, inventory, name, time.time(), metrics)
+    endpoints = OwnEndpoints.of(ModelSettings()).open_to_jobs
+    beat = Beat(runtime, inventory, name, time.time(), metrics, endpoints)
     keeper = Keeper(runtime, on_lost=_stop_job, facts=beat, loop=task_pool, inventory=inventory)
     health.keeper = keeper
     runtimes.install(runtime)
@@ -159,6 +162,17 @@ async def _open(opened: AsyncExitStack) -> None:
     )
     ahead.start()
     opened.push_async_callback(ahead.stop)
+    _say_ready(name, task_pool.limit)
+
+
+def _say_ready(backend: str, slots: int) -> None:
+    """One line after Celery's banner at every log level; without it, a worker looks hung."""
+    lanes, stages = ", ".join(INTAKE.lanes) or "none", WorkerSettings().stages
+    text = f"ready: lanes {lanes}; backend {backend}; {slots} slots; stages {stages}"
+    record = logger.makeRecord(
+        logger.name, logging.INFO, __file__, 0, text, (), None, extra={"action": "ready"}
+    )
+    logging.getLogger().handle(record)
 
 
 def _places(url: str, task_pool: pool.TaskPool) -> StagePlaces | None:

@@ -21,7 +21,7 @@ from hermes_queue.agent.loop import BeforeTurn, run_agent
 from hermes_queue.agent.programs.conceal import check_conceal
 from hermes_queue.agent.programs.program import Program
 from hermes_queue.agent.registry import AgentScript, make_chat, warm_up
-from hermes_queue.errors import SlotKilled
+from hermes_queue.errors import EnvBug, SlotKilled
 from hermes_queue.models import Message, ToolCall
 from hermes_queue.sandbox.base import WORKSPACE, SandboxBackend, Slot, SlotSpec
 from hermes_queue.sandbox.context import SlotContext
@@ -291,7 +291,11 @@ async def _replace_slot(
 
 
 def _prompt(env: Environment[Any], item: Any, context: SlotContext) -> Sequence[Message]:
-    return _with_workspace(env.prompt(item), context.slot)
+    messages = env.prompt(item)
+    if isinstance(messages, str) or not all(isinstance(each, Message) for each in messages):
+        kind = "str" if isinstance(messages, str) else "other elements"
+        raise EnvBug(f"prompt() must return a list of Message, not {kind}")
+    return _with_workspace(messages, context.slot)
 
 
 def _with_workspace(messages: Sequence[Message], slot: Slot) -> Sequence[Message]:

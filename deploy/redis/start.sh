@@ -20,6 +20,7 @@ sed -e '/^#/d' -e '/^$/d' "$here/users.acl" |
     awk '/^ / { printf "%s", $0; next } { if (NR > 1) print ""; printf "%s", $0 } END { print "" }' \
         > "$acl"
 for name in PRODUCER WORKER CONSUMER MONITOR VIEWER FLOWER OPERATOR REPLICA SENTINEL; do
+    password=
     eval "password=\${REDIS_${name}_PASSWORD:-}"
     case "$name$password" in
     REPLICA | SENTINEL) sed -i "/@${name}@/d" "$acl"; continue ;; # one server alone needs neither

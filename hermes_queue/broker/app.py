@@ -24,7 +24,7 @@ from hermes_queue.broker.pool import (
     remote_control as remote_control,  # registers with Celery's panel
 )
 from hermes_queue.errors import ConfigurationError
-from hermes_queue.installation import check_installation
+from hermes_queue.installation import check_installation, find_own_packages
 from hermes_queue.keyspace import sentinel
 from hermes_queue.keyspace.connection import redis_url
 from hermes_queue.queues import RUN_TRAJECTORY, queue_name, retry_queue_name
@@ -39,6 +39,7 @@ app = Celery("hermes_queue", include=["workers.trajectory", "workers.lifecycle"]
 def _refuse_foreign_packages(**_: Any) -> None:
     """Run before `workers` is imported, which fails without a reason if `envs` is foreign."""
     _passes(check_installation)
+    _passes(find_own_packages)  # Celery searches the working directory first
 
 
 def _passes(check: Callable[[], object]) -> None:

@@ -31,6 +31,7 @@ fast.
 from __future__ import annotations
 
 import sys
+from difflib import get_close_matches
 from importlib import import_module
 
 from hermes_queue.errors import (
@@ -40,6 +41,7 @@ from hermes_queue.errors import (
     HermesQueueError,
     IsolationUnavailable,
 )
+from hermes_queue.installation import find_own_packages
 
 try:
     import click
@@ -132,12 +134,23 @@ class _Commands(click.Group):
         command: click.Command = getattr(module, cmd_name.replace("-", "_"))
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does it; an unknown name is answered with those that it is close to."""
+        if args and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
+            close = get_close_matches(args[0], self.list_commands(ctx), n=1)
+            hint = f" Did you mean {close[0]!r}?" if close else ""
+            ctx.fail(f"No such command {args[0]!r}.{hint}")
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, purpose) for name, (_, purpose) in COMMANDS.items()])
 
     def invoke(self, ctx: click.Context) -> object:
         try:
+            find_own_packages()
             return super().invoke(ctx)
         except (IsolationUnavailable, HermesQueueError) as error:
             _say(f"error: {error}")
@@ -180,6 +193,7 @@ def _wrong_setting(error: ValueError) -> Exception | None:
 
 
 @click.group(name="hermes", cls=_Commands)
+@click.version_option(package_name="hermes-queue", prog_name="hermes-queue")
 def cli() -> None:
     """Operate a hermes-queue deployment (HERMES_QUEUE_REDIS_URL names its Redis)."""
 

@@ -98,8 +98,11 @@ class LeaseSettings(Section, env_prefix=PREFIX + "LEASE_"):
     )
 
     duration_s: float = Field(default=40.0, gt=0)
+    """Time without a renewal after which a job of a live worker is given to another."""
     renew_s: float = Field(default=10.0, gt=0)
+    """Interval at which a worker renews the leases of its jobs and reports that it lives."""
     sweep_s: float = Field(default=5.0, gt=0)
+    """Interval at which each worker takes back jobs whose lease has expired."""
     mover_s: float = Field(default=1.0, gt=0)
     """Interval at which due delayed jobs are published to their queue."""
 
@@ -178,6 +181,7 @@ class RetrySettings(Section, env_prefix=PREFIX + "RETRY_"):
     backoff_s: float = Field(default=5.0, gt=0)
     """Wait before attempt 2; doubles with each further attempt, with jitter of half of it."""
     backoff_max_s: float = Field(default=300.0, gt=0)
+    """Longest wait before an attempt, however many came before."""
     quarantine_deaths: int = Field(default=2, ge=1)
     """Deaths of workers under one job (or lapsed leases of live ones) before it runs in quarantine,
     in smaller and smaller batches and finally alone."""
@@ -206,6 +210,7 @@ class BreakerSettings(Section, env_prefix=PREFIX + "BREAKER_"):
     open_s: float = Field(default=60.0, gt=0)
     """Pause before one job is tried; doubles while that job fails."""
     open_max_s: float = Field(default=900.0, gt=0)
+    """Longest pause of the lane before one job is tried."""
 
 
 class ResultSettings(Section, env_prefix=PREFIX + "RESULTS_"):

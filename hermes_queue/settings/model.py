@@ -32,7 +32,10 @@ class ModelSettings(Section, env_prefix=PREFIX + "MODEL_"):
     answer_max_bytes: int = Field(default=ANSWER_MAX_BYTES, ge=1 << 16)
     """Largest decoded answer of an endpoint; a larger one counts as a failed call."""
     request_timeout_s: float = Field(default=300.0, gt=0)
+    """Longest wait for the answer to one request; then the call is tried again."""
     max_retries: int = Field(default=4, ge=0)
+    """Tries of one call after the first one; more make the attempt fail. Tries that meet a paused
+    endpoint do not count."""
     max_continuations: int = Field(default=16, ge=0, le=1000)
     """In token mode, a reply that the server aborts is continued from its tokens at most so often,
     and then sampled anew. 0: always anew."""

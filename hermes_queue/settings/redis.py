@@ -212,6 +212,7 @@ class RedisSettings(Section, env_prefix=PREFIX + "REDIS_"):
     """Silence of Redis after which a command counts as failed. Unset: 30, with Sentinel 10, so that
     a master that hangs is left soon."""
     connect_timeout_s: float = Field(default=5.0, gt=0)
+    """Longest wait for a connection to Redis or a sentinel."""
     tls_ca: Path | None = None
     """File of the certificates that vouch for Redis and the sentinels, with rediss:// and
     sentinel+tls://. Unset: those of the system."""

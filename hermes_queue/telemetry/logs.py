@@ -38,6 +38,11 @@ def about(trajectory_id: str) -> Iterator[None]:
         _trajectory.reset(token)
 
 
+def current_trajectory() -> str:
+    """The trajectory that this context logs about; "" = none."""
+    return _trajectory.get()
+
+
 def configure(level: int = logging.INFO) -> None:
     """Log to stderr in the configured format. For entry points."""
     handler = logging.StreamHandler(sys.stderr)

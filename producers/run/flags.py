@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NoReturn, Self
+
+from hermes_queue.errors import ConfigurationError
 
 
 def flag(help: str, *, default: Any = None, spelled: str = "", **argparse_options: Any) -> Any:
@@ -88,3 +92,15 @@ def number(minimum: float, *, above: bool = False) -> Callable[[str], float]:
         return value
 
     return parse
+
+
+class Parser(argparse.ArgumentParser):
+    """Raises what the standard one prints, with a page of flags, before it exits."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise ConfigurationError, which names the flag that an unknown one is close to."""
+        unknown = re.match(r"unrecognized arguments: (--[^ =]+)", message)
+        known = [each for action in self._actions for each in action.option_strings]
+        close = difflib.get_close_matches(unknown[1], known, n=1) if unknown else []
+        hint = f"did you mean {close[0]}? See" if close else "see"
+        raise ConfigurationError(f"{message}; {hint} `{self.prog} --help`")

@@ -16,7 +16,9 @@ from dataclasses import dataclass, field
 
 from redis.exceptions import NoPermissionError
 
+from hermes_queue.agent.endpoint.choice import is_within, split_urls, without_credentials
 from hermes_queue.cancellation import end_tasks
+from hermes_queue.cli.watch.table import plain
 from hermes_queue.errors import ConfigurationError, RedisUnavailable
 from hermes_queue.keyspace.connection import explained
 from hermes_queue.ledger import Breakers, Ledger, Pause, Runs, RunStatus
@@ -61,6 +63,43 @@ def refuse_without_results(ledger: Ledger) -> None:
             ) from error
 
 
+def no_worker(ledger: Ledger, lane: str) -> str:
+    """What to do if no live worker serves the lane; "" if one does."""
+    workers = ledger.workers()
+    if not workers:
+        return "jobs wait, but no worker is alive; start one: celery -A hermes_queue worker"
+    if any(lane in worker.get("lanes", ()) for worker in workers):
+        return ""
+    return (
+        f"jobs wait on lane {lane}, which no live worker serves; start one: "
+        f"HERMES_QUEUE_WORKER_LANES={lane} celery -A hermes_queue worker"
+    )
+
+
+def refuse_untrusted(ledger: Ledger, lane: str, base_url: str | None) -> None:
+    """Fail before anything is sent if no worker of the lane calls the endpoint that jobs name.
+
+    Raises:
+        ConfigurationError: every one that serves the lane trusts others only.
+        RedisUnavailable: Redis does not answer.
+    """
+    lists = [
+        worker.get("endpoints") for worker in ledger.workers() if lane in worker.get("lanes", ())
+    ]
+    urls = split_urls(base_url)
+    if not urls or not lists:
+        return
+    for trusted in lists:
+        if trusted is None or all(any(is_within(u, each) for each in trusted) for u in urls):
+            return
+    named = ", ".join(map(without_credentials, urls))
+    raise ConfigurationError(
+        f"--base-url {named}: no worker of lane {lane} trusts it; leave out --base-url to use "
+        "HERMES_QUEUE_MODEL_BASE_URL of the workers, or start these with "
+        f"HERMES_QUEUE_MODEL_TRUSTED_URLS={named}. Nothing was enqueued."
+    )
+
+
 @dataclass
 class Follower:
     """Consumes the groups of one run. Its counters are valid at any time, also after Ctrl-C."""
@@ -96,6 +135,7 @@ class Follower:
         """Newest entry of the stream when no job waited or ran any more; None while one does."""
         self._lane_seen = -math.inf
         self._pause_shown = ""
+        self._trouble_shown: dict[str, str] = {}
         self._group = f"producer.{self.run_id}.{secrets.token_hex(4)}"
 
     async def run(self, sending: asyncio.Future[None] | None = None) -> None:
@@ -213,14 +253,24 @@ class Follower:
         return status
 
     async def _report_pause(self) -> None:
-        """Report once that the run or its lane is paused, and again when that changes."""
+        """Report trouble with the model, and once that the run or its lane is paused or resumed."""
         if time.monotonic() - self._lane_seen < LANE_POLL_S:
             return
         self._lane_seen = time.monotonic()
+        await self._report_trouble()
         message = await asyncio.to_thread(self._pause_message)
         if message != self._pause_shown:
             self._pause_shown = message
             self.progress.say(message or "the run resumed")
+
+    async def _report_trouble(self) -> None:
+        """Report what model calls fail of, whenever a worker has news of it."""
+        for worker in await asyncio.to_thread(self.ledger.workers):
+            owner, text = str(worker.get("owner")), worker.get("trouble", {}).get(self.run_id, "")
+            tried = text.partition(", next in")[0]
+            if text and self._trouble_shown.get(owner) != tried:
+                self._trouble_shown[owner] = tried
+                self.progress.say(f"model calls fail: {plain(text)}")
 
     def _pause_message(self) -> str:
         """The reason why no new job begins; empty if none holds them back."""
@@ -245,16 +295,8 @@ class Follower:
 
     async def _hint(self) -> None:
         """Report that no worker serves the waiting jobs; usually none was started."""
-        workers = await asyncio.to_thread(self.ledger.workers)
-        if not workers:
-            self.progress.say(
-                "jobs wait, but no worker is alive; start one: celery -A hermes_queue worker"
-            )
-        elif not any(self.lane in worker.get("lanes", ()) for worker in workers):
-            self.progress.say(
-                f"jobs wait on lane {self.lane}, which no live worker serves; start one: "
-                f"HERMES_QUEUE_WORKER_LANES={self.lane} celery -A hermes_queue worker"
-            )
+        if missing := await asyncio.to_thread(no_worker, self.ledger, self.lane):
+            self.progress.say(missing)
 
     def _remove_group(self) -> None:
         """Remove our consumer group. Without Redis there is nothing to remove."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from envs.base import load_env
+from hermes_queue.agent.endpoint.choice import NO_KEY, OwnEndpoints
 from hermes_queue.broker.enqueue import enqueue
 from hermes_queue.errors import (
     EXIT_FAILED,
@@ -33,7 +34,7 @@ from hermes_queue.view.terminal.output import echo
 from hermes_queue.wire.names import make_ids
 from producers.known.consult import consulted, poison_note
 from producers.lock.contents import LockFile, check_lock, lock_of
-from producers.run.follow import Follower, refuse_without_results
+from producers.run.follow import Follower, no_worker, refuse_untrusted, refuse_without_results
 from producers.run.options import ProducerOptions
 from producers.run.plan import Plan, make_plan
 from producers.run.report import Report, members_by_group
@@ -88,6 +89,7 @@ def run(producer: Producer, options: ProducerOptions) -> int:
                 "would wait for it for ever; set HERMES_QUEUE_REDIS_URL"
             )
         options.sandbox.check_profile(options.run.profile)
+        refuse_without_endpoint(plan.agent)
         return Launch(producer, plan, selection, "embedded", lock).embedded()
     options.sandbox.refuse()
     if options.output.expect_score is not None and not options.output.follows:
@@ -132,6 +134,7 @@ class Launch:
         with closing(Ledger.connect()) as ledger:
             if warning := poison_note(ledger, self.selection):
                 self.report.progress.say(f"warning: {warning}")
+            refuse_untrusted(ledger, self.options.run.lane, self.plan.agent.base_url)
             if not output.follows:
                 return self._send(ledger)
             refuse_without_results(ledger)
@@ -148,6 +151,8 @@ class Launch:
         except KeyboardInterrupt:
             echo(f"interrupted while enqueueing; send the rest with {again}", err=True)
             return self.report.finish(EXIT_INTERRUPTED)
+        if missing := no_worker(ledger, self.options.run.lane):
+            self.report.progress.say(f"warning: {missing}")
         self.report.progress.say(f"watch the run with {again} --follow")
         return self.report.finish(0)
 
@@ -267,7 +272,8 @@ class Launch:
         )
         summary.enqueued, summary.already = done.enqueued, done.already
         known = f", {done.already} were already enqueued" if done.already else ""
-        progress.say(f"enqueued {done.enqueued} jobs on lane {self.options.run.lane}{known}")
+        jobs = "job" if done.enqueued == 1 else "jobs"
+        progress.say(f"enqueued {done.enqueued} {jobs} on lane {self.options.run.lane}{known}")
 
     def _watch(
         self,
@@ -329,6 +335,17 @@ class Launch:
             stop.set()
             following.cancel()
             await asyncio.gather(sender, following, return_exceptions=True)
+
+
+def refuse_without_endpoint(agent: AgentSpec) -> None:
+    """Raise ConfigurationError if an agent of this machine needs a model and knows no endpoint."""
+    own = OwnEndpoints.of(ModelSettings())
+    if agent.kind in ("openai", "command") and not agent.base_url and not own.urls:
+        if own.key == NO_KEY:
+            raise ConfigurationError(
+                f"--agent {agent.kind}: name the model's endpoint with --base-url URL or "
+                "HERMES_QUEUE_MODEL_BASE_URL (for OpenAI's: set OPENAI_API_KEY)"
+            )
 
 
 def own_endpoints(base_url: str | None) -> dict[str, str]:

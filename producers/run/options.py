@@ -16,7 +16,7 @@ from hermes_queue import extensions
 from producers.known.options import KnownOptions
 from producers.lock.flags import with_lock
 from producers.lock.options import LockOptions
-from producers.run.flags import Options, at_least, flag, number, switch
+from producers.run.flags import Options, Parser, at_least, flag, number, switch
 from producers.run.queueing.budgets import BudgetOptions
 from producers.run.queueing.part import PartOptions
 from producers.run.sandbox_options import SandboxOptions, chosen_backend
@@ -347,7 +347,7 @@ def build_parser(producer: Producer, backend: str | None = None) -> argparse.Arg
     """
     dot = "." if producer.name in extensions.own("producer") else " "
     command = f"python -m producers{dot}{producer.name}"
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog=command,
         description=producer.description
         + " Without HERMES_QUEUE_REDIS_URL everything runs on this machine and stops at the end;"
@@ -366,8 +366,9 @@ def parse(producer: Producer, argv: Sequence[str] | None = None) -> ProducerOpti
     """The options in `argv`, or in the process's arguments.
 
     Raises:
-        SystemExit: for `--help` and for flags that cannot be parsed (exit code 2).
-        ConfigurationError: `--sandbox` names no backend, or `--from-lock` no lock for it.
+        SystemExit: for `--help`.
+        ConfigurationError: a flag is unknown or wrong, `--sandbox` names no backend, or
+            `--from-lock` no lock for it.
     """
     argv = with_lock(producer, argv)
     namespace = build_parser(producer, chosen_backend(argv)).parse_args(argv)

@@ -56,6 +56,8 @@ class Progress:
 
     def show(self, status: RunStatus) -> None:
         """Update the display; cheap enough for several calls per second."""
+        if not status.total:  # nothing is enqueued yet
+            return
         done, now = status.finished + status.failed, time.monotonic()
         counts = f"{done}/{status.total} finished, {status.running} running, {status.failed} failed"
         text = f"{counts}, {60 * done / max(now - self._started, 1e-3):.1f}/min"

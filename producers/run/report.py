@@ -9,6 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -35,14 +36,19 @@ def listed(names: Sequence[str]) -> str:
     return shown if more <= 0 else f"{shown} and {more} more"
 
 
-def viewing(path: Path) -> str:
-    """The command line that shows the records of `path` in a browser, from this directory."""
+def viewing(path: Path | None) -> str:
+    """The command line that shows records in a browser, from this directory.
+
+    Those of `path`, None = of the deployment; with what has to be installed for it.
+    """
     program = "hermes-queue"
     installed = Path(sys.executable).with_name(program)
     if installed.is_file() and shutil.which(program) != str(installed):
         here = Path.cwd()
         program = str(installed.relative_to(here) if installed.is_relative_to(here) else installed)
-    return shlex.join([program, "view", str(path)])
+    command = shlex.join([program, "view", *([str(path)] if path else [])])
+    missing = not find_spec("starlette") or not find_spec("uvicorn")
+    return f"{command}   # needs pip install 'hermes-queue[view]'" if missing else command
 
 
 @dataclass(slots=True)
@@ -103,7 +109,8 @@ class Report:
         for line in selection.skip_lines():
             report.progress.say(line)
         report.progress.say(
-            f"run {plan.run_id}: {summary.jobs} trajectories of {summary.items} items from "
+            f"run {plan.run_id}: {_count(summary.jobs, 'trajectory', 'trajectories')} of "
+            f"{_count(summary.items, 'item', 'items')} from "
             f"{selection.dataset}, env {plan.options.run.env}, agent {plan.agent.kind}"
         )
         return report
@@ -114,7 +121,8 @@ class Report:
         other = [row for row in self.rows if expected is not None and row.score != expected]
         causes: dict[str, list[str]] = {}
         for row in other:
-            cause = f"score {row.score}, expected {expected:g}; {row.note}"
+            because = f" ({row.note})" if row.note else ""
+            cause = f"score {row.score}, expected {expected:g}{because}"
             causes.setdefault(cause, []).append(f"{row.instance_id} sample {row.sample_index}")
         for cause, rows in sorted(causes.items(), key=lambda pair: -len(pair[1]))[:MAX_CAUSES]:
             echo(f"error: {listed(rows)}: {cause}", err=True)
@@ -183,7 +191,10 @@ class Report:
                     "(--drop-zero-variance, --on-incomplete)"
                 )
             if sink:
-                lines += [f"results: {sink.path}", f"look: {viewing(sink.path)}"]
+                lines.append(f"results: {sink.path}")
+            else:
+                lines.append("results: in Redis (--out PATH also writes a file)")
+            lines.append(f"look: {viewing(sink.path if sink else None)}")
             for line in lines:
                 target.print(line, markup=False, highlight=False, soft_wrap=True)
         return self.finish(code)
@@ -195,6 +206,10 @@ class Report:
             self.summary.results = [asdict(row) for row in self.rows]
             echo(json.dumps(asdict(self.summary)))
         return code
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"
 
 
 def members_by_group(sink: JsonlSink) -> Counter[str]:

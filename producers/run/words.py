@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
-from hermes_queue.errors import ConfigurationError
-from producers.run.flags import Options
+from producers.run.flags import Options, Parser
 from producers.run.options import (
     GroupOptions,
     ProducerOptions,
@@ -40,7 +38,7 @@ def options_in(
     Raises:
         ConfigurationError: a flag is unknown or wrong; the message has the fix.
     """
-    parser = _Parser(add_help=False, allow_abbrev=False, prog=command)
+    parser = Parser(add_help=False, allow_abbrev=False, prog=command)
     backend = chosen_backend(words)
     for group in groups.values():
         group.add(parser, env=producer.env, sandbox=backend)
@@ -55,10 +53,3 @@ def options_in(
     }
     own = producer.options.of(found)
     return ProducerOptions(**{**unless_parsed, **parsed}, own=own, **given)
-
-
-class _Parser(argparse.ArgumentParser):
-    """Raises what the standard one prints, with a page of flags, before it exits."""
-
-    def error(self, message: str) -> NoReturn:
-        raise ConfigurationError(f"{message}; see `{self.prog} --help`")

@@ -8,15 +8,12 @@ its dashboards ask.
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 import urllib.request
 from typing import Any
 
 import redis
-import yaml
-from compose_file import ROOT
 from compose_stack import GRACE_S, Stack
 from worker_process import wait_until
 
@@ -26,33 +23,6 @@ def lock_of(stack: Stack) -> int:
     url = f"redis://operator:{password}@127.0.0.1:{stack.ports['6379']}/0"
     with redis.Redis.from_url(url) as client:
         return int(client.exists("hq:sink:atropos"))
-
-
-def test_docker_compose_accepts_the_file(stack):
-    found = [["docker", "compose"], ["docker-compose"]]
-    works = [words for words in found if shutil.which(words[0]) and answers([*words, "version"])]
-    assert works, "no docker compose; on Debian: apt-get install docker-compose"
-    lines = [f"{name}={value}\n" for name, value in stack.variables.items()]
-    (stack.directory / "env").write_text("".join(lines))
-    names = ("metrics", "tools", "view", "atropos", "localmodal")
-    profiles = [f"--profile={name}" for name in names]
-    done = subprocess.run(
-        [*works[0], "--env-file", stack.directory / "env", *profiles, "config"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    resolved = yaml.safe_load(done.stdout)["services"]
-    for name, service in stack.file["services"].items():
-        assert resolved[name].get("command") == service.get("command")
-        kept = {k: v for k, v in service.get("environment", {}).items() if v is not None}
-        shown = resolved[name].get("environment") or {}
-        assert {k: v for k, v in shown.items() if k in kept} == kept
-
-
-def answers(words: list[str]) -> bool:
-    return subprocess.run(words, capture_output=True).returncode == 0
 
 
 def test_the_servers_own_check_of_its_health_passes(stack):

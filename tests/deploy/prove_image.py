@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 from compose_file import ROOT
-from compose_plugin import compose_command
 from container_engines import base_tarball, docker_engine, engine_directory
+from debian_tools import COMPOSE, command_of
 
 from hermes_queue.settings import PathSettings
 
@@ -55,7 +55,7 @@ class Engine:
             "BASE_IMAGE": BASE,
             "REDIS_IMAGE": "hermes-queue-redis",
         }
-        self._compose = compose_command(directory)
+        self._compose = command_of(COMPOSE)
 
     def variable(self, name: str) -> str:
         """What make-env.sh has chosen."""

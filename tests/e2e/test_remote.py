@@ -47,6 +47,10 @@ async def consumed(url: str, run_id: str) -> list[hermes_queue.ScoredTrajectory]
     return found
 
 
+def test_a_worker_says_what_it_serves_once_it_is_ready(worker):
+    worker.wait_for_log("ready: lanes train; backend local; 4 slots; stages all")
+
+
 async def test_the_file_and_the_stream_hold_the_same_records(worker, server, produce, tmp_path):
     out = tmp_path / "out.jsonl"
     done = produce("--items", "3", "--group-size", "2", "--run-id", "r1", "--out", str(out))

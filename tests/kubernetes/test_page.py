@@ -8,10 +8,11 @@ import subprocess
 
 import pytest
 import yaml
+from debian_tools import KUBECTL, command_of
 from kubernetes_files import ROOT, containers, pods
 
 PAGE = (ROOT / "docs/kubernetes.md").read_text("utf-8")
-KUBECTL = """#!/bin/sh
+STAND_IN = """#!/bin/sh
 # `create` prints what it would make, `apply -k` what kustomize makes; all else needs a cluster.
 case " $* " in
 *" create --filename=- "*) echo ---; cat ;;
@@ -33,8 +34,8 @@ def made(tmp_path_factory):
         (folder / path).write_text(text)
     programs = folder / "bin"
     programs.mkdir()
-    kubectl = subprocess.check_output(["which", "kubectl"], text=True).strip()
-    for name, text in (("kubectl", KUBECTL.format(kubectl=kubectl)), ("docker", "#!/bin/sh\n")):
+    [kubectl] = command_of(KUBECTL)
+    for name, text in (("kubectl", STAND_IN.format(kubectl=kubectl)), ("docker", "#!/bin/sh\n")):
         (programs / name).write_text(text)
         (programs / name).chmod(0o755)
     lines = "\n".join(re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL))

@@ -1,9 +1,11 @@
-"""docker-compose.yml as Compose reads it: anchors, merges and variables resolved."""
+"""docker-compose.yml as Compose itself resolves it."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -11,11 +13,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
+from debian_tools import COMPOSE, command_of
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "docker-compose.yml"
-_VARIABLE = re.compile(r"\$(?:(\$)|\{(\w+)(?::([-?])([^}]*))?\})")
+
+
+class ComposeRefused(Exception):
+    """Compose does not take a file; the message is its own."""
 
 
 def environment_file() -> dict[str, str]:
@@ -27,32 +32,40 @@ def environment_file() -> dict[str, str]:
         return dict(line.split("=", 1) for line in path.read_text().splitlines())
 
 
-def interpolated(value: Any, variables: Mapping[str, str]) -> Any:
-    """`value` with ${NAME}, ${NAME:-default} and ${NAME:?message} replaced, $$ = $."""
+def load(
+    variables: Mapping[str, str], settings: Mapping[str, str | None] | None = None, text: str = ""
+) -> dict[str, Any]:
+    """What `docker compose config` makes of the file, with all profiles.
 
-    def put(match: re.Match[str]) -> str:
-        dollar, name, kind, rest = match.groups()
-        if dollar:
-            return "$"
-        if variables.get(name):
-            return variables[name]
-        if kind == "-":
-            return str(rest)
-        raise KeyError(f"{name}: {rest}")
+    Args:
+        variables: what `.env` has.
+        settings: what `settings.env` has, None = a name alone; None = there is no such file.
+        text: another file in place of ours.
 
-    if isinstance(value, str):
-        return _VARIABLE.sub(put, value)
-    if isinstance(value, list):
-        return [interpolated(part, variables) for part in value]
-    if isinstance(value, dict):
-        return {name: interpolated(part, variables) for name, part in value.items()}
-    return value
+    Raises:
+        ComposeRefused: it is no file for Compose.
+    """
+    with tempfile.TemporaryDirectory() as directory:
+        place = Path(directory)
+        (place / "docker-compose.yml").write_text(text or FILE.read_text())
+        _write(place / ".env", variables)
+        if settings is not None:
+            _write(place / "settings.env", settings)
+        shutil.copytree(ROOT / "deploy", place / "deploy", ignore=shutil.ignore_patterns("config"))
+        command = [*command_of(COMPOSE), "--profile", "*", "config", "--format", "json"]
+        kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+        done = subprocess.run(command, cwd=place, env=kept, capture_output=True, text=True)
+        if done.returncode:
+            raise ComposeRefused(done.stderr)
+        resolved: dict[str, Any] = json.loads(
+            done.stdout.replace(directory, str(ROOT)).replace("$$", "$")
+        )
+        return resolved
 
 
-def load(variables: Mapping[str, str]) -> dict[str, Any]:
-    """The whole file."""
-    resolved: dict[str, Any] = interpolated(yaml.safe_load(FILE.read_text()), variables)
-    return resolved
+def _write(path: Path, variables: Mapping[str, str] | Mapping[str, str | None]) -> None:
+    lines = (name if value is None else f"{name}={value}" for name, value in variables.items())
+    path.write_text("".join(f"{line}\n" for line in lines))
 
 
 class Service:

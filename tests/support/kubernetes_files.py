@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from debian_tools import KUBECTL, command_of
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deploy/kubernetes"
@@ -32,7 +33,7 @@ def all_objects() -> list[Manifest]:
 
 def built(overlay: str) -> list[Manifest]:
     """What `kubectl kustomize` makes of a folder."""
-    command = ["kubectl", "kustomize", str(FOLDER / overlay)]
+    command = [*command_of(KUBECTL), "kustomize", str(FOLDER / overlay)]
     made = subprocess.run(command, check=True, capture_output=True, text=True)
     return [each for each in yaml.safe_load_all(made.stdout) if each]
 

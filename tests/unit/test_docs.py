@@ -107,7 +107,9 @@ def test_extras_named_in_the_documentation_exist() -> None:
         "optional-dependencies"
     ]
     for page in PAGES:
-        for group in re.findall(r"hermes-queue\[([\w,]+)\]", page.read_text(encoding="utf-8")):
+        for group in re.findall(
+            r"(?:hermes-queue|'\.)\[([\w,]+)\]", page.read_text(encoding="utf-8")
+        ):
             assert set(group.split(",")) <= set(extras), page
 
 

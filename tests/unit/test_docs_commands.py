@@ -26,6 +26,7 @@ from pages import PAGES, ROOT, Block, all_blocks, commands, page_id, prose
 import hermes_queue.broker.pool
 from hermes_queue.broker.app import app
 from hermes_queue.cli import cli
+from hermes_queue.errors import ConfigurationError
 
 pytestmark = pytest.mark.xdist_group("commands")
 """All parsers are made once, in one process."""
@@ -244,7 +245,7 @@ def test_a_command_that_does_not_exist_is_found() -> None:
         ("celery -A hermes_queue inspect nonsense", AssertionError),
         ("make demos", AssertionError),
         ("make demo DEMOS=1", AssertionError),
-        ("python -m producers.swe_smith --item 2", SystemExit),
+        ("python -m producers.swe_smith --item 2", ConfigurationError),
         ("python -m producers.nothing --items 2", AssertionError),
         ("python -m benchmarks factory --nonsense", AssertionError),
         ("teleport --now", AssertionError),

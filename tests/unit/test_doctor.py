@@ -19,7 +19,7 @@ from redis_server import RedisServer
 from worker_process import wait_until
 
 from hermes_queue.cli import cli
-from hermes_queue.cli.doctor import host
+from hermes_queue.cli.doctor import host, redis_server
 from hermes_queue.cli.doctor.host import host_findings, store_findings
 from hermes_queue.ledger import Breakers, Ledger
 from hermes_queue.ledger.fleet.lanes import EndedAttempts, Watched, note_lanes
@@ -88,7 +88,7 @@ def test_a_healthy_set_up_has_no_error_and_only_the_warning_that_no_worker_is_al
     code, found = diagnosis("--base-url", url, "--token-ids")
     assert code == 0
     poor = {check for check, each in found.items() if each["level"] != "ok"}
-    of_this_machine = {"sandbox.local", "disk.cache", "disk.spool", "disk.shared"}
+    of_this_machine = {"sandbox.local", "disk.cache", "disk.spool", "disk.shared", "redis.version"}
     of_this_machine.add("leftovers.sandboxes")  # of workers that were killed here
     assert poor <= {"deployment.workers", *of_this_machine}, found
     assert found["sandbox.local"]["level"] != "error"
@@ -197,6 +197,17 @@ def test_a_wrong_password(start, monkeypatch):
 def test_a_redis_that_evicts(start):
     start("--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru")
     expect("redis.eviction", "error", "Redis deletes jobs")
+
+
+@pytest.mark.parametrize("version", ["6.2.14", "7.0.15", "7.2.0", "8.2.1"])
+def test_a_redis_with_known_holes_in_lua(version):
+    [finding] = redis_server._age(version)
+    assert (finding.check, finding.level) == ("redis.version", "warning")
+
+
+@pytest.mark.parametrize("version", ["6.2.20", "7.4.6", "8.0.4", "8.4.0", "9.0.0", "?"])
+def test_a_redis_without_known_holes(version):
+    assert list(redis_server._age(version)) == []
 
 
 def test_a_redis_that_forgets(start):

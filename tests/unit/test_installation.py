@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hermes_queue.errors import ConfigurationError
-from hermes_queue.installation import check_installation
+from hermes_queue.installation import check_installation, shadows
 
 ROOT = Path(__file__).parents[2]
 
@@ -112,3 +112,62 @@ def test_without_extras_the_command_names_the_one_to_install():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "error: commands need click: pip install 'hermes-queue[producer]'\n"
+
+
+NAMES = ("envs", "workers", "producers")
+
+
+@pytest.fixture(params=["packages", "folders"])
+def repository(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A working directory with others' packages or folders of our names."""
+    for name in NAMES:
+        (tmp_path / name).mkdir()
+        if request.param == "packages":
+            (tmp_path / name / "__init__.py").touch()
+    return tmp_path
+
+
+def run(repository: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run Python there, with ours as installed: searched after the working directory."""
+    return subprocess.run(
+        [sys.executable, *words],
+        cwd=repository,
+        env={
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "HERMES_QUEUE_REDIS_URL": "redis://127.0.0.1:1",
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_our_commands_find_ours_beside_others_of_the_same_names(repository: Path) -> None:
+    done = run(repository, "-m", "hermes_queue.cli", "play", "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_worker_finds_ours_beside_others_of_the_same_names(repository: Path) -> None:
+    done = run(repository, "-m", "celery", "-A", "hermes_queue", "worker")
+    assert "Redis at redis://127.0.0.1:1" in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_producer_finds_ours_beside_others_of_the_same_names(repository: Path) -> None:
+    done = run(repository, "-P", "-m", "producers.gsm8k", "--items", "1", "--dry-run")
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_producer_finds_our_envs_beside_others(tmp_path: Path) -> None:
+    (tmp_path / "envs").mkdir()
+    (tmp_path / "envs/__init__.py").touch()
+    done = run(tmp_path, "-m", "producers.gsm8k", "--items", "1", "--dry-run")
+    assert done.returncode == 0, done.stderr
+
+
+def test_what_hides_ours_from_scripts_is_named(tmp_path: Path) -> None:
+    (tmp_path / "workers").mkdir()
+    assert shadows(tmp_path) == []
+    (tmp_path / "workers/__init__.py").touch()
+    assert shadows(tmp_path) == [tmp_path / "workers/__init__.py"]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from hermes_queue.agent import AgentScript, Reply, make_chat
-from hermes_queue.agent.endpoint import connection
+from hermes_queue.agent.endpoint import connection, trouble
 from hermes_queue.agent.endpoint.chat import OpenAIChat
 from hermes_queue.agent.endpoint.connection import close_clients
 from hermes_queue.agent.endpoint.recent import KEPT
@@ -21,6 +21,7 @@ from hermes_queue.agent.tokens.merge import merge_with_breaks
 from hermes_queue.errors import ContextLengthExceeded, ModelConfigError, ModelError
 from hermes_queue.models import AgentSpec, FunctionCall, Message, ToolCall
 from hermes_queue.settings import ModelSettings
+from hermes_queue.telemetry import logs
 from hermes_queue.tools import load_tool, make_call
 
 pytestmark = pytest.mark.xdist_group("openai")
@@ -402,6 +403,19 @@ async def test_the_server_says_how_long_to_wait(
     began = time.monotonic()
     await ask(chat(endpoint))
     assert time.monotonic() - began >= 0.3
+
+
+async def test_what_calls_of_a_run_fail_of_is_known_until_one_succeeds(endpoint: Endpoint) -> None:
+    late = Answer({"error": {}}, 503, {"retry-after": "3600"})
+    endpoint.answers = [error(429, "slow down"), late]
+    with logs.about("r.group.0"):
+        with pytest.raises(ModelError):
+            await ask(chat(endpoint), seconds=60)
+        assert trouble.by_run()["r"].startswith(endpoint.url)
+        assert "503, " in trouble.by_run()["r"]
+        endpoint.answers = [ok()]
+        await ask(chat(endpoint))
+    assert "r" not in trouble.by_run()
 
 
 async def test_a_wait_beyond_the_deadline_is_the_endpoints_fault_not_an_outcome(

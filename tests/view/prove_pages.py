@@ -65,6 +65,28 @@ def test_a_wrong_secret_is_told_and_a_right_one_can_be_typed(viewed):
 # --- lists -----------------------------------------------------------------------------------
 
 
+def test_a_run_that_does_not_exist_is_said_once_and_has_no_list(viewed):
+    viewed.open("/run/nosuch")
+    viewed.says("there is nothing of that name")
+    viewed.keep("unknown-run")
+    assert not viewed.all("table.rows")
+    assert not viewed.all("p.empty")
+
+
+def test_a_long_reason_of_a_run_stays_on_the_page(viewed):
+    viewed.open(f"/run/{RUN}")
+    viewed.wait("the head", lambda: viewed.all(".title h1"))
+    beyond = viewed.run(
+        """const tag = document.createElement("span");
+        tag.className = "tag done";
+        tag.textContent = "done: " + "http://127.0.0.1:7463/v1".repeat(30);
+        document.querySelector(".title h1").after(tag);
+        return tag.getBoundingClientRect().right - innerWidth;"""
+    )
+    viewed.keep("long-reason")
+    assert beyond <= 0
+
+
 def test_the_first_page_has_all_runs_and_the_deployment_as_it_is(viewed):
     runs = viewed.api("/api/runs")["runs"]
     assert sorted(rows(viewed)[: len(runs)]) == sorted(run["run"] for run in runs)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from hermes_queue.agent.endpoint import trouble
 from hermes_queue.broker.pool import TaskPool
 from hermes_queue.broker.pool.intake import INTAKE, shutdown_is_ordered
 from hermes_queue.ledger import Claim
@@ -32,6 +33,8 @@ class Beat:
     started: float
     metrics: str = ""
     """Address of this worker's Prometheus endpoint; "" = none."""
+    endpoints: list[str] | None = None
+    """Endpoints that jobs may name; None = any."""
 
     def __call__(self) -> dict[str, Any]:
         """Return the facts as JSON values; ages are seconds."""
@@ -53,6 +56,8 @@ class Beat:
             "paused_lanes": sorted(INTAKE.paused_lanes),
             "spooled": runtime.spool.count(),
             "backend": self.backend,
+            "endpoints": self.endpoints,
+            "trouble": trouble.by_run(),
             "metrics": self.metrics,
             **self.inventory.counts(),
             "stages": dict(Counter(each.stage for each in running.values())),

@@ -14,4 +14,5 @@ recent.py           what is kept of endpoints, bounded
 reply.py            JSON to records, records to JSON
 request.py          one call, from the conversation to the body
 tries.py            the tries of one call
+trouble.py          what calls fail of now, by run
 """

@@ -17,6 +17,7 @@ from typing import Any
 
 from hermes_queue.agent.chat import Reply
 from hermes_queue.agent.endpoint import errors as endpoint_errors
+from hermes_queue.agent.endpoint import trouble
 from hermes_queue.agent.endpoint.choice import NO_KEY, OwnEndpoints, choose_endpoint
 from hermes_queue.agent.endpoint.connection import Endpoint
 from hermes_queue.agent.endpoint.counting import count_tokens
@@ -164,9 +165,11 @@ class OpenAIChat:
                     break
             now = time.monotonic()
             if isinstance(outcome, Completion):
+                trouble.forget()
                 return outcome, now - started, waited_s + lost_s
             lost_s += now - started
             delay_s = tries.delay_s(outcome, took_s=now - started, left_s=deadline + waited_s - now)
+            trouble.note(self._server, endpoint_errors.describe(outcome), delay_s)
         raise ModelError(f"{self._server}: {tries}") from tries.last
 
     async def _try(

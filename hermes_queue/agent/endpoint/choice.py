@@ -100,6 +100,13 @@ class OwnEndpoints:
             others=settings.other_urls,
         )
 
+    @property
+    def open_to_jobs(self) -> list[str] | None:
+        """Endpoints that jobs may name, without credentials; None = any."""
+        if self.others != "refuse":
+            return None
+        return [without_credentials(url) for url in (*(self.urls or (OPENAI_URL,)), *self.trusted)]
+
     def trust(self, url: str) -> bool:
         """Whether the key may be sent to `url`."""
         own = self.urls or (OPENAI_URL,)

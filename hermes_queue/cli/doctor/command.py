@@ -6,10 +6,11 @@ import json
 from collections.abc import Iterator
 from contextlib import closing, nullcontext
 from dataclasses import asdict
+from pathlib import Path
 
 import click
 
-from hermes_queue.cli.doctor import Finding, error, ok
+from hermes_queue.cli.doctor import Finding, error, ok, warning
 from hermes_queue.cli.doctor.deployment import deployment_findings
 from hermes_queue.cli.doctor.endpoint import endpoint_findings, price_findings
 from hermes_queue.cli.doctor.host import (
@@ -20,7 +21,7 @@ from hermes_queue.cli.doctor.host import (
 )
 from hermes_queue.cli.doctor.redis_server import redis_findings
 from hermes_queue.errors import ConfigurationError
-from hermes_queue.installation import check_installation
+from hermes_queue.installation import check_installation, shadows
 from hermes_queue.settings import SECTIONS, check_environment
 from hermes_queue.view.terminal.output import echo
 
@@ -74,6 +75,13 @@ def _findings(model: str | None, base_url: str | None, token_ids: bool) -> Itera
         yield ok("installation", "no other distribution has packages of the same names")
     except ConfigurationError as problem:
         yield error("installation", str(problem))
+    for path in shadows(Path.cwd()):
+        yield warning(
+            "installation.shadows",
+            f"{path} hides ours from `python -m` and scripts in this directory",
+            "run `python -P -m producers.NAME`, or in another directory; hermes-queue and celery "
+            "-A hermes_queue are not affected",
+        )
     ledger = yield from redis_findings()
     with closing(ledger) if ledger else nullcontext():
         if ledger:

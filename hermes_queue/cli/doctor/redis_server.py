@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import time
 from collections.abc import Generator, Iterator, Mapping
@@ -26,6 +27,9 @@ SKEW_S = 2.0
 FULL_SHARE = 0.8
 MOST_PAGES = 300
 """Limit of a scan, in pages of a thousand keys; keys beyond it are not checked."""
+PATCHED = {(6, 2): 20, (7, 2): 11, (7, 4): 6, (8, 0): 4, (8, 2): 2}
+"""By branch, the patch release from which the holes in Lua that became public in October 2025 are
+mended (CVE-2025-49844 and three others). Branches after these have them mended from the start."""
 _BINDING = "_kombu.binding."
 _OURS = ("v1.", "celeryev", "celery.pidbox", "reply.celery.pidbox")
 
@@ -65,6 +69,8 @@ def _server(ledger: Ledger) -> Iterator[Finding]:
         return
     version = info.get("redis_version", "?")
     yield ok("redis.reachable", f"{masked(ledger.url)}, Redis {version}")
+    if info.get("server_name") != "valkey":  # it names the Redis that it branched off
+        yield from _age(str(version))
     yield _persistence(info)
     yield _eviction(info)
     yield _memory(info)
@@ -73,6 +79,19 @@ def _server(ledger: Ledger) -> Iterator[Finding]:
     yield _writes(ledger)
     yield from _clock(ledger)
     yield from _neighbours(ledger)
+
+
+def _age(version: str) -> Iterator[Finding]:
+    numbers = re.match(r"(\d{1,3})\.(\d{1,3})\.(\d{1,3})\b", version)
+    *branch, patch = map(int, numbers.groups()) if numbers else (99, 0, 0)
+    major, minor = branch
+    if (major, minor) <= max(PATCHED) and patch < PATCHED.get((major, minor), patch + 1):
+        yield warning(
+            "redis.version",
+            f"Redis {version} as published has known holes in Lua, which jobs run through",
+            "upgrade to Redis 8 or a patched release of your branch; distributions mend older "
+            "versions without a new number",
+        )
 
 
 def _persistence(info: Mapping[str, Any]) -> Finding:

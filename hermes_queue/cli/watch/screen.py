@@ -24,6 +24,7 @@ _CHOSEN_WEIGHT = 100
 """Of the table that keys move."""
 _MOST_BUDGETS = 3
 _MOST_LIMITS = 2
+_TROUBLES = 3
 """Limits of shares that are named."""
 _MOST_PACED = 3
 """Runs that wait for their trainer and have a line of their own."""
@@ -68,7 +69,7 @@ def frame(
     head = [_headline(seen, is_watched=scrolling is not None), _totals(seen)]
     if note:
         head.append(_line((note, "bold red")))
-    held = [*_paced(seen), *_budgets(seen), *_limits(seen)]
+    held = [*_paced(seen), *_budgets(seen), *_limits(seen), *_trouble(seen)]
     tail = [*held, _goodput(seen), _failures(seen), _results(seen)]
     slowest = _slowest(seen) if running is None else _all_running(running)
     blocks = [_runs(seen), _lanes(seen), _workers(seen), slowest]
@@ -226,6 +227,17 @@ def _worker(facts: dict[str, Any]) -> list[Cell]:
         Text(age(facts["silent_s"]), style="yellow" if late else ""),
         Text(intake, style="green" if intake == "open" else "yellow"),
         detail,
+    ]
+
+
+def _trouble(seen: Overview) -> list[Text]:
+    """What model calls fail of, a line for each run."""
+    found = {
+        run: text for worker in seen.workers for run, text in worker.get("trouble", {}).items()
+    }
+    return [
+        _line(("model ", "bold cyan"), (plain(f"{middle(run, 30)}: {text}"), "yellow"))
+        for run, text in sorted(found.items())[:_TROUBLES]
     ]
 
 

@@ -299,6 +299,7 @@ kill_uid() {
   local uid=$1 round found
   for round in {1..50}; do
     found=$(processes_of "$uid")
+    # shellcheck disable=SC2046 # each number is a word
     setpriv --reuid="$uid" --regid="$uid" --clear-groups bash -c \
       'kill -STOP "$@"; kill -9 "$@"; kill -9 -1' kill $(grep -oE '[0-9]+' <<<"$found") 2>/dev/null
     # Twice: one look may miss a process that forks and ends meanwhile.
@@ -363,7 +364,7 @@ confined() {
 has_long_path() {
   local uid=$1 seconds=$2 long
   shift 2
-  printf -v long '%4000s'
+  printf -v long '%4000s' ''
   [ -n "$(confined "$uid" "$seconds" find "$@" tmp var/tmp -xdev -uid "$uid" \
     -path "${long// /?}*" -printf x -quit 2>/dev/null)" ]
 }

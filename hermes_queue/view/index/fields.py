@@ -41,7 +41,7 @@ FIELDS: Mapping[str, Field] = {
         cause="cause: cause of the failure",
         stage="stage: stage of the failure",
         type="type: type of the failure",
-        reason="reason: reason in the verifier's report",
+        reason="reason: reason in the verifier's report, or the message of the failure",
     ),
     **_plain(
         "number",

@@ -136,7 +136,7 @@ def row_of(raw: Mapping[str, Any], location: Location) -> IndexRow:
         **seconds,
         policy_oldest=text(raw.get("policy_oldest")),
         policy_newest=text(raw.get("policy_newest")),
-        reason=text(report.get("reason")),
+        reason=text(report.get("reason")) or text(failure.get("message")),
         tests_failed=_tests_failed(report),
         patch_bytes=_patch_bytes(report),
         flags=joined(_flags(report)),

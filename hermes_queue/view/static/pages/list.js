@@ -26,7 +26,7 @@ export const COLUMNS = [
   { id: "time", title: "time", sort: "seconds", kind: "n", says: "all stages but the queue", cell: (row) => seconds(worked(row.seconds)) },
   { id: "try", title: "try", kind: "n wide", says: "attempts", cell: (row) => (row.attempts > 1 ? html`<b class="warn">${row.attempts}</b>` : row.attempts) },
   { id: "policy", title: "policy", kind: "n wide", cell: (row) => policies(row) },
-  { id: "reason", title: "why", kind: "grow", says: "reason of the verifier, and flags", cell: (row) => html`<${Apart} row=${row} /><${Flags} flags=${row.flags} />${safe(row.problem || row.reason)}` },
+  { id: "reason", title: "why", kind: "grow", says: "reason of the verifier or message of the failure, and flags", cell: (row) => html`<${Apart} row=${row} /><${Flags} flags=${row.flags} />${safe(row.problem || row.reason)}` },
   { id: "model", title: "model", kind: "wide off", cell: (row) => safe(row.model) },
   { id: "patch", title: "patch", kind: "n wide off", cell: (row) => count(row.patch_bytes) },
   { id: "created", title: "age", sort: "created", kind: "n wide", cell: (row) => html`<time title=${when(row.finished)}>${ago(row.finished)}</time>` },

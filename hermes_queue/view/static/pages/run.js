@@ -147,8 +147,8 @@ export function runActions(run, ledger, failures) {
   ];
 }
 
-/** @param {{run: string, session: any}} props */
-function Head({ run, session }) {
+/** A run, and below it its tabs unless there is no such run. @param {{run: string, session: any, children?: any}} props */
+function Head({ run, session, children }) {
   const { data, error, again } = useData(`/api/runs/${encodeURIComponent(run)}`);
   const ledger = useLedger(run, data);
   entitle(run);
@@ -161,7 +161,8 @@ function Head({ run, session }) {
       ["cost", money(data.cost)], ["policy", ledger?.policy_version], ["env", safe((data.envs || []).map((each) => each.name).join(", "))], ["model", safe((data.models || []).map((each) => each.name).join(", "))], ["begun", data.created ? `${ago(data.created)} ago` : ""]]} />
     <div class="panels"><${Histogram} scope=${condition("run", run)} /><${Shares} title="policy" name="policy" of=${data.policies} />
       <${Shares} title="failed" name="cause" of=${data.failures} /><${Stages} data=${data} /><${Goodput} of=${data.goodput} />
-      ${(data.envs || []).length > 1 && html`<${Shares} title="env" name="env" of=${data.envs} />`}</div>`}`;
+      ${(data.envs || []).length > 1 && html`<${Shares} title="env" name="env" of=${data.envs} />`}</div>`}
+    ${(error?.status !== 404 || ledger) && children}`;
 }
 
 /** @param {{session: any, ids: string[]}} props */
@@ -171,10 +172,10 @@ export function Page({ session, ids }) {
   const tab = params.get("tab") || "";
   const scope = run ? condition("run", run) : "";
   if (!run) entitle("Trajectories");
-  return html`<main id="main"><p class="crumbs"><a href="/" aria-keyshortcuts="u">runs</a> ›</p>
-    ${run ? html`<${Head} run=${run} session=${session} />` : html`<h1 tabindex="-1">Trajectories <span class="quiet">of all runs</span></h1><div class="panels"><${Histogram} scope="" /></div>`}
-    <${Tabs} tabs=${TABS.filter(([id]) => session.live || id !== "running")} tab=${tab} />
+  const list = html`<${Tabs} tabs=${TABS.filter(([id]) => session.live || id !== "running")} tab=${tab} />
     ${tab === "groups" ? html`<${Groups} scope=${scope} />` : tab === "running" ? html`<${Running} run=${run} />`
-      : html`<${Trajectories} key=${tab} scope=${scope} extra=${tab === "failed" ? "status:failed" : ""} />`}
+      : html`<${Trajectories} key=${tab} scope=${scope} extra=${tab === "failed" ? "status:failed" : ""} />`}`;
+  return html`<main id="main"><p class="crumbs"><a href="/" aria-keyshortcuts="u">runs</a> ›</p>
+    ${run ? html`<${Head} run=${run} session=${session}>${list}<//>` : html`<h1 tabindex="-1">Trajectories <span class="quiet">of all runs</span></h1><div class="panels"><${Histogram} scope="" /></div>${list}`}
   </main>`;
 }

@@ -1,3 +1,3 @@
-cd /home/user/inbox
+cd /home/user/inbox || exit
 rm b d e
 printf 'b\nd\ne\n' > /home/user/deleted.txt

@@ -1,5 +1,5 @@
 #!/bin/bash
-cd /app/photos
+cd /app/photos || exit
 n=0
 while read -r _ name; do
   n=$((n + 1))
