@@ -161,6 +161,8 @@ KEYS = (
         "groups too", "no", "- r r -", True),
     Key("results:trimmed", "string", "results", "time of the last trim of the stream", _DAY,
         "- - r -"),
+    Key("results:trim_place", "string", "results", "entry after which the next trim goes on", _DAY,
+        "- - r -"),
     Key("objects", "zset", "ledger/fleet", "objects of large bodies in the store by the time "
         "of the next check whether they are needed", "when the object is deleted", may_stay=True),
     Key("objects:doomed", "zset", "ledger/fleet", "objects that are being deleted",
