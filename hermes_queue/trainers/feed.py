@@ -22,10 +22,11 @@ from hermes_queue.results.blocking import HeldGroup, consume_sync
 from hermes_queue.results.consume import remove_consumer_group
 from hermes_queue.results.filters import GroupFilter
 from hermes_queue.trainers.journal import StepJournal
-from hermes_queue.trainers.rows import RowRefused, tokens_left_out
+from hermes_queue.trainers.rows import RowRefused
 from hermes_queue.trainers.sources.acks import OwedAcks
 from hermes_queue.trainers.sources.expected import ExpectedRun
 from hermes_queue.trainers.sources.lease import ReaderLease
+from hermes_queue.trainers.sources.left_out import count_left_out
 from hermes_queue.trainers.sources.options import FeedCounts, FeedOptions, Shared
 from hermes_queue.trainers.sources.pace import TrainerPace
 from hermes_queue.trainers.sources.policy import RunVersion
@@ -73,6 +74,7 @@ class Feed:
         self.options = given = FeedOptions(name=name, **options)
         self.counts = FeedCounts()
         self._checks = [] if check is None else [check]
+        self._needs_tokens = check is not None
         self._temperature = given.temperature
         self._window: Window[HeldGroup] = Window(given.window)
         self._held: dict[str, list[HeldGroup]] = {}
@@ -125,8 +127,14 @@ class Feed:
         check: Callable[[TrajectoryGroup], object] | None = None,
         *,
         temperature: float | None = None,
+        tokens: bool = False,
     ) -> None:
         """Add a check or a temperature, as the arguments of these names, before the first `take`.
+
+        Args:
+            check: as of the feed.
+            temperature: as of the feed.
+            tokens: whether groups without token ids are of no use, as if there were a check.
 
         Raises:
             ConfigurationError: the run was enqueued in another way.
@@ -134,11 +142,12 @@ class Feed:
         """
         if check is not None:
             self._checks.append(check)
+        self._needs_tokens |= tokens or check is not None
         self._temperature = self._temperature if temperature is None else temperature
         self._check_run()
 
     def _check_run(self) -> None:
-        self._run.check(temperature=self._temperature, needs_tokens=bool(self._checks))
+        self._run.check(temperature=self._temperature, needs_tokens=self._needs_tokens)
 
     def resume(
         self, step: int | None, *, kept: int | None = None, again: Sequence[str] = ()
@@ -262,17 +271,7 @@ class Feed:
         Raises:
             RowRefused: as `rows_of`.
         """
-        left, sampled = tokens_left_out(group)
-        if left and not self.counts.untrained_tokens:
-            logger.warning(
-                "run %s: %d of the %d tokens that were sampled for group %s are not trained: its "
-                "trajectories have several token sequences, of which only the longest ones are "
-                "rows. counts.untrained_tokens goes on counting; in token mode a trajectory is "
-                "one sequence as a rule (docs/tokens.md)",
-                *(self.options.run, left, sampled, group.group_id),
-                extra={"action": "tokens_untrained", "group_id": group.group_id},
-            )
-        self.counts.untrained_tokens += left
+        count_left_out(group, self.counts)
 
     def has_taken(self, group_id: str) -> bool:
         """Whether the group was handed out here, and no checkpoint that was reported has it."""
@@ -434,8 +433,8 @@ class Feed:
 
     def _admit(self, group: HeldGroup) -> None:
         """Put a delivery into the window, unless the weights hold it or it is unfit."""
-        needs_tokens = bool(self._checks)  # the run may have been unknown when we opened
-        self._run.check_once(temperature=self._temperature, needs_tokens=needs_tokens)
+        # The run may have been unknown when we opened.
+        self._run.check_once(temperature=self._temperature, needs_tokens=self._needs_tokens)
         name, bare = group.group_id, group.without_records()
         self._window.came(name)
         if name in self._held:

@@ -55,6 +55,7 @@ class QueueDataSource:
         fit = {"temperature": args.rollout_temperature, "max_tokens": settings.max_tokens}
         self.feed = Feed(
             check=partial(rows_of, advantage=None, **fit),
+            temperature=args.rollout_temperature,
             group_size=args.n_samples_per_prompt,
             age="begun",  # SGLang's versions begin at 1 again when slime is restarted
             **settings.model_dump(exclude={"directory", "max_tokens"}),

@@ -13,6 +13,7 @@ from ledger_steps import begin, enqueue, publish
 from records import make_job, make_record
 
 from hermes_queue.cli import cli
+from hermes_queue.models import TokenSequence
 from hermes_queue.sinks.atropos.client import AtroposRefusal, AtroposServer, AtroposUnavailable
 
 pytestmark = pytest.mark.xdist_group("sinks")
@@ -124,3 +125,15 @@ async def test_only_what_came_since_a_time_is_sent(trainer, put, start, ledger):
     trainer.begin()
     start(start=seconds + microseconds / 1e6)
     assert provenance(await trainer.next_batch()) == good
+
+
+async def test_sampled_tokens_that_are_not_sent_are_counted(trainer, put, start):
+    def with_a_short_sequence(record):
+        more = TokenSequence(ids=(7, 8), loss_mask=(0, 1), logprobs=(0.0, -0.25))
+        return record.model_copy(update={"sequences": (*record.sequences, more)})
+
+    put("one", change=with_a_short_sequence)
+    trainer.begin()
+    sink = start()
+    await sink.until(lambda: sink.counts.posts == 1)
+    assert sink.counts.untrained_tokens == 4

@@ -20,6 +20,7 @@ from hermes_queue.sinks.atropos.options import AtroposCounts, AtroposOptions
 from hermes_queue.sinks.atropos.wire import convert
 from hermes_queue.sinks.metering import SinkMeter
 from hermes_queue.trainers.rows import RowRefused
+from hermes_queue.trainers.sources.left_out import count_left_out
 
 _STALE_S = 300.0
 _MAX_DELIVERIES = 1000
@@ -119,6 +120,8 @@ class PendingDeliveries:
                 messages=self._options.messages,
                 branches=self._options.branches,
             )
+            if self._options.sequences == "longest":
+                count_left_out(group, self._counts, branches=self._options.branches)
         except RowRefused as refusal:
             await self._reject(whole.deliveries, refusal.reason, str(refusal))
             return
