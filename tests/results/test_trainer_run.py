@@ -12,6 +12,8 @@ from stream_groups import names, publish
 
 import hermes_queue
 from hermes_queue import AgentSpec
+from hermes_queue.bodies import codec
+from hermes_queue.broker.rerun import rerun_groups
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.ledger.fleet.pacing import pace_of, set_pace
 from hermes_queue.results.consumers import consumer_groups
@@ -169,3 +171,22 @@ def test_a_finished_mix_leaves_no_reader(ledger, tmp_path):
         assert len(consumer_groups(ledger)) == 2
         mix.finish()
     assert consumer_groups(ledger) == []
+
+
+def test_a_failed_group_that_is_retried_as_a_whole_is_one_that_the_feed_takes(ledger, feed):
+    pair = [make_job(instance="a", sample=n, size=2) for n in range(2)]
+    enqueue(ledger, *pair)
+    for job, score in zip(pair, (1.0, None), strict=True):
+        begin(ledger, job)
+        publish_record(ledger, make_record(job, score))
+    [again] = rerun_groups(ledger, "run")
+    assert (again.old, again.cause) == (pair[0].group_id, "sandbox")
+    assert list(rerun_groups(ledger, "run")) == []
+    for n in range(2):
+        name = f"{again.new}.{n}"
+        job = codec.decode_job(ledger.client.hget(f"hq:traj:{name}", "job"), name)
+        begin(ledger, job)
+        publish_record(ledger, make_record(job, float(n)))
+        assert job.requeued_from == pair[n].trajectory_id
+    [group] = feed().take(1)
+    assert (group.group_id, group.size, group.mean) == (again.new, 2, 0.5)
