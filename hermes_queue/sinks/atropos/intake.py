@@ -80,15 +80,16 @@ class PendingDeliveries:
             max_deliveries=_MAX_DELIVERIES,
             allow_evaluation=True,  # refused below, where they are counted
         )
-        async for delivered in stream:
-            self.progress_s = time.monotonic()
-            if whole := self._members.place(delivered):
-                await self._accept(whole)
-            elif options.on_missing == "drop":
-                await self._drop_overdue()
-            while len(self._journal.ready) >= self.read_ahead:
-                self._shrunk.clear()
-                await self._shrunk.wait()
+        async with contextlib.aclosing(stream):
+            async for delivered in stream:
+                self.progress_s = time.monotonic()
+                if whole := self._members.place(delivered):
+                    await self._accept(whole)
+                elif options.on_missing == "drop":
+                    await self._drop_overdue()
+                while len(self._journal.ready) >= self.read_ahead:
+                    self._shrunk.clear()
+                    await self._shrunk.wait()
 
     async def _accept(self, whole: Whole) -> None:
         """Prepare a group as soon as the group size is known."""
