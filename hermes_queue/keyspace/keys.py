@@ -178,8 +178,8 @@ KEYS = (
         "`HERMES_QUEUE_TASKS_MAX_ENTRIES`", "as `task:{task}`", "r - r -"),
     Key("consumer-group:{name}", "hash", "results", "a consumer group's filter, start and "
         "durability", "no", "- rw r -", True),
-    Key("sink:{group}", "string", "sinks", "the process that serves this consumer group, for "
-        "sinks that must be alone", "10 s", "- rw - -"),
+    Key("sink:{group}", "string", "results", "the process that serves this consumer group, for "
+        "sinks and trainers that must be alone", "10 s", "- rw - -"),
     # --- lanes and the fleet
     Key("lanes", "zset", "ledger/fleet", "lanes by the time of the last job sent to them",
         "30 days", "rw - r -"),

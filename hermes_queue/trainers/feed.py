@@ -114,7 +114,7 @@ class Feed:
                 )
             )
             stack.callback(self._acks.settle)
-            self._pace.tell()  # before anybody enqueues: groups that begin earlier do not count
+            self._acks.settle()  # sets the pace: what begins before that does not count
             self._open = stack.pop_all()
 
     @property
@@ -220,13 +220,9 @@ class Feed:
         self._acks.settle(waits=True)
 
     def expect(self, groups: int) -> None:
-        """Let the run be ahead by a step of `groups` groups, before they are asked for.
-
-        Raises:
-            RedisUnavailable: no answer.
-        """
+        """Let the run be ahead by a step of `groups` groups, before they are asked for."""
         self._pace.ask(groups)
-        self._pace.tell()
+        self._acks.settle()
 
     def draw(self, until: float | None, *, more: int = 1) -> Waiting[HeldGroup] | None:
         """The group whose turn it is, young enough by now; None if none comes until then.

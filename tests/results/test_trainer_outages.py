@@ -27,14 +27,15 @@ def full(ledger: Ledger, feed) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("full")
-def test_a_trainer_begins_while_redis_is_full_since_it_makes_the_room(ledger, feed):
-    trainer = feed(max_lag=1, pace=True)
+@pytest.mark.parametrize("pace", [True, 2])
+def test_a_trainer_begins_while_redis_is_full_since_it_makes_the_room(ledger, feed, pace):
+    trainer = feed(max_lag=1, pace=pace)
     groups = trainer.take(2)
     trainer.trained(1, groups)
     trainer.saved(1)
     assert pending(ledger) == 0
     assert announce(trainer.published, 1) is None
-    assert trainer._lease._taken() == ""
+    assert trainer._lease.reader.take() == ""
     ledger.client.config_set("maxmemory", 0)
     assert announce(trainer.published, 2) == 2
 
@@ -44,8 +45,8 @@ def test_a_name_that_is_read_is_refused_while_redis_is_full(ledger, feed):
     ledger.client.config_set("maxmemory", 0)
     trainer = feed()
     ledger.client.config_set("maxmemory", 1)
-    trainer._lease._holder = "of another directory"
-    assert trainer._lease._taken() != ""
+    trainer._lease.reader._holder = "of another directory"
+    assert trainer._lease.reader.take() != ""
 
 
 def test_an_old_group_is_not_handed_out_because_redis_is_away(ledger, feed, redis_server):
@@ -156,7 +157,7 @@ def test_a_trainer_whose_name_is_taken_while_it_waits_gets_no_group(ledger, feed
 
     def silent_for_long(timeout_s):
         publish(ledger, "a")
-        trainer._lease._other = "host:1:2:/of/another/directory"
+        trainer._lease.reader._other = "host:1.2:/of/another/directory"
         return within(5.0)
 
     monkeypatch.setattr(trainer._stream, "next_within", silent_for_long)
