@@ -152,7 +152,8 @@ class StreamReader:
         if json.loads(stored) != json.loads(filter_json):  # 1 is 1.0
             raise ConfigurationError(
                 f"consumer group {self._group!r} exists with filter {stored}, not {filter_json}: "
-                "a group keeps its filter; choose another name"
+                "a group keeps its filter; choose another name, such as one with the run id in it, "
+                f"or, if nobody reads it any more, hermes-queue groups remove {self._group}"
             )
 
     async def _is_open(self, key: str, filter_json: str, durable: bool) -> bool:
