@@ -60,7 +60,8 @@ class SoleReader:
 
     def other(self) -> str:
         """Who took the key since, because this process was silent for too long; "" = nobody."""
-        if time.monotonic() - self._renewed_s > LEASE_S:  # a process that was stopped, for instance
+        is_late = time.monotonic() - self._renewed_s > LEASE_S  # a process that was stopped, say
+        if is_late and not self._ended.is_set():
             self._renew()
         return _described(self._other) if self._other else ""
 

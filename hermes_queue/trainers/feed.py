@@ -82,6 +82,7 @@ class Feed:
         power loss of Redis, which may publish a group twice."""
         self._waiting: set[str] = set()
         """Groups in the window."""
+        self._is_finished = False
         self._came: HeldGroup | None = None
         """A delivery on its way into the window."""
         with ExitStack() as stack:
@@ -370,12 +371,16 @@ class Feed:
     def finish(self) -> None:
         """End the training for good, and close: results wait for this feed no longer.
 
-        Its consumer group is removed, and the run's pace if it followed this feed.
+        Its consumer group is removed, and the run's pace if it followed this feed. Idempotent.
 
         Raises:
+            ConfigurationError: another process reads the consumer group.
             ValueError: the weights hold groups that no checkpoint has; report it with `saved`.
             RedisUnavailable: call it again.
         """
+        if self._is_finished:
+            return
+        self._lease.check()
         steps = self._journal.steps
         if unsaved := [steps[name] for name in self._held if name in steps]:
             raise ValueError(
@@ -387,6 +392,7 @@ class Feed:
         with explained(self._ledger.url):
             remove_consumer_group(self._ledger.client, self._ledger.prefix, self.options.name)
         self._pace.end()
+        self._is_finished = True
         self.close()
 
     def __enter__(self) -> Feed:

@@ -165,6 +165,14 @@ def test_a_pace_that_follows_others_stays_when_a_training_is_finished(ledger, fe
     assert pace_of(ledger, "run").max_ahead == 8
 
 
+def test_a_training_whose_name_another_process_has_by_now_ends_nothing(ledger, feed):
+    trainer = feed()
+    trainer._lease.reader._other = "elsewhere:1.2:the trainer whose journal is /other"
+    with pytest.raises(ConfigurationError, match="whose journal is /other on elsewhere"):
+        trainer.finish()
+    assert len(consumer_groups(ledger)) == 1
+
+
 def test_a_finished_mix_leaves_no_reader(ledger, tmp_path):
     options = {"directory": tmp_path, "group_size": 2, "url": ledger.url}
     with Mix("mix", {"a": 1, "b": 1}, check=partial(rows_of), **options) as mix:
