@@ -139,7 +139,6 @@ class Feed:
 
         Raises:
             ConfigurationError: the run was enqueued in another way.
-            RedisUnavailable: no answer.
         """
         if check is not None:
             self._checks.append(check)

@@ -6,8 +6,12 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from ledger_steps import begin
+from ledger_steps import publish as publish_record
+from records import make_record
 from stream_groups import names, pending, publish
 
+from hermes_queue import AgentSpec, enqueue, make_jobs
 from hermes_queue.errors import ConfigurationError, RedisUnavailable
 from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.policy import set_version
@@ -162,4 +166,19 @@ def test_a_trainer_whose_name_is_taken_while_it_waits_gets_no_group(ledger, feed
 
     monkeypatch.setattr(trainer._stream, "next_within", silent_for_long)
     with pytest.raises(ConfigurationError, match="/of/another/directory"):
+        trainer.take(1)
+
+
+def test_what_an_adapter_needs_is_checked_when_redis_is_back(ledger, feed, redis_server):
+    items = [{"instance_id": "a", "question": "1+1?", "answer": "#### 2"}]
+    given = {"run_id": "run", "env": "gsm8k", "items": items, "agent": AgentSpec(kind="openai")}
+    enqueue(**given, group_size=2, url=ledger.url)
+    trainer = feed()
+    redis_server.kill9()
+    trainer.require(tokens=True)
+    redis_server.start()
+    for job in make_jobs(**given, group_size=2):
+        begin(ledger, job)
+        publish_record(ledger, make_record(job, float(job.sample_index)))
+    with pytest.raises(ConfigurationError, match="without token ids"):
         trainer.take(1)

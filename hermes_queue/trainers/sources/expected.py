@@ -45,15 +45,22 @@ class ExpectedRun:
     def check(self, *, temperature: float | None, needs_tokens: bool) -> None:
         """Compare the run with what its trainer needs; what nobody recorded is taken to be right.
 
+        Without an answer of Redis it is done by the next `check_once`.
+
         Args:
             temperature: at which the trainer recomputes logprobs; None = unknown.
             needs_tokens: whether groups without token ids are refused.
 
         Raises:
             ConfigurationError: all of its groups would be refused.
-            RedisUnavailable: no answer.
         """
-        if (info := self._info()) is None:
+        self._is_known = False
+        try:
+            info = self._info()
+        except RedisUnavailable as error:
+            logger.warning("run not checked: %s", error, extra={"action": "redis_wait"})
+            return
+        if info is None:
             return
         self._is_known = True
         name, config = f"run {info.run_id!r}", info.config
@@ -78,12 +85,9 @@ class ExpectedRun:
             )
 
     def check_once(self, *, temperature: float | None, needs_tokens: bool) -> None:
-        """As `check`, unless the run was known at an earlier call; an outage is ignored."""
+        """As `check`, unless the run was known at the last call."""
         if not self._is_known:
-            try:
-                self.check(temperature=temperature, needs_tokens=needs_tokens)
-            except RedisUnavailable as error:
-                logger.debug("run not checked: %s", error)
+            self.check(temperature=temperature, needs_tokens=needs_tokens)
 
     def note_unknown(self) -> None:
         """Say that the run is awaited, if it is not known yet."""
