@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import queue
+import time
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from hermes_queue.trainers.versions import check
 
 _ADAPTERS = ".vllm_lora"
 """Directory below `output_dir` in which TRL puts an adapter for each version."""
+_RETRY_S = 1.0
 UNBOUNDED = 1_000_000
 """A `max_staleness` with which TRL drops nothing."""
 
@@ -62,7 +64,7 @@ class QueueWorker:
         """Groups whose rows the trainer has, or has in part, without those of ended steps."""
         self._samples: deque[Any] = deque()
         self._last: Any = None
-        self._adapters = Path()
+        self._adapters: Path | None = None
         self._old_adapters: frozenset[tuple[str, int]] = frozenset()
         self.rollout_buffer = self
         self.metrics_queue: queue.Queue[dict[str, float]] = queue.Queue()
@@ -91,9 +93,11 @@ class QueueWorker:
                 "that their jobs name, and would sample the base weights: start vLLM without "
                 "--enable-lora, so that TRL merges the adapter into the weights that it sends"
             )
-        if self._offset is None:
-            self._offset = self._feed.published(model_version) - model_version
-        elif (now := announce(self._feed.published, model_version)) is not None:
+        now = announce(self._feed.published, model_version)
+        while now is None and self._offset is None:  # samples need the first one
+            time.sleep(_RETRY_S)
+            now = announce(self._feed.published, model_version)
+        if now is not None:
             self._offset = now - model_version
 
     def qsize(self) -> int:
@@ -172,9 +176,9 @@ class QueueWorker:
         return [self._training.popleft() for _ in range(self._groups_per_step)]
 
 
-def _entries(directory: Path) -> frozenset[tuple[str, int]]:
+def _entries(directory: Path | None) -> frozenset[tuple[str, int]]:
     """Names and times of what a directory holds; nothing if there is none."""
-    if not directory.is_dir():
+    if directory is None or not directory.is_dir():
         return frozenset()
     return frozenset((each.name, each.stat().st_mtime_ns) for each in directory.iterdir())
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hermes_queue.errors import ConfigurationError
+from hermes_queue.errors import ConfigurationError, RedisUnavailable
 from hermes_queue.trainers import trl_async, trl_callback, trl_rollout
 from hermes_queue.trainers.feed import FeedOptions
 from hermes_queue.trainers.trl_async import QueueWorker
@@ -169,3 +169,21 @@ def test_ranks_that_would_give_up_before_rank_0_has_groups_are_warned_of(
     callback = trl_callback.ack_on_save(feed(), lambda *_: None, list, idle_timeout_s)
     callback.on_init_end(arguments(world_size=processes), STATE, None)
     assert ("ddp_timeout=1800" in caplog.text) == warned
+
+
+@pytest.mark.usefixtures("fits")
+def test_an_outage_at_the_first_version_is_waited_out(monkeypatch) -> None:
+    monkeypatch.setattr(trl_async, "_RETRY_S", 0.0)
+    answers = iter([RedisUnavailable("gone"), RedisUnavailable("gone"), 7])
+
+    def published(_version: int) -> int:
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    trainer = feed()
+    trainer.published = published
+    worker = QueueWorker(trainer)
+    worker.update_model_version(1)
+    assert worker._offset == 6

@@ -10,8 +10,6 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from hermes_queue.agent.parameters import OpenAIParams, read_params
-from hermes_queue.agent.registry import load_agent
 from hermes_queue.errors import ConfigurationError, RedisUnavailable
 from hermes_queue.ledger.ledger import Ledger
 from hermes_queue.ledger.runs import RunInfo, Runs
@@ -161,6 +159,10 @@ class ExpectedRun:
 
 def _lacks_tokens(config: Mapping[str, Any]) -> bool:
     """Whether the agent of a run asks its model server for no token ids."""
+    # Only here: a feed whose groups nobody checks needs no agents.
+    from hermes_queue.agent.parameters import OpenAIParams, read_params
+    from hermes_queue.agent.registry import load_agent
+
     kind = str(config.get("agent") or "")
     try:
         params = getattr(load_agent(kind), "params", None) if kind else None
