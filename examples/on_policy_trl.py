@@ -38,10 +38,11 @@ def main() -> None:
     server = Server(policy)  # in place of vLLM
     os.environ["PYTHONPATH"] = str(Path(__file__).parent)  # workers import vowels.py
     settings = {"HERMES_QUEUE_MODEL_BASE_URL": server.url}
-    options = {"run": given.run, "directory": given.out, "group_size": GROUP_SIZE}
+    options = {"run": given.run, "directory": given.out, "group_size": GROUP_SIZE, "max_lag": 0}
+    reader = f"trainer-{given.run}"
     with (
         Embedded(run_id=given.run, concurrency=4, settings=settings) as local,
-        Feed("trainer", max_lag=0, min_std=None, url=local.redis_url, **options) as feed,
+        Feed(reader, min_std=None, url=local.redis_url, **options) as feed,
     ):
         from_queue = QueueRollout(feed, idle_timeout_s=600)
 

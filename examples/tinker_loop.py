@@ -51,7 +51,7 @@ async def loop(given: argparse.Namespace) -> None:
         print(f"version {version} is {path}")  # bring it to your gateway here
 
     options = {"run": given.run, "directory": given.out, "group_size": given.group_size}
-    with Feed("tinker", max_lag=4, **options) as feed:
+    with Feed(f"tinker-{given.run}", max_lag=4, **options) as feed:
         await train(
             feed,
             client,

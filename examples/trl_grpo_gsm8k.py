@@ -49,7 +49,7 @@ def main() -> None:
 def train(given: argparse.Namespace, url: str | None) -> None:
     """Train until `--steps`; Redis is `HERMES_QUEUE_REDIS_URL` without `url`."""
     options = {"run": given.run, "directory": given.out, "group_size": given.group_size}
-    with Feed("grpo", max_lag=4, url=url, **options) as feed:
+    with Feed(f"grpo-{given.run}", max_lag=4, url=url, **options) as feed:
         rollout = QueueRollout(feed, max_tokens=given.max_tokens, idle_timeout_s=3600)
         slots = {"prompt": [f"slot {n}" for n in range(given.steps * given.groups)]}
         trainer = GRPOTrainer(

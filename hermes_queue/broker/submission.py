@@ -260,7 +260,7 @@ def _job(fields: dict[str, Any]) -> TrajectoryJob:
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"]) or "the job"
-        raise ConfigurationError(f"enqueue: {place}: {first['msg']}") from error
+        raise ConfigurationError(f"enqueue: {place}: {first['msg']}") from None
 
 
 def _identified(
@@ -288,22 +288,36 @@ def _identified(
         yield instance_id, group_key(instance_id, repetition=times + 1, step=step), item
 
 
-def _config_of(job: TrajectoryJob) -> dict[str, Any]:
-    """Return what all calls for one run id must have in common.
+def run_config(env: str, **options: Unpack[JobOptions]) -> dict[str, Any]:
+    """What all calls and producers of one run id must have in common.
 
-    As with producers: everything but lane, priority, endpoint, policy version and the items.
+    Lane, priority, endpoint, policy version and the items may differ.
     """
+    agent, judge = options["agent"], options.get("judge")
     return {
-        "env": job.env,
-        "agent": job.agent.kind,
-        "model": job.agent.model,
-        "sampling": job.agent.sampling,
-        "agent_params": job.agent.params,
-        "group_size": job.group_size,
-        "group_policy": job.group_policy.model_dump(mode="json"),
-        "limits": job.limits.model_dump(mode="json"),
-        "profile": job.profile,
+        "env": env,
+        "agent": agent.kind,
+        "model": agent.model,
+        "sampling": agent.sampling,
+        "agent_params": agent.params,
+        "group_size": options.get("group_size"),
+        "group_policy": options["group_policy"].model_dump(mode="json"),
+        "limits": options["limits"].model_dump(mode="json"),
+        "profile": options["profile"],
+        **({"judge": judge.model_dump(mode="json")} if judge else {}),
     }
+
+
+def _config_of(job: TrajectoryJob) -> dict[str, Any]:
+    return run_config(
+        job.env,
+        agent=job.agent,
+        group_size=job.group_size,
+        group_policy=job.group_policy,
+        limits=job.limits,
+        profile=job.profile,
+        judge=job.judge,
+    )
 
 
 def _trace(given: str | None) -> str | None:
@@ -317,11 +331,11 @@ def _trace(given: str | None) -> str | None:
 def _check_run_id(run_id: str) -> None:
     try:
         TypeAdapter(Name).validate_python(run_id)
-    except ValidationError as error:
+    except ValidationError:
         raise ConfigurationError(
             f"enqueue: run_id {run_id!r}: use letters, digits and . _ : - and begin with a letter "
             "or digit"
-        ) from error
+        ) from None
     if "/" in run_id or len(run_id) > RUN_ID_MAX:
         raise ConfigurationError(
             f"enqueue: run_id {run_id!r}: use at most {RUN_ID_MAX} characters, and no /"
@@ -329,7 +343,7 @@ def _check_run_id(run_id: str) -> None:
     try:
         check_run_id(run_id)
     except ValueError as error:
-        raise ConfigurationError(f"enqueue: {error}") from error
+        raise ConfigurationError(f"enqueue: {error}") from None
 
 
 def new_run_id(name: str) -> str:

@@ -261,21 +261,27 @@ def drift(run_id: str, max_drift: float | None, off: bool) -> None:
 @run.command()
 @click.argument("run_id", metavar="RUN")
 @click.option("--cause", default="", help="Only failures of this cause, e.g. model.")
-def retry(run_id: str, cause: str) -> None:
+@click.option(
+    "--groups",
+    is_flag=True,
+    help="Run all samples of their groups again, as new groups of the same size.",
+)
+def retry(run_id: str, cause: str, groups: bool) -> None:
     """Run the failed trajectories of RUN again, each as a separate group.
 
     Their groups are closed, so they cannot return to them; the new groups name the old
-    trajectories in `requeued_from`.
+    trajectories in `requeued_from`. A trainer that takes groups of one size refuses such groups of
+    one: use --groups for it.
     """
-    from hermes_queue.broker.rerun import rerun_failed
+    from hermes_queue.broker.rerun import rerun_failed, rerun_groups
 
     with _runs() as runs:
         runs.get(run_id)
         count = 0
-        for again in rerun_failed(runs.ledger, run_id, cause):
+        for again in (rerun_groups if groups else rerun_failed)(runs.ledger, run_id, cause):
             count += 1
             echo(f"{again.old}: failed ({again.cause}), runs again as {again.new}")
-    echo(f"{run_id}: {count} trajectories run again")
+    echo(f"{run_id}: {count} {'groups' if groups else 'trajectories'} run again")
 
 
 _FOUND = {

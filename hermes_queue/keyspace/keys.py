@@ -161,6 +161,8 @@ KEYS = (
         "groups too", "no", "- r r -", True),
     Key("results:trimmed", "string", "results", "time of the last trim of the stream", _DAY,
         "- - r -"),
+    Key("results:trim_place", "string", "results", "entry after which the next trim goes on", _DAY,
+        "- - r -"),
     Key("objects", "zset", "ledger/fleet", "objects of large bodies in the store by the time "
         "of the next check whether they are needed", "when the object is deleted", may_stay=True),
     Key("objects:doomed", "zset", "ledger/fleet", "objects that are being deleted",
@@ -176,8 +178,8 @@ KEYS = (
         "`HERMES_QUEUE_TASKS_MAX_ENTRIES`", "as `task:{task}`", "r - r -"),
     Key("consumer-group:{name}", "hash", "results", "a consumer group's filter, start and "
         "durability", "no", "- rw r -", True),
-    Key("sink:{group}", "string", "sinks", "the process that serves this consumer group, for "
-        "sinks that must be alone", "10 s", "- rw - -"),
+    Key("sink:{group}", "string", "results", "the process that serves this consumer group, for "
+        "sinks and trainers that must be alone", "10 s", "- rw - -"),
     # --- lanes and the fleet
     Key("lanes", "zset", "ledger/fleet", "lanes by the time of the last job sent to them",
         "30 days", "rw - r -"),

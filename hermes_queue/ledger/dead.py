@@ -143,10 +143,7 @@ def as_new_group(text: str | bytes, old: str, occasion: str = "") -> TrajectoryJ
         ConfigurationError: it is no job.
         SchemaTooNew: a newer producer wrote the job.
     """
-    try:
-        job = codec.decode_job(text, old)
-    except ValueError as error:
-        raise ConfigurationError(f"what is kept of {old} is no job that can run again") from error
+    job = _kept_job(text, old)
     digest = hashlib.sha256(f"{old}\0{occasion}".encode()).hexdigest()[:20]
     group_id = f"{job.run_id}.{digest}"
     return job.model_copy(
@@ -159,6 +156,33 @@ def as_new_group(text: str | bytes, old: str, occasion: str = "") -> TrajectoryJ
             "requeued_from": old,
         }
     )
+
+
+def as_whole_group(text: str | bytes, old: str) -> list[TrajectoryJob]:
+    """All samples of the group of the job that ran as `old`, as a new group of the same size.
+
+    The ids are derived from that group, whichever of its jobs is given: a group can be made again
+    once, and a repeated call makes the same jobs. Each names the old trajectory of its sample.
+
+    Raises:
+        ConfigurationError: it is no job.
+        SchemaTooNew: a newer producer wrote the job.
+    """
+    job = _kept_job(text, old)
+    digest = hashlib.sha256(f"{job.group_id}\0whole".encode()).hexdigest()[:20]
+    first = job.model_copy(update={"group_id": f"{job.run_id}.{digest}"})
+    samples = job.group_size + job.group_policy.extra_samples
+    return [
+        first.sample(n).model_copy(update={"requeued_from": f"{job.group_id}.{n}"})
+        for n in range(samples)
+    ]
+
+
+def _kept_job(text: str | bytes, old: str) -> TrajectoryJob:
+    try:
+        return codec.decode_job(text, old)
+    except ValueError as error:
+        raise ConfigurationError(f"what is kept of {old} is no job that can run again") from error
 
 
 def _letter(entry_id: bytes, raw: dict[bytes, bytes]) -> Letter:

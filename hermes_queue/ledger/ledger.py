@@ -116,7 +116,7 @@ class Ledger(Deployment):
             refusal = explained_refusal(run_id, str(error), sent)
             if refusal is None:
                 raise
-            raise refusal from error
+            raise refusal from None
         return Accepted([jobs[place - 1] for place in answer.positions], answer.claim.decode())
 
     def published(self, trajectory_ids: Iterable[str], *, claim: str = "") -> None:

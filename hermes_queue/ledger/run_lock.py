@@ -13,8 +13,8 @@ LOCK_BYTES_MAX = 1 << 20
 
 _ANOTHER = "; give all its jobs the same, or choose a new run id"
 _REFUSALS = {
-    r"GROUPSIZE": "--run-id: run {run!r} was begun with another group size ({error}); repeat it "
-    "with the same --group-size, or choose a new run id",
+    r"GROUPSIZE": "run {run!r} was begun with another group size ({error}); repeat it with the "
+    "same one, or choose a new run id",
     r"GROUPPLANNED (\S+) (.*)": "enqueue: group {0!r} was begun with another number of samples: "
     "group_size and group_policy.extra_samples make {1}" + _ANOTHER,
     r"GROUPPOLICY (\S+) (.*)": "enqueue: group {0!r} was begun with another group_policy: {1}"
@@ -24,7 +24,7 @@ _REFUSALS = {
     "out",
     r"IDS (\S+)": "enqueue: trajectory_id {0!r} is not <run_id>.<digest>.<sample_index> of run "
     "{run!r}; make ids with make_ids()",
-    r"CANCELLED": "--run-id: run {run!r} was cancelled; choose a new run id",
+    r"CANCELLED": "run {run!r} was cancelled; choose a new run id",
 }
 """What the script says, and what we say."""
 
@@ -42,7 +42,7 @@ def explained_refusal(run_id: str, error: str, sent: str) -> ConfigurationError 
             for name in names
         )
         return ConfigurationError(
-            f"--run-id: run {run_id!r} was begun with {differing}; repeat it with the same, or "
+            f"run {run_id!r} was begun with {differing}; repeat it with the same, or "
             "choose a new run id"
         )
     for said, text in _REFUSALS.items():

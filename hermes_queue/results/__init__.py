@@ -11,6 +11,7 @@ filters.py     selection of groups by their scores and origin
 reader.py      claims, reads ahead, acknowledges
 record_file.py  groups of a JSONL file
 replay.py      `replay()`
+sole_reader.py  one process reads a consumer group
 stored.py      a group together with its bodies
 trimming.py    deletes groups that every consumer group has read
 """

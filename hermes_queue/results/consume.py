@@ -13,7 +13,7 @@ import asyncio
 import os
 import secrets
 import socket
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from datetime import datetime
 from typing import Any
@@ -129,8 +129,12 @@ async def reading(
     prefetch: int = PREFETCH,
     renew: bool = False,
     allow_evaluation: bool = False,
+    on_filtered: Callable[[Mapping[str, str]], None] | None = None,
 ) -> AsyncIterator[AsyncGenerator[DeliveredGroup, None]]:
-    """The deliveries of `consume`; groups can be acknowledged until the context ends."""
+    """The deliveries of `consume`; groups can be acknowledged until the context ends.
+
+    `on_filtered` gets the fields of each group that the filter leaves out.
+    """
     if prefetch < 1:
         raise ValueError("prefetch must be at least 1")
     consumer = consumer or f"{socket.gethostname()}-{os.getpid()}-{_PROCESS}"
@@ -152,6 +156,7 @@ async def reading(
         max_deliveries,
         prefetch,
         EvaluationGate(allowed=allow_evaluation),
+        on_filtered,
     )
     keeping = asyncio.ensure_future(reader.keep(max(0.05, stale_s / 3))) if renew else None
     try:

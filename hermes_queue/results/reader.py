@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -97,6 +97,7 @@ class StreamReader:
         max_deliveries: int,
         prefetch: int,
         gate: EvaluationGate,
+        on_filtered: Callable[[Mapping[str, str]], None] | None = None,
     ) -> None:
         self._client = client
         self._prefix = prefix
@@ -108,6 +109,7 @@ class StreamReader:
         self._max_deliveries = max_deliveries
         self._prefetch = prefetch
         self._gate = gate
+        self._on_filtered = on_filtered
         self._cancellation = Cancellation()
         self._claimed = 0.0
         self._stale_cursor = "-"
@@ -150,7 +152,8 @@ class StreamReader:
         if json.loads(stored) != json.loads(filter_json):  # 1 is 1.0
             raise ConfigurationError(
                 f"consumer group {self._group!r} exists with filter {stored}, not {filter_json}: "
-                "a group keeps its filter; choose another name"
+                "a group keeps its filter; choose another name, such as one with the run id in it, "
+                f"or, if nobody reads it any more, hermes-queue groups remove {self._group}"
             )
 
     async def _is_open(self, key: str, filter_json: str, durable: bool) -> bool:
@@ -268,6 +271,8 @@ class StreamReader:
         fields = {name.decode(): value.decode() for name, value in (raw or {}).items()}
         if not fields or not self._filter.takes(fields):
             await self._ack(entry_id)
+            if fields and self._on_filtered:
+                self._on_filtered(fields)
             return None
         codec.refuse_newer(f"group {fields['group_id']}", int(fields["schema"]))
         count = await self._pending.times(entry_id) if again else 1

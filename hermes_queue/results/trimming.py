@@ -1,4 +1,4 @@
-"""Deletes results that every consumer group has read."""
+"""Deletes results that every consumer group has read, or leaves out by its filter."""
 
 from __future__ import annotations
 
@@ -42,6 +42,8 @@ def trim(
 ) -> Trimmed | None:
     """Delete up to a batch of entries that every relevant consumer group has acknowledged.
 
+    A group is not waited for where its filter leaves an entry out.
+
     None if a worker of the fleet did so less than `interval_s` ago.
 
     Args:
@@ -64,22 +66,22 @@ def trim(
     planned = _call(ledger, settings, interval_s, only_name=True, keep=refused)
     if planned is None or not planned[1]:
         return planned and planned[0]
-    newest = _archived(ledger, planned[1], archive, refused)
-    if not newest:  # another worker has trimmed them all
+    archived = _archived(ledger, planned[1], archive, refused)
+    if not archived:  # another worker has trimmed them all
         return planned[0]
-    done = _call(ledger, settings, 0.0, newest=newest, keep=refused)
+    done = _call(ledger, settings, 0.0, these=archived)
     return done and done[0]
 
 
 def _archived(
     ledger: Ledger, ids: Sequence[bytes], archive: ArchiveSink, refused: dict[str, str]
-) -> bytes:
+) -> list[bytes]:
     """Archive groups; those that fail are added to `refused`.
 
-    Returns the id of the last archived entry, b"" if there was none to archive. Raises the first
-    failure if no group could be archived.
+    Returns the ids of the archived entries. Raises the first failure if no group could be archived.
     """
-    newest, failures, first = b"", 0, None
+    archived: list[bytes] = []
+    failures, first = 0, None
     for entry_id, raw in _entries(ledger, ids):
         try:
             with explained(ledger.url):
@@ -98,10 +100,11 @@ def _archived(
             if failures == _FAILURES:
                 break
         else:
-            newest, failures = entry_id, 0
-    if first is not None and not newest:
+            archived.append(entry_id)
+            failures = 0
+    if first is not None and not archived:
         raise first
-    return newest
+    return archived
 
 
 def _call(
@@ -110,8 +113,8 @@ def _call(
     interval_s: float,
     *,
     only_name: bool = False,
-    newest: bytes = b"",
     keep: Collection[str] = (),
+    these: Collection[bytes] = (),
 ) -> tuple[Trimmed, list[bytes]] | None:
     answer = ledger.call(
         "trim",
@@ -122,8 +125,8 @@ def _call(
         soft_max_groups=settings.soft_max_groups,
         soft_max_bytes=settings.soft_max_bytes,
         only_name=only_name,
-        newest=newest,
         kept=keep,
+        these=these,
     )
     if answer.entries < 0:
         return None

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from hermes_queue.models import TrajectoryGroup
+from hermes_queue.policy import version_number
 from hermes_queue.results.blocking import HeldGroup
 from hermes_queue.trainers.feed import Feed
 from hermes_queue.trainers.rows import Row, rows_of
@@ -43,17 +44,22 @@ class QueueWorkflow:
         self._ready: deque[HeldGroup] = deque()
         self._out: dict[int, HeldGroup] = {}
         self._numbers = 0
+        self._offset: int | None = None
+        """The run's policy version less AReaL's."""
 
     async def arun_episode(self, engine: Any, data: Mapping[str, Any]) -> dict[str, Any]:
         """The rows of the next group, whatever `data` asks for. AReaL may cancel it at any time."""
         async with self._turn:
+            if self._offset is None:
+                await asyncio.to_thread(self.published, engine.get_version())
             while not self._ready:
                 await asyncio.to_thread(self._fill)
             group = self._ready.popleft()
             self._numbers += 1
             number = self._numbers
             self._out[number] = group
-        return tensors(group, number=number, unknown=engine.get_version())
+        live = engine.get_version()
+        return tensors(group, number=number, unknown=live, offset=self._offset or 0)
 
     def trained(self, step: int, batch: Iterable[Mapping[str, Any]]) -> None:
         """Report the batch of an optimiser step, before its checkpoint is begun. See `Feed`."""
@@ -69,21 +75,32 @@ class QueueWorkflow:
             self.feed.saved(step)
 
     def published(self, version: int) -> int:
-        """Report that new weights are live. See `Feed`."""
+        """Report that new weights are live, of AReaL's version. See `Feed`.
+
+        The first episode does so with the version that the engine has by then.
+        """
         with self._lock:
-            return self.feed.published(version)
+            now = self.feed.published(version)
+            self._offset = now - version
+            return now
 
     def _fill(self) -> None:
         # Into a queue of its own, so that a cancelled episode leaves its group to the next one.
         with self._lock:
-            self._ready += self.feed.take(1, timeout_s=_TAKE_S)
+            taken = self.feed.take(1, timeout_s=_TAKE_S)
+            for group in taken:
+                self.feed.note_longest(group)
+            self._ready += taken
 
 
-def tensors(group: TrajectoryGroup, *, number: int = 0, unknown: int = 0) -> dict[str, Any]:
+def tensors(
+    group: TrajectoryGroup, *, number: int = 0, unknown: int = 0, offset: int = 0
+) -> dict[str, Any]:
     """A group as AReaL's dict of tensors, a row for each trajectory, padded at the end.
 
-    `versions` has the oldest policy version of a row at its trained tokens, `unknown` where nobody
-    knows it, and -1 on context. AReaL makes the advantages.
+    `versions` has the policy version that sampled each trained token, or the oldest one of its row
+    if that is not known, less `offset`; `unknown` where nobody knows any, and -1 on context. AReaL
+    makes the advantages.
 
     Raises:
         RowRefused: the group is unfit.
@@ -101,7 +118,7 @@ def tensors(group: TrajectoryGroup, *, number: int = 0, unknown: int = 0) -> dic
         "input_ids": padded([row.ids for row in rows], 0, torch.int32),
         "loss_mask": padded([row.mask for row in rows], 0, torch.int32),
         "logprobs": padded([row.logprobs for row in rows], 0.0, torch.float32),
-        "versions": padded([_versions(row, unknown) for row in rows], -1, torch.int32),
+        "versions": padded([_versions(row, unknown, offset) for row in rows], -1, torch.int32),
         "attention_mask": padded([[1] * len(row.ids) for row in rows], 0, torch.bool),
         "rewards": torch.tensor([row.score for row in rows], dtype=torch.float32),
         GROUP: torch.full((len(rows),), number, dtype=torch.int32),
@@ -112,6 +129,13 @@ def _rows(group: TrajectoryGroup) -> tuple[Row, ...]:
     return rows_of(group, sequences="longest", advantage=None)
 
 
-def _versions(row: Row, unknown: int) -> list[int]:
-    version = unknown if row.version is None else row.version
-    return [version if trained else -1 for trained in row.mask]
+def _versions(row: Row, unknown: int, offset: int) -> list[int]:
+    def numbered(version: int | None) -> int:
+        # Below 0 AReaL sees context; versions before its own first one are as old as that.
+        return unknown if version is None else max(0, version - offset)
+
+    versions = [numbered(row.version) if trained else -1 for trained in row.mask]
+    for begin, end, name in row.spans:
+        if (version := version_number(name)) is not None:
+            versions[begin:end] = [numbered(version)] * (end - begin)
+    return versions

@@ -10,18 +10,23 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from typing import Any
 
 from hermes_queue.errors import ConfigurationError
+from hermes_queue.keyspace.connection import explained
 from hermes_queue.ledger.ledger import Ledger
 from hermes_queue.models import TrajectoryGroup
 from hermes_queue.results.blocking import HeldGroup, consume_sync
+from hermes_queue.results.consume import remove_consumer_group
+from hermes_queue.results.filters import GroupFilter
 from hermes_queue.trainers.journal import StepJournal
 from hermes_queue.trainers.rows import RowRefused
 from hermes_queue.trainers.sources.acks import OwedAcks
+from hermes_queue.trainers.sources.expected import ExpectedRun
 from hermes_queue.trainers.sources.lease import ReaderLease
+from hermes_queue.trainers.sources.left_out import count_left_out
 from hermes_queue.trainers.sources.options import FeedCounts, FeedOptions, Shared
 from hermes_queue.trainers.sources.pace import TrainerPace
 from hermes_queue.trainers.sources.policy import RunVersion
@@ -52,8 +57,9 @@ class Feed:
         **options: the other fields of `FeedOptions`.
 
     Raises:
-        ConfigurationError: the journal belongs to a living process or is damaged, or the consumer
-            group is read by another process or exists with another filter.
+        ConfigurationError: the journal belongs to a living process or is damaged, the consumer
+            group is read by another process or exists with another filter, or the run was enqueued
+            with another group size or temperature, or without the token ids that `check` needs.
         RedisUnavailable: Redis cannot be reached; later outages are waited out.
     """
 
@@ -68,12 +74,15 @@ class Feed:
         self.options = given = FeedOptions(name=name, **options)
         self.counts = FeedCounts()
         self._checks = [] if check is None else [check]
+        self._needs_tokens = check is not None
+        self._temperature = given.temperature
         self._window: Window[HeldGroup] = Window(given.window)
         self._held: dict[str, list[HeldGroup]] = {}
         """Deliveries by group, without records, until a checkpoint has the group; several after a
         power loss of Redis, which may publish a group twice."""
         self._waiting: set[str] = set()
         """Groups in the window."""
+        self._is_finished = False
         self._came: HeldGroup | None = None
         """A delivery on its way into the window."""
         with ExitStack() as stack:
@@ -83,6 +92,9 @@ class Feed:
             self._saved = _NO_CHECKPOINT if self._journal.last_step is None else None
             """The last durable checkpoint; None until `resume` says it."""
             self._ledger = stack.enter_context(closing(Ledger.connect(url=given.url)))
+            self._run = ExpectedRun(self._ledger, given, self.counts)
+            self._check_run()
+            self._run.note_unknown()
             lease = ReaderLease(self._ledger, name, self._journal.path)
             self._lease = stack.enter_context(closing(lease))
             readers = shared.readers[given.run] if shared else (name,)
@@ -99,9 +111,11 @@ class Feed:
                     min_std=given.min_std,
                     consumer=_CONSUMER,
                     max_deliveries=_MAX_DELIVERIES,
+                    on_filtered=self._note_filtered,
                 )
             )
             stack.callback(self._acks.settle)
+            self._acks.settle()  # sets the pace: what begins before that does not count
             self._open = stack.pop_all()
 
     @property
@@ -109,9 +123,31 @@ class Feed:
         """The run's policy version when a group was last taken or a version published."""
         return self._policy.current
 
-    def require(self, check: Callable[[TrajectoryGroup], object]) -> None:
-        """Add a check, as the argument of that name, before the first `take`."""
-        self._checks.append(check)
+    def require(
+        self,
+        check: Callable[[TrajectoryGroup], object] | None = None,
+        *,
+        temperature: float | None = None,
+        tokens: bool = False,
+    ) -> None:
+        """Add a check or a temperature, as the arguments of these names, before the first `take`.
+
+        Args:
+            check: as of the feed.
+            temperature: as of the feed.
+            tokens: whether groups without token ids are of no use, as if there were a check.
+
+        Raises:
+            ConfigurationError: the run was enqueued in another way.
+        """
+        if check is not None:
+            self._checks.append(check)
+        self._needs_tokens |= tokens or check is not None
+        self._temperature = self._temperature if temperature is None else temperature
+        self._check_run()
+
+    def _check_run(self) -> None:
+        self._run.check(temperature=self._temperature, needs_tokens=self._needs_tokens)
 
     def resume(
         self, step: int | None, *, kept: int | None = None, again: Sequence[str] = ()
@@ -183,6 +219,11 @@ class Feed:
         self._pace.ask(groups)
         self._acks.settle(waits=True)
 
+    def expect(self, groups: int) -> None:
+        """Let the run be ahead by a step of `groups` groups, before they are asked for."""
+        self._pace.ask(groups)
+        self._acks.settle()
+
     def draw(self, until: float | None, *, more: int = 1) -> Waiting[HeldGroup] | None:
         """The group whose turn it is, young enough by now; None if none comes until then.
 
@@ -214,10 +255,19 @@ class Feed:
     def hand_out(self, drawn: Waiting[HeldGroup]) -> HeldGroup:
         """Count a group that was drawn as taken."""
         self._waiting.discard(drawn.item.group_id)
+        self._run.came()
         self.counts.taken += 1
         self.counts.stale += self._is_stale(drawn.age)
         self.counts.policy_unknown += not drawn.age.certain
         return drawn.item
+
+    def note_longest(self, group: TrajectoryGroup) -> None:
+        """Count the tokens of a group that is trained with the longest sequences alone.
+
+        Raises:
+            RowRefused: as `rows_of`.
+        """
+        count_left_out(group, self.counts)
 
     def has_taken(self, group_id: str) -> bool:
         """Whether the group was handed out here, and no checkpoint that was reported has it."""
@@ -317,6 +367,33 @@ class Feed:
         """End reading. Groups without a checkpoint are delivered again. Idempotent."""
         self._open.close()
 
+    def finish(self) -> None:
+        """End the training for good, and close: results wait for this feed no longer.
+
+        Its consumer group is removed, and the run's pace if it followed this feed. Idempotent.
+
+        Raises:
+            ConfigurationError: another process reads the consumer group.
+            ValueError: the weights hold groups that no checkpoint has; report it with `saved`.
+            RedisUnavailable: call it again.
+        """
+        if self._is_finished:
+            return
+        self._lease.check()
+        steps = self._journal.steps
+        if unsaved := [steps[name] for name in self._held if name in steps]:
+            raise ValueError(
+                f"step {max(unsaved)} is trained and in no checkpoint that saved() reported: "
+                "save the weights first"
+            )
+        self._acks.drop()
+        self._stream.close()
+        with explained(self._ledger.url):
+            remove_consumer_group(self._ledger.client, self._ledger.prefix, self.options.name)
+        self._pace.end()
+        self._is_finished = True
+        self.close()
+
     def __enter__(self) -> Feed:
         return self
 
@@ -349,12 +426,16 @@ class Feed:
                 self._came = None
                 continue
             self._acks.settle(waits=True)
+            if not enough:
+                self._run.waited(pause_s, needed=needed, at_hand=len(self._window))
             if enough or (until is not None and time.monotonic() >= until):
                 return enough
         return True
 
     def _admit(self, group: HeldGroup) -> None:
         """Put a delivery into the window, unless the weights hold it or it is unfit."""
+        # The run may have been unknown when we opened.
+        self._run.check_once(temperature=self._temperature, needs_tokens=self._needs_tokens)
         name, bare = group.group_id, group.without_records()
         self._window.came(name)
         if name in self._held:
@@ -381,6 +462,12 @@ class Feed:
         self._held[name] = [bare]
         self._waiting.add(name)
         self._window.add(group, Age.of(group, begun=self.options.age == "begun"), name)
+
+    def _note_filtered(self, fields: Mapping[str, str]) -> None:
+        """Count what the consumer group's filter leaves out because of its scores alone."""
+        self.counts.equal += GroupFilter(
+            self.options.run, self.options.env or None, complete=True
+        ).takes(fields)
 
     def _is_stale(self, age: Age) -> bool:
         bound, lag = self.options.max_lag, age.lag(self._policy.current)

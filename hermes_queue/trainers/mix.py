@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,6 +105,9 @@ class Mix:
         )
         """The feed of each source, to look at its counts and options."""
         self._total = sum(weights.values())
+        if pace is not False and pace is not True:
+            for source, groups in self._shares():
+                source.feed.expect(groups)
 
     @property
     def version(self) -> int | None:
@@ -180,6 +183,12 @@ class Mix:
         """The policy version that `published(version)` will set. As `Feed.numbered`."""
         return max(source.feed.numbered(version) for source in self._sources)
 
+    def finish(self) -> None:
+        """End the training for good, and close. As `Feed.finish`, for all sources."""
+        for source in self._sources:
+            source.feed.finish()
+        self.close()
+
     def close(self) -> None:
         """End reading. Groups without a checkpoint are delivered again. Idempotent."""
         self._open.close()
@@ -198,6 +207,11 @@ class Mix:
 
     def _begin_take(self) -> None:
         """Let each run be ahead by its share of a step, without sources that are dry."""
+        for source, groups in self._shares():
+            source.feed.begin_take(groups)
+
+    def _shares(self) -> Iterator[tuple[_Source, int]]:
+        """The groups of a step that each source may have to deliver."""
         step = self._asked if self._pace is True else max(self._asked, int(self._pace))
         flowing = [source for source in self._sources if not source.is_dry]
         total = sum(source.weight for source in flowing)
@@ -206,7 +220,7 @@ class Mix:
             mine = sum(each.weight for each in flowing if each.feed.options.run == run)
             # While all are dry, any of them may have to fill the step alone.
             share = mine / total if flowing else 1.0
-            source.feed.begin_take(max(1, math.ceil(step * share)))
+            yield source, max(1, math.ceil(step * share))
 
     def _next(self, until: float | None) -> Drawn | None:
         """The group of the source whose turn it is; None if none has one until then."""

@@ -44,7 +44,7 @@ def main(arguments: list[str] | None = None) -> None:
     limits = {"max_tokens": given.seq_len, "temperature": given.temperature}
     fit = partial(rows_of, advantage=given.advantage, **limits)
     names = ("run", "group_size", "max_lag", "window", "env", "url")
-    options = {name: getattr(given, name) for name in names}
+    options = {name: getattr(given, name) for name in (*names, "temperature")}
     with Feed(given.name, directory=given.run_dir, check=fit, **options) as feed:
         _Orchestrator(feed, given).run()
 

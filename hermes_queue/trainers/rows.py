@@ -151,6 +151,22 @@ def sequences_of(
     return found
 
 
+def tokens_left_out(
+    group: TrajectoryGroup, branches: Collection[BranchLabel] = TRAINED
+) -> tuple[int, int]:
+    """Sampled tokens of a fit group that are in no longest sequence, and all sampled ones."""
+    left = sampled = 0
+    for member in group.members:
+        counts = [
+            (len(sequence.ids), sum(sequence.loss_mask))
+            for _, sequence in sequences_of(member, "all", branches)
+        ]
+        every = sum(trained for _, trained in counts)
+        sampled += every
+        left += every - max(counts, key=lambda each: each[0])[1]
+    return left, sampled
+
+
 def is_in_range(sequence: TokenSequence) -> bool:
     """Whether no token id is negative, and masks are 0 or 1."""
     return not (sequence.ids and min(sequence.ids) < 0) and {*sequence.loss_mask} <= {0, 1}
@@ -216,14 +232,14 @@ def _check_sampling(member: ScoredTrajectory, turn: Turn, temperature: float) ->
     mode = turn.logprobs_mode
     if mode not in (None, "raw_logprobs", "processed_logprobs"):
         raise RowRefused("logprobs_mode", f"{name}: its server returned {mode[:50]}")
-    if mode == "raw_logprobs" and not _equals(1.0, temperature):
+    if mode == "raw_logprobs" and not same_parameter(1.0, temperature):
         raise RowRefused(
             "logprobs_mode",
             f"{name}: raw logprobs are of temperature 1, the trainer recomputes them at "
             f"{temperature:g}; let the server return processed_logprobs",
         )
     used = sampling.get("temperature")
-    if used is not None and not _equals(used, temperature):
+    if used is not None and not same_parameter(used, temperature):
         raise RowRefused(
             "logprobs_mode",
             f"{name}: was sampled at temperature {str(used)[:50]}, the trainer recomputes "
@@ -232,7 +248,7 @@ def _check_sampling(member: ScoredTrajectory, turn: Turn, temperature: float) ->
     changing = [key for key in _BIASED if sampling.get(key)]
     for key, neutral in _NOT_TRUNCATED.items():
         value = sampling.get(key)
-        if value is not None and not any(_equals(value, each) for each in neutral):
+        if value is not None and not any(same_parameter(value, each) for each in neutral):
             changing.append(key)
     if changing:
         key, value = changing[0], str(sampling[changing[0]])[:50]
@@ -242,7 +258,8 @@ def _check_sampling(member: ScoredTrajectory, turn: Turn, temperature: float) ->
         )
 
 
-def _equals(value: object, number: float) -> bool:
+def same_parameter(value: object, number: float) -> bool:
+    """Whether a sampling parameter has this value, apart from rounding."""
     return isinstance(value, int | float) and abs(value - number) <= _TEMPERATURE_TOLERANCE
 
 

@@ -52,7 +52,7 @@ class QueueGenerator:
         fit["sequences"] = "all" if step_wise else "longest"
         self._rows: Callable[[TrajectoryGroup], tuple[Row, ...]]
         self._rows = partial(rows_of, advantage=None, **fit)
-        feed.require(self._rows)
+        feed.require(self._rows, temperature=temperature)
         self._lock = threading.Lock()
         """Held for every use of the feed, which SkyRL's threads share."""
         self._taking = asyncio.Lock()
@@ -104,7 +104,10 @@ class QueueGenerator:
                 announce(self.feed.published, step - 1)  # it asks when its servers have the weights
             self._spare += [self._out.pop(name) for name in prompts if name in self._out]
             if (missing := len(prompts) - len(self._spare)) > 0:
-                self._spare += self.feed.take(missing, timeout_s=_SLICE_S)
+                taken = self.feed.take(missing, timeout_s=_SLICE_S)
+                for group in [] if self.step_wise else taken:
+                    self.feed.note_longest(group)
+                self._spare += taken
             if len(self._spare) < len(prompts):
                 return []
             groups = [self._spare.pop(0) for _ in prompts]

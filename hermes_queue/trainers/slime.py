@@ -25,7 +25,12 @@ from hermes_queue.trainers.versions import check
 
 logger = logging.getLogger(__name__)
 
-_NORMALIZED = ("grpo", "gspo", "reinforce_plus_plus_baseline")
+_SCALED = ("grpo", "gspo", "cispo")
+"""Estimators for which slime subtracts a group's mean and divides by its standard deviation."""
+_CENTRED = (*_SCALED, "reinforce_plus_plus_baseline")
+"""Those for which it subtracts the mean."""
+_RAW = ("ppo", "reinforce_plus_plus")
+"""Those that get rewards as they are."""
 _EPSILON = 1e-6  # that slime adds to a standard deviation
 _CUT_OFF = ("max_turns", "max_tokens", "max_cost", "context_length", "time_limit")
 """Reasons for an end that slime calls truncated."""
@@ -50,6 +55,7 @@ class QueueDataSource:
         fit = {"temperature": args.rollout_temperature, "max_tokens": settings.max_tokens}
         self.feed = Feed(
             check=partial(rows_of, advantage=None, **fit),
+            temperature=args.rollout_temperature,
             group_size=args.n_samples_per_prompt,
             age="begun",  # SGLang's versions begin at 1 again when slime is restarted
             **settings.model_dump(exclude={"directory", "max_tokens"}),
@@ -106,12 +112,12 @@ def normalize_rewards(args: Any, samples: Sequence[Any]) -> tuple[list[float], l
     trajectory (`rollout_id`), however many token sequences it has.
     """
     raw = [float(sample.get_reward_value(args)) for sample in samples]
-    if not args.rewards_normalization or args.advantage_estimator not in _NORMALIZED:
+    if not args.rewards_normalization or args.advantage_estimator not in _CENTRED:
         return raw, raw
     votes: dict[int, dict[int, float]] = {}
     for sample, reward in zip(samples, raw, strict=True):
         votes.setdefault(sample.group_index, {})[sample.rollout_id] = reward
-    scaled = args.grpo_std_normalization and args.advantage_estimator in ("grpo", "gspo")
+    scaled = args.grpo_std_normalization and args.advantage_estimator in _SCALED
     shapes = {}
     for group, each in votes.items():
         std = statistics.stdev(each.values()) if scaled and len(each) > 1 else 0.0
@@ -157,6 +163,10 @@ def _check(args: Any, settings: TrainerSettings) -> None:
         ),
         f"let --global-batch-size divide a rollout's {rollout} trajectories, or slime leaves "
         "some out": bool(args.global_batch_size) and rollout % args.global_batch_size != 0,
+        f"--advantage-estimator {args.advantage_estimator} is not known here, so nobody could say "
+        f"how its rewards are normalised: use {', '.join((*_CENTRED, *_RAW))}, or "
+        "--disable-rewards-normalization": args.rewards_normalization
+        and args.advantage_estimator not in (*_CENTRED, *_RAW),
     }
     if any(wrong.values()):
         raise ConfigurationError(f"slime: {'; '.join(text for text in wrong if wrong[text])}")

@@ -115,7 +115,7 @@ async def train(
 
     params = optimizer or AdamParams()
     fit = partial(rows_of, advantage=advantage, temperature=1.0)
-    feed.require(fit)
+    feed.require(fit, temperature=1.0)
     step = saved = resumed.step if resumed else 0
     await asyncio.to_thread(feed.resume, resumed.step if resumed else None)
     while step < steps and (groups := await _take(feed, groups_per_step, patience_s)):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import queue
+import time
 from collections import deque
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from hermes_queue.errors import ConfigurationError
@@ -16,6 +18,9 @@ from hermes_queue.trainers.sources.policy import announce
 from hermes_queue.trainers.trl_callback import ack_on_save, take_rows
 from hermes_queue.trainers.versions import check
 
+_ADAPTERS = ".vllm_lora"
+"""Directory below `output_dir` in which TRL puts an adapter for each version."""
+_RETRY_S = 1.0
 UNBOUNDED = 1_000_000
 """A `max_staleness` with which TRL drops nothing."""
 
@@ -59,9 +64,11 @@ class QueueWorker:
         """Groups whose rows the trainer has, or has in part, without those of ended steps."""
         self._samples: deque[Any] = deque()
         self._last: Any = None
+        self._adapters: Path | None = None
+        self._old_adapters: frozenset[tuple[str, int]] = frozenset()
         self.rollout_buffer = self
         self.metrics_queue: queue.Queue[dict[str, float]] = queue.Queue()
-        self.callback = ack_on_save(feed, self._prepare, self._trained)
+        self.callback = ack_on_save(feed, self._prepare, self._trained, idle_timeout_s)
 
     def start(self) -> None:
         """Called by the trainer when it begins."""
@@ -75,10 +82,22 @@ class QueueWorker:
         """Called by the trainer after a time without samples; what is wrong, `get` raises."""
 
     def update_model_version(self, model_version: int) -> None:
-        """Called by the trainer when new weights are live: sets the run's policy version."""
-        if self._offset is None:
-            self._offset = self._feed.published(model_version) - model_version
-        elif (now := announce(self._feed.published, model_version)) is not None:
+        """Called by the trainer when new weights are live: sets the run's policy version.
+
+        Raises:
+            ConfigurationError: they are a LoRA adapter, which no job asks for.
+        """
+        if new := _entries(self._adapters) - self._old_adapters:
+            raise ConfigurationError(
+                f"TRL has published the LoRA adapter {min(new)[0]}, but workers ask for the model "
+                "that their jobs name, and would sample the base weights: start vLLM without "
+                "--enable-lora, so that TRL merges the adapter into the weights that it sends"
+            )
+        now = announce(self._feed.published, model_version)
+        while now is None and self._offset is None:  # samples need the first one
+            time.sleep(_RETRY_S)
+            now = announce(self._feed.published, model_version)
+        if now is not None:
             self._offset = now - model_version
 
     def qsize(self) -> int:
@@ -122,6 +141,7 @@ class QueueWorker:
                 advantage=float(row.advantage or 0.0),
                 model_version=now if row.version is None else row.version - (self._offset or 0),
                 group_id=number,
+                enqueued_at=group.finished,
                 metrics={"reward": row.score, "reward_std": group.std or 0.0},
             )
 
@@ -146,11 +166,21 @@ class QueueWorker:
         if found := [each for each in wrong if each]:
             raise ConfigurationError("; ".join(map(str, found)))
         self._options["temperature"] = args.temperature
+        self._feed.require(temperature=args.temperature, tokens=True)
+        self._adapters = Path(args.output_dir) / _ADAPTERS
+        self._old_adapters = _entries(self._adapters)
         self._groups_per_step = samples // given.group_size
         self._wanted = (args.max_steps - state.global_step) * self._groups_per_step
 
     def _trained(self) -> list[HeldGroup]:
         return [self._training.popleft() for _ in range(self._groups_per_step)]
+
+
+def _entries(directory: Path | None) -> frozenset[tuple[str, int]]:
+    """Names and times of what a directory holds; nothing if there is none."""
+    if directory is None or not directory.is_dir():
+        return frozenset()
+    return frozenset((each.name, each.stat().st_mtime_ns) for each in directory.iterdir())
 
 
 class NoWeightTransfer:

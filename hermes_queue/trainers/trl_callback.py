@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,8 @@ from hermes_queue.errors import ConfigurationError
 from hermes_queue.results.blocking import HeldGroup
 from hermes_queue.trainers.feed import Feed
 from hermes_queue.trainers.rows import Row, RowRefused, rows_of
+
+logger = logging.getLogger(__name__)
 
 _CHECKPOINT = "checkpoint-"
 
@@ -34,7 +38,9 @@ def take_rows(
             raise TimeoutError(f"no group of run {feed.options.run} came in {idle_timeout_s:g} s")
         [group] = taken
         try:
-            return group, rows_of(group, sequences="longest", **options)
+            rows = rows_of(group, sequences="longest", **options)
+            feed.note_longest(group)
+            return group, rows
         except RowRefused as refusal:
             feed.refuse(group, refusal)
 
@@ -43,6 +49,7 @@ def ack_on_save(
     feed: Feed | None,
     prepare: Callable[[Any, Any], None],
     trained: Callable[[], Sequence[HeldGroup]],
+    idle_timeout_s: float | None,
 ) -> Any:
     """A `TrainerCallback`: journals each step, and acknowledges at checkpoints.
 
@@ -51,6 +58,8 @@ def ack_on_save(
         prepare: called with the training arguments and the trainer's state when the trainer is
             made, and when it begins; raises if they do not fit.
         trained: returns the groups of the step that has just ended.
+        idle_timeout_s: how long rank 0 waits for each group, None = for ever, while the others
+            wait for rank 0.
     """
     from transformers import TrainerCallback
 
@@ -59,6 +68,16 @@ def ack_on_save(
             if feed is not None and str(getattr(args.save_strategy, "value", "")) == "no":
                 raise ConfigurationError(
                     "groups are acknowledged at checkpoints, and save_strategy='no' makes none"
+                )
+            patience_s = math.inf if idle_timeout_s is None else idle_timeout_s
+            if feed is not None and args.world_size > 1 and patience_s >= args.ddp_timeout:
+                logger.warning(
+                    "the other %d processes wait in a collective call while this one waits for "
+                    "groups, and fail after ddp_timeout=%d s: set it above the longest wait, and "
+                    "idle_timeout_s below it",
+                    args.world_size - 1,
+                    args.ddp_timeout,
+                    extra={"action": "ranks_wait"},
                 )
             prepare(args, state)
 

@@ -50,7 +50,7 @@ class QueueRollout:
         """Since the last optimiser step."""
         self._warned = False
         self.__name__ = "hermes_queue"  # TRL and its loggers name functions
-        self.callback = ack_on_save(feed, self._prepare, self._trained)
+        self.callback = ack_on_save(feed, self._prepare, self._trained, idle_timeout_s)
 
     def __call__(self, prompts: Sequence[Any], trainer: Any) -> dict[str, Any]:
         """What TRL calls with the prompts of one process, each `num_generations` times."""
@@ -119,6 +119,7 @@ class QueueRollout:
                 f"gradient_accumulation_steps={args.gradient_accumulation_steps}"
             )
         self._options["temperature"] = args.temperature
+        self._feed.require(temperature=args.temperature, tokens=True)
 
     def _trained(self) -> list[HeldGroup]:
         taken, self._taken = self._taken, []

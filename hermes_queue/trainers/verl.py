@@ -38,7 +38,8 @@ class _Driver:
         fit = {name: options.pop(name, value) for name, value in fit.items()}
         self.rows: Callable[[TrajectoryGroup], tuple[Row, ...]]
         self.rows = partial(rows_of, advantage=None, **fit)
-        self.feed = Feed(group_size=rollout.n, check=self.rows, **options)
+        options |= {"check": self.rows, "temperature": fit["temperature"]}
+        self.feed = Feed(group_size=rollout.n, **options)
         self.slots: deque[str] = deque()
         self.step = self.offset = 0
         """Of verl, and what our policy versions are ahead of its steps."""

@@ -103,7 +103,7 @@ TRAINERS: Mapping[str, TrainerVersion] = {
         uses={
             "trl.experimental.async_grpo.async_rollout_worker:RolloutSample": (
                 *("prompt", "completion", "input_ids", "completion_mask", "old_log_probs"),
-                *("advantage", "model_version", "group_id", "metrics"),
+                *("advantage", "model_version", "group_id", "metrics", "enqueued_at"),
             ),
             "trl.experimental.async_grpo.async_grpo_trainer:RolloutWorkerProtocol": (
                 *("rollout_buffer", "metrics_queue", "start", "stop", "update_model_version"),

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 from envs.base import Environment
 from hermes_queue import extensions
 from hermes_queue.agent.registry import check_params
-from hermes_queue.broker.submission import RUN_ID_MAX, new_run_id, own_version
+from hermes_queue.broker.submission import RUN_ID_MAX, new_run_id, own_version, run_config
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.models import (
     AgentSpec,
@@ -79,19 +79,18 @@ class Plan:
         return {
             "producer": self.producer,
             "dataset": dataset,
-            "env": options.run.env,
-            "agent": self.agent.kind,
-            "model": self.agent.model,
-            "sampling": self.agent.sampling,
-            "agent_params": self.agent.params,
             "tamper_case": options.agent.tamper_case,
-            "group_size": options.groups.group_size,
             "max_refills": options.groups.max_refills,
             "max_requeues": options.staleness.max_requeues,
-            "group_policy": self.group_policy.model_dump(mode="json"),
-            "limits": self.limits.model_dump(mode="json"),
-            "profile": options.run.profile,
-            **({"judge": self.judge.model_dump(mode="json")} if self.judge else {}),
+            **run_config(
+                options.run.env,
+                agent=self.agent,
+                group_policy=self.group_policy,
+                limits=self.limits,
+                profile=options.run.profile,
+                judge=self.judge,
+            ),
+            "group_size": options.groups.group_size,
         }
 
     def group_sizes(self, selection: SelectedItems) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 
 import pytest
@@ -9,6 +10,9 @@ from ledger_steps import begin, enqueue, publish
 from records import make_job, make_record
 
 from hermes_queue.errors import RedisFull
+from hermes_queue.results import trimming
+from hermes_queue.results.archive import ArchiveSink
+from hermes_queue.results.filters import GroupFilter
 from hermes_queue.results.trimming import trim
 from hermes_queue.settings import ResultSettings
 
@@ -133,3 +137,71 @@ def test_above_the_hard_limit_nothing_is_published_until_there_is_room(ledger, l
     read(ledger, "trainer", 1, ack=1)
     trimmed(ledger)
     assert publish(ledger, make_record(jobs[1])) == "group"
+
+
+FILTERS = {
+    "run_id": ("other", "run"),
+    "env": ("other", "gsm8k"),
+    "complete": (None, True),
+    "min_mean": (0.9, 0.1),
+    "max_mean": (0.1, 0.9),
+    "min_std": (0.9, 0.1),
+}
+"""Two values of each condition; a group of the run `run` passes some."""
+
+
+@pytest.mark.parametrize(
+    "conditions",
+    [dict(zip(FILTERS, each, strict=True)) for each in itertools.product(*FILTERS.values())][::7],
+    ids=str,
+)
+def test_a_filter_holds_back_exactly_what_it_takes(ledger, conditions):
+    pair = [make_job(instance="pair", sample=n, size=2) for n in range(2)]
+    enqueue(ledger, *pair)
+    for job in pair:
+        begin(ledger, job)
+        publish(ledger, make_record(job, float(job.sample_index)))
+    filtered = GroupFilter(**conditions)
+    read(ledger, "trainer", 1, ack=1)
+    read(ledger, "filtered", 0, ack=0)
+    ledger.client.hset("hq:consumer-group:filtered", "filter", filtered.stored())
+    [(_, fields)] = ledger.client.xrange("hq:results")
+    takes = filtered.takes({name.decode(): value.decode() for name, value in fields.items()})
+    assert trimmed(ledger).entries == (0 if takes else 1)
+
+
+def test_the_reader_of_a_finished_training_holds_only_its_own_run(ledger):
+    for run in ("old", "new"):
+        for instance in ("a", "b"):
+            job = make_job(run, instance)
+            enqueue(ledger, job)
+            begin(ledger, job)
+            publish(ledger, make_record(job))
+    read(ledger, "archive", 4, ack=4)
+    read(ledger, "finished", 0, ack=0)
+    ledger.client.hset("hq:consumer-group:finished", "filter", '{"run_id": "old"}')
+    assert trimmed(ledger).entries == 2
+    left = [fields[b"run_id"] for _, fields in ledger.client.xrange("hq:results")]
+    assert left == [b"old", b"old"]
+
+
+@pytest.mark.parametrize("archived", [False, True])
+def test_what_is_behind_more_held_entries_than_a_call_looks_at_goes_too(
+    ledger, monkeypatch, tmp_path, archived
+):
+    monkeypatch.setattr(trimming, "_BATCH", 2)
+    for n in range(8):
+        job = make_job("old" if n < 5 else "new", f"i{n}")
+        enqueue(ledger, job)
+        begin(ledger, job)
+        publish(ledger, make_record(job))
+    read(ledger, "archive", 8, ack=8)
+    read(ledger, "finished", 0, ack=0)
+    ledger.client.hset("hq:consumer-group:finished", "filter", '{"run_id": "old"}')
+    archive = ArchiveSink(tmp_path) if archived else None
+    calls = [trim(ledger, NOW, interval_s=0, archive=archive) for _ in range(6)]
+    assert sum(done.entries for done in calls) == 3
+    assert ledger.client.xlen("hq:results") == 5
+    read(ledger, "finished", 5, ack=5)
+    calls = [trim(ledger, NOW, interval_s=0, archive=archive) for _ in range(6)]
+    assert sum(done.entries for done in calls) == 5

@@ -32,6 +32,7 @@ from hermes_queue.bodies import codec
 from hermes_queue.broker.app import app
 from hermes_queue.broker.messages import publish_messages
 from hermes_queue.ledger import DueJob, Ledger
+from hermes_queue.models import JudgeSpec
 from hermes_queue.queues import RUN_TRAJECTORY, queue_name, shown_name
 from hermes_queue.settings.redis import broker_url
 
@@ -116,6 +117,21 @@ def test_a_run_keeps_its_configuration(ledger: Ledger) -> None:
     with pytest.raises(ConfigurationError, match="another group size"):
         send(ledger, group_size=3)
     assert ledger.run_status("rl1").total == 6
+
+
+def test_two_judges_under_one_run_id_are_refused_as_for_producers(ledger: Ledger) -> None:
+    judge = JudgeSpec(model="judge", prompt="Is it polite?")
+    send(ledger, judge=judge)
+    with pytest.raises(ConfigurationError, match="judge"):
+        send(ledger, step=2, judge=judge.model_copy(update={"prompt": "Is it short?"}))
+
+
+def test_a_refusal_speaks_of_the_run_and_has_no_chain_of_causes(ledger: Ledger) -> None:
+    send(ledger)
+    with pytest.raises(ConfigurationError, match=r"^run 'rl1' was begun with") as refused:
+        send(ledger, step=2, agent=AgentSpec(kind="oracle"))
+    assert refused.value.__cause__ is None
+    assert refused.value.__suppress_context__
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,12 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from ledger_steps import begin
+from ledger_steps import publish as publish_record
+from records import make_record
 from stream_groups import names, pending, publish
 
+from hermes_queue import AgentSpec, enqueue, make_jobs
 from hermes_queue.errors import ConfigurationError, RedisUnavailable
 from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.policy import set_version
@@ -27,14 +31,15 @@ def full(ledger: Ledger, feed) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("full")
-def test_a_trainer_begins_while_redis_is_full_since_it_makes_the_room(ledger, feed):
-    trainer = feed(max_lag=1, pace=True)
+@pytest.mark.parametrize("pace", [True, 2])
+def test_a_trainer_begins_while_redis_is_full_since_it_makes_the_room(ledger, feed, pace):
+    trainer = feed(max_lag=1, pace=pace)
     groups = trainer.take(2)
     trainer.trained(1, groups)
     trainer.saved(1)
     assert pending(ledger) == 0
     assert announce(trainer.published, 1) is None
-    assert trainer._lease._taken() == ""
+    assert trainer._lease.reader.take() == ""
     ledger.client.config_set("maxmemory", 0)
     assert announce(trainer.published, 2) == 2
 
@@ -44,8 +49,8 @@ def test_a_name_that_is_read_is_refused_while_redis_is_full(ledger, feed):
     ledger.client.config_set("maxmemory", 0)
     trainer = feed()
     ledger.client.config_set("maxmemory", 1)
-    trainer._lease._holder = "of another directory"
-    assert trainer._lease._taken() != ""
+    trainer._lease.reader._holder = "of another directory"
+    assert trainer._lease.reader.take() != ""
 
 
 def test_an_old_group_is_not_handed_out_because_redis_is_away(ledger, feed, redis_server):
@@ -156,9 +161,24 @@ def test_a_trainer_whose_name_is_taken_while_it_waits_gets_no_group(ledger, feed
 
     def silent_for_long(timeout_s):
         publish(ledger, "a")
-        trainer._lease._other = "host:1:2:/of/another/directory"
+        trainer._lease.reader._other = "host:1.2:/of/another/directory"
         return within(5.0)
 
     monkeypatch.setattr(trainer._stream, "next_within", silent_for_long)
     with pytest.raises(ConfigurationError, match="/of/another/directory"):
+        trainer.take(1)
+
+
+def test_what_an_adapter_needs_is_checked_when_redis_is_back(ledger, feed, redis_server):
+    items = [{"instance_id": "a", "question": "1+1?", "answer": "#### 2"}]
+    given = {"run_id": "run", "env": "gsm8k", "items": items, "agent": AgentSpec(kind="openai")}
+    enqueue(**given, group_size=2, url=ledger.url)
+    trainer = feed()
+    redis_server.kill9()
+    trainer.require(tokens=True)
+    redis_server.start()
+    for job in make_jobs(**given, group_size=2):
+        begin(ledger, job)
+        publish_record(ledger, make_record(job, float(job.sample_index)))
+    with pytest.raises(ConfigurationError, match="without token ids"):
         trainer.take(1)

@@ -16,6 +16,7 @@ from stream_groups import group_id, names, pending, publish
 
 from hermes_queue.errors import ConfigurationError, HermesQueueError
 from hermes_queue.ledger.fleet.pacing import pace_of, set_pace
+from hermes_queue.results import sole_reader
 from hermes_queue.results.blocking import consume_sync
 from hermes_queue.trainers.feed import Feed
 from hermes_queue.trainers.rows import RowRefused
@@ -145,9 +146,9 @@ def test_a_bound_below_the_groups_of_a_step_is_said(ledger, feed, caplog):
 
 
 def test_a_second_trainer_of_a_consumer_group_is_refused(ledger, feed, tmp_path, monkeypatch):
-    monkeypatch.setattr(lease, "LEASE_S", 0.5)
+    monkeypatch.setattr(sole_reader, "LEASE_S", 0.5)
     feed()
-    with pytest.raises(ConfigurationError, match="is read by another process, whose journal is /"):
+    with pytest.raises(ConfigurationError, match="is read by the trainer whose journal is /"):
         feed(directory=tmp_path / "other")
 
 
@@ -162,28 +163,28 @@ def test_a_successor_in_the_same_directory_need_not_wait(ledger, feed, monkeypat
 
 
 def test_a_trainer_that_was_silent_for_too_long_stops(ledger, feed, monkeypatch):
-    monkeypatch.setattr(lease, "LEASE_S", 0.2)
+    monkeypatch.setattr(sole_reader, "LEASE_S", 0.2)
     trainer = feed()
-    ledger.client.set("hq:sink:trainer", "elsewhere:1:2:/other")
-    while not trainer._lease._other:
+    ledger.client.set("hq:sink:trainer", "elsewhere:1.2:/other")
+    while not trainer._lease.reader._other:
         time.sleep(0.01)
-    with pytest.raises(ConfigurationError, match="whose journal is /other on elsewhere"):
+    with pytest.raises(ConfigurationError, match="is read by /other on elsewhere"):
         trainer.take(1, timeout_s=0)
     trainer.close()
-    assert ledger.client.get("hq:sink:trainer") == b"elsewhere:1:2:/other"
+    assert ledger.client.get("hq:sink:trainer") == b"elsewhere:1.2:/other"
 
 
 def test_a_trainer_that_was_stopped_takes_nothing_before_it_knows(ledger, feed, monkeypatch):
     trainer = feed()
-    ledger.client.set("hq:sink:trainer", "elsewhere:1:2:/other")
-    later = SimpleNamespace(monotonic=lambda: time.monotonic() + lease.LEASE_S)
-    monkeypatch.setattr(lease, "time", later)
-    with pytest.raises(ConfigurationError, match="whose journal is /other on elsewhere"):
+    ledger.client.set("hq:sink:trainer", "elsewhere:1.2:/other")
+    later = SimpleNamespace(monotonic=lambda: time.monotonic() + sole_reader.LEASE_S)
+    monkeypatch.setattr(sole_reader, "time", later)
+    with pytest.raises(ConfigurationError, match="is read by /other on elsewhere"):
         trainer.take(1, timeout_s=0)
 
 
 def test_a_reader_that_cannot_open_leaves_no_thread(ledger, tmp_path, monkeypatch):
-    monkeypatch.setattr(lease, "LEASE_S", 0.2)
+    monkeypatch.setattr(sole_reader, "LEASE_S", 0.2)
     consume_sync("trainer", url=ledger.url, run="another").close()
     before = threading.active_count()
     for _ in range(2):

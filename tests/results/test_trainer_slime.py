@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from slime_types import slime_types
+from slime_types import NORMALIZATION, normalization, slime_types
 from trainer_groups import CASES, group_of, publish_group
 
 from hermes_queue.errors import ConfigurationError
@@ -190,6 +190,7 @@ def test_age_counts_from_the_runs_version_since_servers_count_anew_after_a_resta
         ({"save_interval": None}, "--save-interval"),
         ({"num_rollout": None}, "--num-rollout"),
         ({"global_batch_size": 3}, "--global-batch-size divide a rollout's 8"),
+        ({"advantage_estimator": "new"}, "--advantage-estimator new is not known here"),
     ],
 )
 def test_options_with_which_groups_would_be_lost_are_refused(source, options, problem) -> None:
@@ -224,3 +225,20 @@ def test_rewards_are_relative_to_their_group_with_one_vote_for_each_trajectory(a
     assert normalize_rewards(args, samples)[1] == [0.5, 0.5, 0.5, -0.5, -1.0, 1.0]
     args.advantage_estimator = "ppo"
     assert normalize_rewards(args, samples) == (raw, raw)
+
+
+@pytest.mark.parametrize("estimator", NORMALIZATION)
+def test_rewards_are_normalised_for_the_estimators_that_slime_normalises(args, estimator) -> None:
+    with slime_types():
+        from slime.utils.types import Sample
+
+        scores = [1.0, 0.0, 1.0, 1.0]
+        samples = [Sample(group_index=0, rollout_id=n, reward=s) for n, s in enumerate(scores)]
+    args.advantage_estimator = estimator
+    expected = {
+        "raw": scores,
+        "centred": [0.25, -0.75, 0.25, 0.25],
+        "scaled": [each / (0.5 + 1e-6) for each in (0.25, -0.75, 0.25, 0.25)],
+    }
+    rewards = normalize_rewards(args, samples)[1]
+    assert rewards == pytest.approx(expected[normalization()[estimator]])

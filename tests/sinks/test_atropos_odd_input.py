@@ -13,7 +13,10 @@ from ledger_steps import begin, enqueue, publish
 from records import make_job, make_record
 
 from hermes_queue.cli import cli
+from hermes_queue.models import TokenSequence
 from hermes_queue.sinks.atropos.client import AtroposRefusal, AtroposServer, AtroposUnavailable
+from hermes_queue.sinks.atropos.options import AtroposOptions
+from hermes_queue.sinks.atropos.sink import AtroposSink
 
 pytestmark = pytest.mark.xdist_group("sinks")
 """One process imports pyarrow, and forks sinks and Atropos servers."""
@@ -124,3 +127,33 @@ async def test_only_what_came_since_a_time_is_sent(trainer, put, start, ledger):
     trainer.begin()
     start(start=seconds + microseconds / 1e6)
     assert provenance(await trainer.next_batch()) == good
+
+
+async def test_sampled_tokens_that_are_not_sent_are_counted(trainer, put, start):
+    def with_a_short_sequence(record):
+        more = TokenSequence(ids=(7, 8), loss_mask=(0, 1), logprobs=(0.0, -0.25))
+        return record.model_copy(update={"sequences": (*record.sequences, more)})
+
+    put("one", change=with_a_short_sequence)
+    trainer.begin()
+    sink = start()
+    await sink.until(lambda: sink.counts.posts == 1)
+    assert sink.counts.untrained_tokens == 4
+
+
+def test_a_sink_that_is_stopped_leaves_no_reader_behind(ledger, put, caplog):
+    put("one")
+    put("two")
+    options = AtroposOptions(url="http://127.0.0.1:9", group="atropos", redis_url=ledger.url)
+    sink = AtroposSink(options)
+
+    async def serve_until_it_has_read() -> None:
+        running = asyncio.create_task(sink.run())
+        while not sink._journal.ready:
+            await asyncio.sleep(0.01)
+        sink.stop()
+        await running
+
+    asyncio.run(serve_until_it_has_read())
+    assert "aclose" not in caplog.text
+    assert "asynchronous generator" not in caplog.text

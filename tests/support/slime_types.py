@@ -5,13 +5,16 @@ slime is not on PyPI. With a checkout in `SLIME_SRC` its own types take their pl
 
 from __future__ import annotations
 
+import ast
 import importlib
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -72,3 +75,24 @@ def slime_types() -> Iterator[bool]:
                 del sys.modules[name]
         if source:
             sys.path.remove(source)
+
+
+NORMALIZATION = {
+    **dict.fromkeys(("grpo", "gspo", "cispo"), "scaled"),
+    "reinforce_plus_plus_baseline": "centred",
+    **dict.fromkeys(("ppo", "reinforce_plus_plus"), "raw"),
+}
+"""What slime's `_post_process_rewards` does to rewards, by the estimator of advantages."""
+
+
+def normalization() -> dict[str, str]:
+    """`NORMALIZATION`, read from slime's source where there is a checkout."""
+    if not (source := os.environ.get("SLIME_SRC")):
+        return NORMALIZATION
+    text = (Path(source) / "slime" / "ray" / "rollout.py").read_text()
+    text = text[text.index("def _post_process_rewards") :]
+    centred, scaled = re.findall(r"advantage_estimator in (\[[^]]*\])", text)[:2]
+    found = dict.fromkeys(NORMALIZATION, "raw") | dict.fromkeys(
+        ast.literal_eval(centred), "centred"
+    )
+    return found | dict.fromkeys(ast.literal_eval(scaled), "scaled")

@@ -122,6 +122,14 @@ def test_retry_runs_what_failed_again_as_a_group_that_names_it(run, redis_server
     assert "0 trajectories" in run("retry", "r1").output
 
 
+def test_retry_of_whole_groups_names_the_old_and_the_new_one(run, redis_server):
+    job = fail(redis_server)
+    result = run("retry", "r1", "--groups")
+    assert f"{job.group_id}: failed (sandbox), runs again as r1." in result.output
+    assert "r1: 1 groups run again" in result.output
+    assert "r1: 0 groups" in run("retry", "r1", "--groups").output
+
+
 def test_retry_of_one_cause_leaves_the_others(run, redis_server):
     fail(redis_server, "sandbox")
     assert "0 trajectories" in run("retry", "r1", "--cause", "model").output

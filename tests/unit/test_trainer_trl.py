@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import ast
+import sys
 from importlib import import_module, util
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
-from hermes_queue.errors import ConfigurationError
+from hermes_queue.errors import ConfigurationError, RedisUnavailable
 from hermes_queue.trainers import trl_async, trl_callback, trl_rollout
 from hermes_queue.trainers.feed import FeedOptions
 from hermes_queue.trainers.trl_async import QueueWorker
@@ -29,7 +30,7 @@ def fits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def feed(**options: Any) -> Any:
     given = {"group_size": 4, "run": "run", "directory": ".", "name": "trainer", **options}
-    return SimpleNamespace(options=FeedOptions(**given))
+    return SimpleNamespace(options=FeedOptions(**given), require=lambda **_: None)
 
 
 def arguments(**changed: Any) -> Any:
@@ -44,6 +45,9 @@ def arguments(**changed: Any) -> Any:
         "max_staleness": trl_async.UNBOUNDED,
         "max_steps": 10,
         "temperature": 0.7,
+        "output_dir": "out",
+        "save_strategy": "steps",
+        "ddp_timeout": 1800,
     }
     return SimpleNamespace(**{**given, **changed})
 
@@ -136,3 +140,50 @@ def test_a_run_that_is_silent_for_too_long_ends_the_training() -> None:
     silent.take = lambda count, timeout_s: []
     with pytest.raises(TimeoutError, match="no group of run run came in 2 s"):
         trl_callback.take_rows(silent, 2.0)
+
+
+@pytest.mark.usefixtures("fits")
+def test_adapters_that_no_job_asks_for_are_refused(tmp_path) -> None:
+    old, new = (tmp_path / ".vllm_lora" / f"trl-policy-v{n}" for n in (1, 2))
+    old.mkdir(parents=True)  # of an earlier training
+    trainer = feed()
+    trainer.published = lambda version: version
+    worker = QueueWorker(trainer)
+    worker._prepare(arguments(output_dir=str(tmp_path)), STATE)
+    worker.update_model_version(1)
+    new.mkdir()
+    with pytest.raises(ConfigurationError, match="start vLLM without --enable-lora"):
+        worker.update_model_version(2)
+
+
+@pytest.mark.parametrize(
+    ("processes", "idle_timeout_s", "warned"),
+    [(2, None, True), (2, 1800.0, True), (2, 600.0, False), (1, None, False)],
+)
+def test_ranks_that_would_give_up_before_rank_0_has_groups_are_warned_of(
+    monkeypatch, caplog, processes, idle_timeout_s, warned
+) -> None:
+    transformers = ModuleType("transformers")
+    transformers.TrainerCallback = object  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "transformers", transformers)
+    callback = trl_callback.ack_on_save(feed(), lambda *_: None, list, idle_timeout_s)
+    callback.on_init_end(arguments(world_size=processes), STATE, None)
+    assert ("ddp_timeout=1800" in caplog.text) == warned
+
+
+@pytest.mark.usefixtures("fits")
+def test_an_outage_at_the_first_version_is_waited_out(monkeypatch) -> None:
+    monkeypatch.setattr(trl_async, "_RETRY_S", 0.0)
+    answers = iter([RedisUnavailable("gone"), RedisUnavailable("gone"), 7])
+
+    def published(_version: int) -> int:
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    trainer = feed()
+    trainer.published = published
+    worker = QueueWorker(trainer)
+    worker.update_model_version(1)
+    assert worker._offset == 6

@@ -1,7 +1,8 @@
--- @include time, trim/groups
--- Delete entries, with their bodies, that every counted consumer group has acknowledged.
+-- @include time, trim/groups, trim/delete
+-- Delete entries, with their bodies, that every counted consumer group has acknowledged or filters out.
 --
--- @key results, trimmed = results:trimmed, unread_bytes = results:bytes  trimmed: time of the last trim
+-- @key results, trimmed = results:trimmed, place = results:trim_place, unread_bytes = results:bytes
+--      trimmed: time of the last trim; place: the entry after which the next one goes on
 -- @arg prefix
 -- @arg interval_s  minimum time between two trims of the fleet
 -- @arg retention_s  how long entries are kept, unless there are as many as `soft_max_groups` or
@@ -11,8 +12,8 @@
 -- @arg most  entries per call
 -- @arg soft_max_groups, soft_max_bytes
 -- @arg only_name  '1' = delete nothing, only name the entries that may be deleted
--- @arg newest  id of the newest entry to delete, '' = any
 -- @arg kept[]  ids of entries to skip, which do not count towards `most`
+-- @arg these[]  ids of the only entries to delete; none = whatever may be deleted
 -- @answer entries  number deleted or named, -1 if no trim was due
 -- @answer abandoned  names of groups that have read and no longer count
 -- @answer named  ids of the entries named
@@ -24,39 +25,60 @@ if now >= last and now - last < tonumber(interval_s) then return {-1, {}, {}} en
 redis.call('DEL', trimmed)
 redis.call('SET', trimmed, stamp(now), 'EX', 86400)
 if redis.call('EXISTS', results) == 0 then return {0, {}, {}} end
-local reads, holds, abandoned = read_by_all()
-if #reads == 0 then return {0, abandoned, {}} end
+local counted, abandoned = readers()
+if #counted == 0 then return {0, abandoned, {}} end
 
-local function delete(id, fields)
-  for _, list in ipairs({fields['members'] or '[]', fields['extras'] or '[]'}) do
-    local whole, names = pcall(cjson.decode, list)  -- a foreign entry has no bodies
-    for _, member in ipairs(whole and type(names) == 'table' and names or {}) do
-      if type(member) == 'string' then redis.call('DEL', prefix .. 'body:' .. member) end
-    end
-  end
-  redis.call('XDEL', results, id)
-  local bytes = fields['bytes'] or ''
-  if string.find(bytes, '^%d+$') and #bytes < 16 then redis.call('DECRBY', unread_bytes, bytes) end
-end
-
-local passed_over = {}
-for _, id in ipairs(kept) do passed_over[id] = true end
 local keep_s = tonumber(retention_s)
 if redis.call('XLEN', results) >= tonumber(soft_max_groups)
   or tonumber(redis.call('GET', unread_bytes) or '0') >= tonumber(soft_max_bytes) then keep_s = 0 end
 local oldest = 1000 * (now - keep_s)
+
+-- Whether the entry may be deleted, and whether none behind it may: it is young, or waits for a reader of
+-- everything.
+local function judged(id, fields)
+  if tonumber(string.match(id, '^(%d+)-')) > oldest then return false, true end
+  local free = true
+  for _, reader in ipairs(counted) do
+    if awaits(reader, id, fields) then
+      if not reader.filter then return false, true end
+      free = false
+    end
+  end
+  return free, false
+end
+
 local entries, ids, limit = 0, {}, tonumber(most)
-for _, entry in ipairs(redis.call('XRANGE', results, '-', '+', 'COUNT', limit + #kept)) do
-  local id = entry[1]
-  local done = tonumber(string.match(id, '^(%d+)-')) <= oldest
-  for _, read in ipairs(reads) do done = done and not before(read, id) end
-  for _, held in ipairs(holds) do done = done and before(id, held) end
-  if newest ~= '' then done = done and not before(newest, id) end
-  if not done or entries == limit then break end
-  if not passed_over[id] then
-    if only_name == '1' then ids[#ids + 1] = id else delete(id, named(entry[2])) end
-    entries = entries + 1
+for _, id in ipairs(these) do
+  for _, entry in ipairs(redis.call('XRANGE', results, id, id)) do
+    local fields = named(entry[2])
+    if judged(id, fields) then
+      delete(id, fields)
+      entries = entries + 1
+    end
   end
 end
-if only_name ~= '1' and entries == limit then redis.call('DEL', trimmed) end  -- there may be more
+if #these > 0 then
+  if entries == limit then redis.call('DEL', trimmed) end  -- there may be more
+  return {entries, abandoned, {}}
+end
+
+local passed_over = {}
+for _, id in ipairs(kept) do passed_over[id] = true end
+local from = redis.call('GET', place) or '-'
+local page = redis.call('XRANGE', results, from, '+', 'COUNT', limit + #kept)
+local ended = #page < limit + #kept
+for _, entry in ipairs(page) do
+  local id, fields = entry[1], named(entry[2])
+  local free, last = judged(id, fields)
+  ended = ended or last
+  if last or entries == limit then break end
+  if free and not passed_over[id] then
+    if only_name == '1' then ids[#ids + 1] = id else delete(id, fields) end
+    entries = entries + 1
+  end
+  from = '(' .. id
+end
+-- What readers hold is passed once a round, a page at a time; the round ends where all is held.
+if ended then redis.call('DEL', place) else redis.call('SET', place, from, 'EX', 86400) end
+if entries == limit and only_name ~= '1' then redis.call('DEL', trimmed) end
 return {entries, abandoned, ids}

@@ -57,6 +57,17 @@ def set_pace(
     )
 
 
+def end_pace(ledger: Ledger, run_id: str, *, readers: Sequence[str]) -> None:
+    """Pace a run no longer, if it follows the trainer of these consumer groups.
+
+    Raises:
+        RedisUnavailable: call it again.
+    """
+    [followed] = ledger.hash_fields(f"run:{run_id}", "ahead_of")
+    if followed == _listed(readers):
+        set_pace(ledger, run_id, None)
+
+
 def pace_of(ledger: Ledger, run_id: str) -> RunPace | None:
     """How far a run is ahead of its trainer; None if it is not paced."""
     with explained(ledger.url), ledger.client.pipeline(transaction=False) as pipe:

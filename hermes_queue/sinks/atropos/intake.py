@@ -20,6 +20,7 @@ from hermes_queue.sinks.atropos.options import AtroposCounts, AtroposOptions
 from hermes_queue.sinks.atropos.wire import convert
 from hermes_queue.sinks.metering import SinkMeter
 from hermes_queue.trainers.rows import RowRefused
+from hermes_queue.trainers.sources.left_out import count_left_out
 
 _STALE_S = 300.0
 _MAX_DELIVERIES = 1000
@@ -79,15 +80,16 @@ class PendingDeliveries:
             max_deliveries=_MAX_DELIVERIES,
             allow_evaluation=True,  # refused below, where they are counted
         )
-        async for delivered in stream:
-            self.progress_s = time.monotonic()
-            if whole := self._members.place(delivered):
-                await self._accept(whole)
-            elif options.on_missing == "drop":
-                await self._drop_overdue()
-            while len(self._journal.ready) >= self.read_ahead:
-                self._shrunk.clear()
-                await self._shrunk.wait()
+        async with contextlib.aclosing(stream):
+            async for delivered in stream:
+                self.progress_s = time.monotonic()
+                if whole := self._members.place(delivered):
+                    await self._accept(whole)
+                elif options.on_missing == "drop":
+                    await self._drop_overdue()
+                while len(self._journal.ready) >= self.read_ahead:
+                    self._shrunk.clear()
+                    await self._shrunk.wait()
 
     async def _accept(self, whole: Whole) -> None:
         """Prepare a group as soon as the group size is known."""
@@ -119,6 +121,8 @@ class PendingDeliveries:
                 messages=self._options.messages,
                 branches=self._options.branches,
             )
+            if self._options.sequences == "longest":
+                count_left_out(group, self._counts, branches=self._options.branches)
         except RowRefused as refusal:
             await self._reject(whole.deliveries, refusal.reason, str(refusal))
             return

@@ -98,6 +98,9 @@ class AtroposCounts:
     dropped: Counter[str] = field(default_factory=Counter)
     """Groups dropped because of a policy, by reason."""
     registrations: int = 0
+    untrained_tokens: int = 0
+    """Sampled tokens, not groups: of sequences that are not sent, since only the longest one of a
+    trajectory is."""
 
     def summary(self) -> dict[str, int | dict[str, int]]:
         """All counters by name, for JSON. `asdict` breaks counters before Python 3.12."""

@@ -2,6 +2,8 @@
 
 acks.py     what a feed owes Redis
 epochs.py   further passes over recorded groups
+expected.py  whether the run is what its trainer takes it for
+left_out.py sampled tokens that are not trained
 lease.py    one process reads a consumer group
 options.py  what a feed takes, and what it counts
 pace.py     how far the run may be ahead of the trainer

@@ -44,6 +44,10 @@ class OwedAcks:
         except (RedisFull, RedisUnavailable) as error:
             logger.warning("waiting for Redis: %s", error, extra={"action": "redis_wait"})
 
+    def drop(self) -> None:
+        """Forget what is owed, since nobody asks for it any more."""
+        self._owed.clear()
+
     def reject(self, deliveries: Sequence[HeldGroup], refusal: RowRefused) -> None:
         """Make deliveries of one group dead letters.
 

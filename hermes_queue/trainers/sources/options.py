@@ -43,6 +43,9 @@ class FeedOptions(BaseModel):
     """Groups to hold back in memory and hand out by age; 0 keeps the order of the stream."""
     min_std: float | None = MIN_STD
     """Only groups whose scores have at least this standard deviation; None = all."""
+    temperature: float | None = Field(default=None, gt=0)
+    """At which the trainer recomputes logprobs: a run that is sampled at another one is refused.
+    None = unknown."""
     url: str | None = None
     """Redis; default `HERMES_QUEUE_REDIS_URL`."""
 
@@ -80,5 +83,10 @@ class FeedCounts:
     """Older than `max_lag`, and handed out."""
     policy_unknown: int = 0
     """Handed out although nobody knows the age of a member."""
+    equal: int = 0
+    """With scores whose deviation is below `min_std`: acknowledged unread."""
+    untrained_tokens: int = 0
+    """Sampled tokens in sequences that the trainer leaves out, since it takes only the longest one
+    of each trajectory."""
     refused: Counter[str] = field(default_factory=Counter)
     """Unfit, now dead letters, by reason."""

@@ -7,7 +7,14 @@ import logging
 import time
 from collections.abc import Collection, Sequence
 
-from hermes_queue.ledger.fleet.pacing import count, groups_ahead, pace_of, set_pace, untrained
+from hermes_queue.ledger.fleet.pacing import (
+    count,
+    end_pace,
+    groups_ahead,
+    pace_of,
+    set_pace,
+    untrained,
+)
 from hermes_queue.ledger.ledger import Ledger
 from hermes_queue.trainers.sources.options import FeedOptions
 
@@ -57,6 +64,15 @@ class TrainerPace:
     def off(self, *groups: str) -> None:
         """Note that the trainer has trained groups, or never will."""
         self._off += groups
+
+    def end(self) -> None:
+        """Let the run go on without this trainer, if the ledger counts its groups.
+
+        Raises:
+            RedisUnavailable: call it again.
+        """
+        end_pace(self._ledger, self._options.run, readers=self._readers)
+        self._off.clear()
 
     def tell(self, *, waits: bool = False, weights: Collection[str] = ()) -> None:
         """Tell the ledger what was noted, and how far the run may be ahead. May be repeated.
