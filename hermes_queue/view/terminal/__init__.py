@@ -1,5 +1,6 @@
-"""Trajectories and groups in a terminal, as pieces of styled text; the only part that loads rich.
+"""Trajectories and groups in a terminal, as pieces of styled text, and what writes to it.
 
+    output.py      what commands and producers write: `echo`, `console`
     tables.py      a group with its aligned steps; tokens by turn, or as text
     trajectory.py  one trajectory: head, transcript, verdict, patch
 
