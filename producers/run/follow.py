@@ -18,7 +18,6 @@ from redis.exceptions import NoPermissionError
 
 from hermes_queue.agent.endpoint.choice import is_within, split_urls, without_credentials
 from hermes_queue.cancellation import end_tasks
-from hermes_queue.cli.watch.table import plain
 from hermes_queue.errors import ConfigurationError, RedisUnavailable
 from hermes_queue.keyspace.connection import explained
 from hermes_queue.ledger import Breakers, Ledger, Pause, Runs, RunStatus
@@ -270,7 +269,7 @@ class Follower:
             tried = text.partition(", next in")[0]
             if text and self._trouble_shown.get(owner) != tried:
                 self._trouble_shown[owner] = tried
-                self.progress.say(f"model calls fail: {plain(text)}")
+                self.progress.say(f"model calls fail: {text}")
 
     def _pause_message(self) -> str:
         """The reason why no new job begins; empty if none holds them back."""

@@ -108,7 +108,7 @@ def _literal(text: str) -> bool:
         return False
     try:
         ast.literal_eval(text)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return False
     return True
 

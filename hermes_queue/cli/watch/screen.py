@@ -236,7 +236,7 @@ def _trouble(seen: Overview) -> list[Text]:
         run: text for worker in seen.workers for run, text in worker.get("trouble", {}).items()
     }
     return [
-        _line(("model ", "bold cyan"), (plain(f"{middle(run, 30)}: {text}"), "yellow"))
+        _line(("model ", "bold cyan"), (label(f"{middle(run, 30)}: {text}"), "yellow"))
         for run, text in sorted(found.items())[:_TROUBLES]
     ]
 
