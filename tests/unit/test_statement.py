@@ -62,6 +62,10 @@ def test_the_side_that_came_from_the_call_is_the_observed_one() -> None:
     assert "`area`, for `4`, gives `8`, where `16` is right." in text
 
 
+def test_a_text_that_only_looks_like_a_dict_is_no_value_that_was_wrong() -> None:
+    assert "should be the same" not in write(failure("AssertionError: {[1]: 2} != 3", line=5))
+
+
 def test_without_knowing_which_side_is_right_both_values_are_named() -> None:
     text = write(failure("AssertionError: 8 != 16", line=5))
     assert "`8` and `16` should be the same" in text
