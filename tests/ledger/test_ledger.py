@@ -391,7 +391,7 @@ def test_the_time_that_attempts_have_used_adds_up(ledger):
 
 def test_a_group_keeps_its_size(ledger):
     enqueue(ledger, make_job(size=2))
-    with pytest.raises(ConfigurationError, match="--group-size"):
+    with pytest.raises(ConfigurationError, match="another group size"):
         enqueue(ledger, make_job(sample=1, size=4))
     assert ledger.run_status("run").total == 1
 

@@ -130,7 +130,7 @@ def test_above_the_hard_limit_nothing_is_published_until_there_is_room(ledger, l
     for job in jobs:
         begin(ledger, job)
     publish(ledger, make_record(jobs[0]))
-    ledger._results = ResultSettings(**{f"hard_max_{limit}": 1})
+    ledger._results = ResultSettings(**{f"soft_max_{limit}": 1, f"hard_max_{limit}": 1})
     with pytest.raises(RedisFull, match="acknowledged"):
         publish(ledger, make_record(jobs[1]))
     assert ledger.run_status("run").running == 1
