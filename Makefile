@@ -39,7 +39,7 @@ SLOW := test-fleet|test-exhaustive|test-images|test-agents|test-engines|test-eng
 RUN_EXTRAS := --extra producer --extra worker --extra local --extra images --extra view
 
 .PHONY: .engine-docker .engine-podman test-failover test-kubernetes help demo test test-all test-exhaustive test-fleet test-agents test-engines test-engine-kill test-harbor test-aimock test-atropos test-compose test-flower test-image test-images test-modal-oldest test-pages test-prometheus \
-	test-gvisor test-modal-docker test-sglang test-trainers test-view test-vllm validate tamper chaos datasets lint audit sbom format bench bench-view soak lock lock-programs lock-trainers docs site clean redis
+	test-gvisor test-modal-docker test-sglang test-trainers test-view test-vllm validate tamper chaos datasets lint audit sbom format bench bench-view soak lock lock-programs lock-trainers docs site clean redis tools lint-files
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 20
@@ -48,7 +48,7 @@ demo: $(VENV)/.run ## Install what is needed, then two trajectories end to end o
 	$(BIN)/python -m producers.swe_smith $(DEMO)
 
 test: redis $(VENV)/.dev ## Install the development tools, then linters and the tests that need nothing but this machine
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=line lint $(VENV)/.compiled
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=line lint tools $(VENV)/.compiled
 	@rm -f $(VENV)/costs.jsonl
 	$(BIN)/python -m pytest -n $(JOBS) -p test_costs --costs $(VENV)/costs.jsonl $(TESTS)
 	$(BIN)/python tests/support/test_costs.py $(VENV)/costs.jsonl
@@ -204,7 +204,7 @@ lint: $(VENV)/.dev lint-files ## ruff, mypy, import-linter, and each configurati
 
 # What has a first line for the kernel is checked as what that names, the rest as what bash -c gets. Compose and the
 # manifests: tests/deploy.
-lint-files: $(VENV)/.dev
+lint-files: tools
 	$(BIN)/yamllint --strict -d '{rules: {key-duplicates: enable, document-start: disable}}' $$(git ls-files '*.yml' '*.yaml')
 	for file in $$(git ls-files '*.toml'); do $(BIN)/python -c 'import sys, tomllib; tomllib.load(open(sys.argv[1], "rb"))' $$file; done
 	for file in $$(git ls-files '*.json'); do $(BIN)/python -m json.tool $$file >/dev/null || { echo $$file >&2; exit 1; }; done
@@ -270,6 +270,9 @@ lock-trainers: ## Resolve the locks of the trainers' environments anew
 clean: ## Remove the virtual environment and everything generated (not your caches and results)
 	rm -rf $(VENV) $(VENV)-modal-oldest $(VENV)-peers $(VENV)-trainers-* $(LIVE) dist build site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+tools: $(VENV)/.dev ## Compose, promtool and kubectl for the tests, from this machine or out of Debian's packages
+	@for tool in compose promtool kubectl; do $(BIN)/python tests/support/debian_tools.py $$tool; done
 
 redis: ## A second Redis version for the tests, from Debian (does nothing without root)
 	@bash tests/support/install_redis.sh

@@ -53,11 +53,10 @@ TOOLS = {"compose": COMPOSE, "promtool": PROMTOOL, "kubectl": KUBECTL}
 
 def command_of(tool: DebianTool) -> list[str]:
     """The beginning of its command line. Raises CalledProcessError: it cannot be had here."""
-    if (
-        shutil.which(tool.installed[0])
-        and not _run([*tool.installed, *tool.version.split()]).returncode
-    ):
-        return list(tool.installed)
+    program = shutil.which(tool.installed[0])
+    command = [program or "", *tool.installed[1:]]
+    if program and not _run([*command, *tool.version.split()]).returncode:
+        return command
     place = _tools() / tool.package.replace("*", "x")
     if not (place / tool.path).exists():
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -102,14 +101,15 @@ def _run(command: list[str], directory: Path | None = None) -> subprocess.Comple
 
 
 def main() -> None:
-    """Run a tool with the arguments of the command line; its exit code is ours."""
+    """Run a tool with the arguments of the command line, if any; its exit code is ours."""
     name, *arguments = sys.argv[1:]
     try:
         command = command_of(TOOLS[name])
     except (OSError, subprocess.CalledProcessError) as error:
         output = getattr(error, "stderr", "") or str(error)
         sys.exit(f"{TOOLS[name].package}, a package of Debian, is not to be had: {output[-500:]}")
-    sys.exit(subprocess.run([*command, *arguments], check=False).returncode)
+    if arguments:
+        sys.exit(subprocess.run([*command, *arguments], check=False).returncode)
 
 
 if __name__ == "__main__":
