@@ -89,7 +89,7 @@ class BaseImage:
             raise InputError(f"{name[:200]!r} {_IS_NOT_DEBIAN}")
         numbered = next((each for each, (number, _) in SUITES.items() if number == words[0]), None)
         if repository == "debian" and words[0].isdigit() and numbered is None:
-            raise InputError(f"{name[:200]!r} is none of Debian's releases {_releases(0)}")
+            raise InputError(f"{name[:200]!r} is not among Debian's releases {_releases(0)}")
         found = suite or numbered or _suite_in(words) or next(iter(SUITES))
         return cls(found, packages, mirror, False, authorities)
 

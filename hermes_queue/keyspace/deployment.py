@@ -194,5 +194,26 @@ class Deployment:
         return [
             facts | {"silent_s": max(0.0, facts.get("beat_s", 0.0) - left_ms / 1000)}
             for value, left_ms in zip(found[::2], found[1::2], strict=True)
-            if value and (facts := json.loads(value))
+            if value and (facts := _facts(value))
         ]
+
+
+def _facts(heartbeat: bytes) -> dict[str, Any]:
+    """Read a heartbeat. A neighbour may have written it: what has another form is left out."""
+    try:
+        facts = json.loads(heartbeat)
+    except (ValueError, RecursionError):
+        return {}
+    if not isinstance(facts, dict):
+        return {}
+    for name in ("lanes", "paused_lanes", "endpoints"):
+        if isinstance(facts.get(name), list):
+            facts[name] = [each for each in facts[name] if isinstance(each, str)]
+        else:
+            facts.pop(name, None)
+    if not isinstance(facts.get("beat_s"), int | float):
+        facts.pop("beat_s", None)
+    trouble = facts.pop("trouble", None)
+    if isinstance(trouble, dict):
+        facts["trouble"] = {run: text for run, text in trouble.items() if isinstance(text, str)}
+    return facts

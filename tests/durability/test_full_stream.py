@@ -14,6 +14,7 @@ def test_a_finished_record_outlives_its_worker_while_the_stream_is_full(
     factory, ledger, start_worker, tmp_path
 ):
     limits = {
+        "HERMES_QUEUE_RESULTS_SOFT_MAX_GROUPS": "1",
         "HERMES_QUEUE_RESULTS_HARD_MAX_GROUPS": "1",
         "HERMES_QUEUE_RESULTS_RETENTION_S": "0",
         "HERMES_QUEUE_RESULTS_TRIM_S": "0.2",

@@ -54,7 +54,8 @@ def read(url: str, count: int) -> list[tuple[str, int]]:
 def test_a_worker_killed_between_store_and_publication_loses_and_doubles_nothing(
     factory, ledger, start_worker, directory, store, tmp_path
 ):
-    store |= {"HERMES_QUEUE_RESULTS_HARD_MAX_GROUPS": "1", **PATIENT}
+    full = {f"HERMES_QUEUE_RESULTS_{each}_MAX_GROUPS": "1" for each in ("SOFT", "HARD")}
+    store |= {**full, **PATIENT}
     store["HERMES_QUEUE_STORE_GRACE_S"] = "600"
     worker = start_worker(concurrency=1, **store)
     jobs = factory.enqueue(2, seconds=0)

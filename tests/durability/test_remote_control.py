@@ -234,7 +234,8 @@ def test_celery_revokes_a_trajectory_and_limits_the_rate(
     assert "ok" in celery("control", "rate_limit", "hermes_queue.run_trajectory", "2/h")
     first, *_ = factory.enqueue(4, seconds=600)
     factory.wait_running(1)
-    assert "no effect here" in celery("control", "time_limit", "hermes_queue.run_trajectory", "1")
+    answer = celery("control", "time_limit", "hermes_queue.run_trajectory", "1")
+    assert "no effect here" in answer["error"]
     assert ledger.run_status("run").queued == 3
     assert "ok" in broadcast("rate_limit", task_name="hermes_queue.run_trajectory", rate_limit=0)
     factory.wait_running(4)

@@ -39,7 +39,7 @@ printf '\033]0;title\007 and \302\233 %s' harmless
 """
     done = play(*FERRY, "--record", "it.json", lines=lines, directory=tmp_path)
     assert done.returncode == 0, done.stdout
-    assert r"\x1b]0;title\x07 and \x9b harmless" in done.stdout
+    assert "␛]0;title␇ and ⟨U+009B⟩ harmless" in done.stdout
     assert not {"\x1b", "\x07", "\x9b"} & set(done.stdout)
     assert "expression: Field required; :calculator expression" in done.stdout
     assert "there is no :nonsense; there are :calculator :answer :help" in done.stdout

@@ -134,8 +134,7 @@ def test_without_a_fleet_there_is_no_memory(memory, monkeypatch, capsys):
 
 @pytest.mark.parametrize("value", ["1-0", "x", "0.5", "0-2"])
 def test_a_wrong_band_is_refused(value, capsys):
-    with pytest.raises(SystemExit):
-        produce("--pass-rate", value)
+    assert produce("--pass-rate", value) == 2
     assert "is not LOW-HIGH; write e.g. 0.1-0.9" in capsys.readouterr().err
 
 

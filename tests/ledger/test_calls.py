@@ -90,7 +90,7 @@ def test_what_is_ready_in_the_same_moment_takes_one_round_trip(ledger: Ledger, r
 
 def test_a_call_that_fails_does_not_concern_the_others(ledger: Ledger):
     first, second, third, fourth = jobs_of(ledger, 4)
-    full = ResultSettings(hard_max_groups=1)
+    full = ResultSettings(soft_max_groups=1, hard_max_groups=1)
     unsendable = begin(third)
     unsendable = ScriptCall(unsendable.script, {**unsendable.given, "nonce": "\ud800"}, print)
 
@@ -168,7 +168,11 @@ def test_a_large_record_that_is_not_accepted_leaves_nothing_behind(ledger: Ledge
     ledger.make_all([begin(job) for job in (first, second, third)])
     impossible = large(third)
     impossible = replace(impossible, given={**impossible.given, "tokens": "-1"})
-    calls = [large(first), large(first), large(second, results=ResultSettings(hard_max_groups=1))]
+    calls = [
+        large(first),
+        large(first),
+        large(second, results=ResultSettings(soft_max_groups=1, hard_max_groups=1)),
+    ]
     *answers, full, refused = ledger.make_all([*calls, impossible])
     assert answers == ["group", "final"]
     assert isinstance(full, RedisFull)

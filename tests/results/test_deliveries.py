@@ -347,7 +347,7 @@ async def test_a_group_in_which_nobody_has_read_yet_has_not_stopped_reading(ledg
 async def test_a_group_whose_consumers_are_silent_is_named(ledger):
     publish(ledger, "one")
     await read(ledger.url, durable=False)
-    settings = ResultSettings(abandoned_after_s=1e-9)
+    settings = ResultSettings(abandoned_after_s=0.001)
     assert trim(ledger, settings, interval_s=0).abandoned == ("trainer",)
 
 

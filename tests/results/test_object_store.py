@@ -29,7 +29,7 @@ from hermes_queue.settings import ResultSettings, StoreSettings
 from workers.bodies import Bodies
 from workers.record import encoded
 
-SMALL = StoreSettings(from_bytes=1024, grace_s=1e-6)
+SMALL = StoreSettings(from_bytes=1024, grace_s=0.001)
 LONG = "".join(random.Random(0).choices(string.ascii_letters, k=5000))
 """Compresses to more than a kilobyte."""
 

@@ -162,4 +162,5 @@ def test_what_a_sink_counted_can_be_said_as_json():
         "refused": {"no_tokens": 2},
         "dropped": {},
         "registrations": 0,
+        "untrained_tokens": 0,
     }

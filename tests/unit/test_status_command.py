@@ -400,7 +400,7 @@ def test_a_limit_at_which_jobs_wait_is_named(ledger):
 
 def test_what_model_calls_fail_of_is_named(ledger):
     beat(ledger, "w1", trouble={"r1": "429, 3 tries\x1b[2J"})
-    assert "model r1: 429, 3 tries?[2J" in status()
+    assert "model r1: 429, 3 tries␛[2J" in status()
 
 
 def test_an_unknown_run_is_a_wrong_name(ledger):
