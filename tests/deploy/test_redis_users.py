@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from contextlib import closing
+from contextlib import closing, nullcontext
 
 import pytest
 import redis
@@ -23,6 +23,7 @@ from hermes_queue.errors import RedisUnavailable
 from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.fleet.pacing import pace_of, set_pace
 from hermes_queue.ledger.policy import set_version
+from hermes_queue.ledger.runs import Runs
 from hermes_queue.results.consume import remove_consumer_group
 from hermes_queue.telemetry import metrics
 from hermes_queue.trainers.feed import Feed
@@ -422,7 +423,24 @@ def test_a_consumer_that_enqueues_is_refused_in_one_line(guarded, as_role):
 def test_a_monitor_that_pauses_a_run_is_refused_in_one_line(guarded, as_role):
     done = as_role("monitor", HQ, "run", "pause", "op")
     assert done.returncode == 4
-    assert "refuses us" in done.stderr
+    assert "no permissions to run the 'evalsha' command" in done.stderr
+    assert "`operator` may do what commands do" in done.stderr
+    assert "password" not in done.stderr
+
+
+@pytest.mark.parametrize("role", ["producer", "consumer"])
+@pytest.mark.parametrize(("command", "state"), [("cancel", "active"), ("resume", "paused")])
+def test_who_may_not_finish_a_change_of_a_run_does_not_begin_it(guarded, role, command, state):
+    name = f"{role}-{command}"
+    with closing(Ledger.connect(url=guarded.url("operator"))) as operator:
+        operator.client.hset(operator.key(f"run:{name}"), "state", state)
+    allowed = role == "producer" and command == "resume"  # a run that it enqueues again
+    refused = pytest.raises(RedisUnavailable, match="no permissions")
+    with closing(Ledger.connect(url=guarded.url(role))) as ledger:
+        with nullcontext() if allowed else refused:
+            getattr(Runs(ledger), command)(name)
+    with guarded.client("monitor") as monitor:
+        assert monitor.hget(f"hq:run:{name}", "state") == ("active" if allowed else state)
 
 
 def test_a_trainer_says_which_policy_it_has_come_to(guarded):
