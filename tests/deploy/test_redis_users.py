@@ -356,6 +356,15 @@ def test_an_operator_controls_runs_and_workers(worker, guarded, as_role):
     assert "pong" in pong.stdout, pong.stderr
 
 
+def test_a_monitor_that_tells_a_worker_something_is_told_which_user_may(worker, guarded, as_role):
+    with closing(Ledger.connect(url=guarded.url("monitor"))) as ledger:
+        [found] = ledger.workers()
+    done = as_role("monitor", HQ, "workers", "pause", found["name"])
+    assert done.returncode == 4
+    assert "cannot be sent to the workers" in done.stderr
+    assert "`operator` may do what commands do" in done.stderr
+
+
 def test_an_operator_follows_its_own_run(worker, as_role, tmp_path):
     out = tmp_path / "out.jsonl"
     done = as_role("operator", "producers.gsm8k", "--items", "1", "--out", str(out))
