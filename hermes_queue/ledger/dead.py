@@ -38,6 +38,10 @@ class Letter:
         return time.time() - int(self.id.partition("-")[0]) / 1000
 
 
+_OF_ALL = ("cause", "reason", "run_id", "group_id", "env", "instance_id")
+"""Fields of every letter. Consumers may add letters, and so may send one that lacks some."""
+
+
 @dataclass(frozen=True, slots=True)
 class LetterFilter:
     """Selects letters; an empty field matches all."""
@@ -128,7 +132,8 @@ def revived(letter: Letter) -> TrajectoryJob:
         raise ConfigurationError(
             f"dead letter {letter.id} holds no job to run again (cause {letter.fields['cause']})"
         )
-    return as_new_group(letter.fields["job"], letter.fields["trajectory_id"], letter.id)
+    old = letter.fields.get("trajectory_id") or f"dead letter {letter.id}"
+    return as_new_group(letter.fields["job"], old, letter.id)
 
 
 def as_new_group(text: str | bytes, old: str, occasion: str = "") -> TrajectoryJob:
@@ -160,5 +165,8 @@ def as_new_group(text: str | bytes, old: str, occasion: str = "") -> TrajectoryJ
 
 
 def _letter(entry_id: bytes, raw: dict[bytes, bytes]) -> Letter:
-    fields = {name.decode(): value.decode(errors="replace") for name, value in raw.items()}
-    return Letter(entry_id.decode(), fields)
+    given = (
+        (name.decode(errors="replace"), value.decode(errors="replace"))
+        for name, value in raw.items()
+    )
+    return Letter(entry_id.decode(), dict.fromkeys(_OF_ALL, "") | dict(given))

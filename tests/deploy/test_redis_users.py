@@ -306,6 +306,18 @@ def test_each_role_does_its_whole_job(worker, guarded, as_role, tmp_path):
     assert [key for key in keys if not is_listed(key) and not of_celery(key)] == []
 
 
+def test_a_letter_that_a_consumer_has_forged_hides_no_other(guarded, as_role):
+    with guarded.client("consumer") as consumer:
+        forged = consumer.xadd("hq:dead", {"job": "no job"})
+    with guarded.client("operator") as operator:
+        other = operator.xadd("hq:dead", {"cause": "env_bug", "reason": "it raised", "env": "e"})
+    listed = as_role("operator", HQ, "dead", "list")
+    assert (listed.returncode, "it raised" in listed.stdout) == (0, True), listed.stderr
+    again = as_role("operator", HQ, "dead", "requeue", forged)
+    assert (again.returncode, "is no job that can run again" in again.stderr) == (2, True)
+    assert as_role("operator", HQ, "dead", "purge", forged, other, "--yes").returncode == 0
+
+
 def test_a_producer_serves_a_mix_and_a_monitor_looks_at_it(guarded, as_role, tmp_path):
     file = write_mix(tmp_path, {"a": "epochs = 1"}, head='name = "mixed"', rows=3)
     served = as_role("producer", HQ, "mix", str(file))
