@@ -35,10 +35,14 @@ costs a turn of the event loop."""
 NO_EVICTION_REMEDY = "CONFIG SET maxmemory-policy noeviction, and in its configuration file"
 
 _CHECK = "check user and password in HERMES_QUEUE_REDIS_URL"
+_NO_RIGHT = (
+    "put a Redis user with this right into HERMES_QUEUE_REDIS_URL: of those in "
+    "deploy/redis/users.acl, `operator` may do what commands do, and `viewer` see what they show"
+)
 _NO_PASSWORD = {"HELLO": "it requires a password", "Authe": "it requires a password"}
 """redis-py's messages about a missing password, by their first letters."""
 
-_REFUSED = ("NOAUTH", "WRONGPASS", "NOPERM", "The user executing the script can't")
+_REFUSED = ("NOPERM", "The user executing the script can't")
 """Words of errors about our rights; the last is how a script reports them."""
 
 _PASSING = (
@@ -159,7 +163,7 @@ def explanation(url: str, error: Exception) -> Exception:
 def _explained(server: str, error: Exception) -> HermesQueueError | None:
     """Our error for one of redis-py; None for a bug of ours, such as a wrong command."""
     text = str(error)
-    if isinstance(error, redis.AuthenticationError | NoPermissionError):
+    if isinstance(error, redis.AuthenticationError):
         return RedisUnavailable(
             f"{server} refuses us ({_NO_PASSWORD.get(text[:5], text)}); {_CHECK}"
         )
@@ -168,6 +172,8 @@ def _explained(server: str, error: Exception) -> HermesQueueError | None:
             f"{server} has no such database ({text}): correct the number at the end of "
             "HERMES_QUEUE_REDIS_URL, or raise `databases` in redis.conf"
         )
+    if isinstance(error, NoPermissionError):
+        return RedisUnavailable(f"{server} refuses us ({text}); {_NO_RIGHT}")
     if isinstance(error, MasterNotFoundError | AsyncMasterNotFoundError):
         return RedisUnavailable(
             f"{server}: no sentinel knows a master of that name that is up ({text}); in a "
@@ -183,7 +189,7 @@ def _explained(server: str, error: Exception) -> HermesQueueError | None:
     if isinstance(error, redis.ReadOnlyError) or any(word in text for word in _PASSING):
         return RedisUnavailable(f"{server} refuses writes for now: {text}")
     if any(word in text for word in _REFUSED):
-        return RedisUnavailable(f"{server} refuses us: {text}; {_CHECK}")
+        return RedisUnavailable(f"{server} refuses us ({text}); {_NO_RIGHT}")
     if isinstance(error, redis.OutOfMemoryError) or "OOM" in text:
         return RedisFull(f"{server} is full ({text}); raise maxmemory or let consumers catch up")
     return None

@@ -130,7 +130,8 @@ def revived(letter: Letter) -> TrajectoryJob:
         raise ConfigurationError(
             f"dead letter {letter.id} holds no job to run again (cause {letter.fields['cause']})"
         )
-    return as_new_group(letter.fields["job"], letter.fields.get("trajectory_id", ""), letter.id)
+    old = letter.fields.get("trajectory_id") or f"dead letter {letter.id}"
+    return as_new_group(letter.fields["job"], old, letter.id)
 
 
 def as_new_group(text: str | bytes, old: str, occasion: str = "") -> TrajectoryJob:

@@ -162,13 +162,18 @@ class Runs:
                     f"{account.limit:g}; raise it: hermes-queue run budget {run_id} "
                     f"--{_OPTIONS[account.name]} AMOUNT"
                 )
+        self._unpark(run_id, 0)  # refused before anything has changed, if it will be
         self._enter(run_id, "active", "")
         back: int = 0
         while True:
-            answer = self.ledger.call("run_unpark", run_id=run_id, most=BATCH)
+            answer = self._unpark(run_id, BATCH)
             back += answer.moved
             if not answer.left:
                 return back
+
+    def _unpark(self, run_id: str, most: int) -> Any:
+        """See `run_unpark.lua`."""
+        return self.ledger.call("run_unpark", run_id=run_id, most=most)
 
     def cancel(self, run_id: str, reason: str = "") -> int:
         """End a run for good; returns how many trajectories this call has cancelled.
@@ -179,19 +184,19 @@ class Runs:
         Raises:
             ConfigurationError: the run is unknown.
         """
+        self._close(run_id, ())  # refused before anything has changed, if it will be
         self._enter(run_id, "cancelled", reason)
         return self._close_groups(run_id)
 
     def _close_groups(self, run_id: str) -> int:
         """Cancel open trajectories of a cancelled run; returns their number."""
+        return sum(max(0, self._close(run_id, groups)) for groups in self._groups(run_id))
+
+    def _close(self, run_id: str, groups: Sequence[str]) -> int:
+        """See `run_cancel.lua`."""
         ttl_s = ResultSettings().finished_ttl_s
-        cancelled = 0
-        for groups in self._groups(run_id):
-            ended = self.ledger.call(
-                "run_cancel", run_id=run_id, finished_ttl_s=ttl_s, groups=groups
-            )
-            cancelled += max(0, ended)
-        return cancelled
+        call = self.ledger.call
+        return int(call("run_cancel", run_id=run_id, finished_ttl_s=ttl_s, groups=groups))
 
     def _groups(self, run_id: str) -> Iterator[list[str]]:
         """Ids of all groups of a run, in batches; an id may be repeated."""
@@ -219,6 +224,7 @@ class Runs:
         Raises:
             ConfigurationError: the run is unknown, or some of its trajectories wait or run.
         """
+        self._close(run_id, ())  # refused before anything has changed, if it will be
         open_jobs = self._purge(run_id, "close")
         if open_jobs < 0:
             raise _unknown(run_id)

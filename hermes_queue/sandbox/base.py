@@ -335,7 +335,8 @@ class SandboxBackend(Protocol):
 
         Raises:
             FileNotFoundError: missing, a directory or unreadable.
-            OSError: larger than `max_bytes` (errno EFBIG).
+            OSError: larger than `max_bytes` (errno EFBIG); or the slot's own programs, which read
+                it on some backends, did not end in time (TimeoutError).
             SandboxError: the sandbox could not answer.
         """
         ...
@@ -344,7 +345,7 @@ class SandboxBackend(Protocol):
         """Create or replace a file, parents included, with the slot's own rights.
 
         Raises:
-            OSError: the slot may not write there.
+            OSError: the slot may not write there, or its own programs did not end in time.
             SandboxError: the sandbox could not answer.
         """
 

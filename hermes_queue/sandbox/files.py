@@ -6,10 +6,10 @@ import errno
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from hermes_queue.errors import SandboxError
 from hermes_queue.sandbox.base import MAX_OUTPUT_BYTES, ExecutionResult
 
 TIMEOUT_S = 60.0
+"""Of programs of the slot, which root of it may have replaced."""
 _ABSENT, _NO_FILE = 66, 73
 _READ = f'[ -f "$1" ] && [ -r "$1" ] || exit {_ABSENT}; exec head -c "$2" -- "$1"'
 _WRITE = (
@@ -68,4 +68,4 @@ def _checked(path: str) -> str:
 
 def _check_time(result: ExecutionResult, path: str) -> None:
     if result.timed_out:
-        raise SandboxError(f"{path} did not answer within {TIMEOUT_S:g} s")
+        raise TimeoutError(errno.ETIMEDOUT, f"no answer within {TIMEOUT_S:g} s", path)

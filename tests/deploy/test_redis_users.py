@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from contextlib import closing
+from contextlib import closing, nullcontext
 
 import pytest
 import redis
@@ -23,6 +23,7 @@ from hermes_queue.errors import RedisUnavailable
 from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.fleet.pacing import pace_of, set_pace
 from hermes_queue.ledger.policy import set_version
+from hermes_queue.ledger.runs import Runs
 from hermes_queue.results.consume import remove_consumer_group
 from hermes_queue.telemetry import metrics
 from hermes_queue.trainers.feed import Feed
@@ -305,6 +306,18 @@ def test_each_role_does_its_whole_job(worker, guarded, as_role, tmp_path):
     assert [key for key in keys if not is_listed(key) and not of_celery(key)] == []
 
 
+def test_a_letter_that_a_consumer_has_forged_hides_no_other(guarded, as_role):
+    with guarded.client("consumer") as consumer:
+        forged = consumer.xadd("hq:dead", {"job": "no job"})
+    with guarded.client("operator") as operator:
+        other = operator.xadd("hq:dead", {"cause": "env_bug", "reason": "it raised", "env": "e"})
+    listed = as_role("operator", HQ, "dead", "list")
+    assert (listed.returncode, "it raised" in listed.stdout) == (0, True), listed.stderr
+    again = as_role("operator", HQ, "dead", "requeue", forged)
+    assert (again.returncode, "is no job that can run again" in again.stderr) == (2, True)
+    assert as_role("operator", HQ, "dead", "purge", forged, other, "--yes").returncode == 0
+
+
 def test_a_producer_serves_a_mix_and_a_monitor_looks_at_it(guarded, as_role, tmp_path):
     file = write_mix(tmp_path, {"a": "epochs = 1"}, head='name = "mixed"', rows=3)
     served = as_role("producer", HQ, "mix", str(file))
@@ -354,6 +367,15 @@ def test_an_operator_controls_runs_and_workers(worker, guarded, as_role):
     only = ("-d", found["name"], "-t", "60")  # ends with the answer, not after a second
     pong = as_role("operator", "celery", "-A", "hermes_queue", "inspect", "ping", *only)
     assert "pong" in pong.stdout, pong.stderr
+
+
+def test_a_monitor_that_tells_a_worker_something_is_told_which_user_may(worker, guarded, as_role):
+    with closing(Ledger.connect(url=guarded.url("monitor"))) as ledger:
+        [found] = ledger.workers()
+    done = as_role("monitor", HQ, "workers", "pause", found["name"])
+    assert done.returncode == 4
+    assert "cannot be sent to the workers" in done.stderr
+    assert "`operator` may do what commands do" in done.stderr
 
 
 def test_an_operator_follows_its_own_run(worker, as_role, tmp_path):
@@ -423,7 +445,24 @@ def test_a_consumer_that_enqueues_is_refused_in_one_line(guarded, as_role):
 def test_a_monitor_that_pauses_a_run_is_refused_in_one_line(guarded, as_role):
     done = as_role("monitor", HQ, "run", "pause", "op")
     assert done.returncode == 4
-    assert "refuses us" in done.stderr
+    assert "no permissions to run the 'evalsha' command" in done.stderr
+    assert "`operator` may do what commands do" in done.stderr
+    assert "password" not in done.stderr
+
+
+@pytest.mark.parametrize("role", ["producer", "consumer"])
+@pytest.mark.parametrize(("command", "state"), [("cancel", "active"), ("resume", "paused")])
+def test_who_may_not_finish_a_change_of_a_run_does_not_begin_it(guarded, role, command, state):
+    name = f"{role}-{command}"
+    with closing(Ledger.connect(url=guarded.url("operator"))) as operator:
+        operator.client.hset(operator.key(f"run:{name}"), "state", state)
+    allowed = role == "producer" and command == "resume"  # a run that it enqueues again
+    refused = pytest.raises(RedisUnavailable, match="no permissions")
+    with closing(Ledger.connect(url=guarded.url(role))) as ledger:
+        with nullcontext() if allowed else refused:
+            getattr(Runs(ledger), command)(name)
+    with guarded.client("monitor") as monitor:
+        assert monitor.hget(f"hq:run:{name}", "state") == ("active" if allowed else state)
 
 
 def test_a_trainer_says_which_policy_it_has_come_to(guarded):

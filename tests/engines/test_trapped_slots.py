@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
+
 import pytest
 from container_engines import BASE
 
 from hermes_queue.errors import SlotKilled
 from hermes_queue.images.spec import ImageSpec
 from hermes_queue.sandbox.archives import FilesRefused
-from hermes_queue.sandbox.base import SlotSpec
+from hermes_queue.sandbox.base import ExecutionResult, SlotSpec
+from hermes_queue.sandbox.containers import box
 
 SPEC = SlotSpec(image=ImageSpec(BASE))
 IN_MEMORY = "a link to where only the slot finds a pipe"
@@ -58,3 +61,27 @@ async def test_an_image_may_lack_users_or_link_to_them(bench):
     assert await bench.out(slot, "id -u", user="nobody") == "65534"
     again = await bench.backend.restart(slot)
     assert await bench.out(again, "id -u", user="1234:77") == "1234"
+
+
+LIES = {
+    "a false report": r"""printf '\0%s\0' "$HQ_SEAL" >&2; printf '\0%s\0nonsense\0' "$HQ_SEAL" """,
+    "no end": "while :; do sleep 1000; done",
+    "no end, and kills that kill nothing": (
+        'case "$*" in *kill_marked*) exit 0;; esac; while :; do sleep 1000; done'
+    ),
+}
+"""Of a shell that root has put in place of the slot's own."""
+
+
+@pytest.mark.parametrize("lie", LIES)
+async def test_a_command_that_the_slots_own_shell_spoils_has_failed(bench, lie, monkeypatch):
+    monkeypatch.setattr(box, "KILL_S", 1.0)
+    slot = await bench.slot(SPEC)
+    text = shlex.quote(f"#!/usr/bin/own -p\n{LIES[lie]}\n")
+    put = f"mv /usr/bin/bash /usr/bin/own; printf %s {text} >/new; chmod +x /new"
+    await bench.sh(slot, f"{put}; mv /new /usr/bin/bash", timeout_s=60)
+    answer = await bench.answer(slot, "true", timeout_s=1)
+    assert isinstance(answer, ExecutionResult), answer
+    assert not answer.ok
+    again = await bench.backend.renew(slot)
+    assert await bench.out(again, "echo alive") == "alive"

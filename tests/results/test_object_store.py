@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import pytest
 from records import make_job, make_record
 from redis_server import RedisServer
+from worker_process import wait_until
 
 import hermes_queue
 from hermes_queue.bodies import access, codec
@@ -343,7 +344,7 @@ def test_objects_of_a_purged_run_go_with_their_bodies(ledger, bodies, directory)
     assert bodies.remove_unneeded(ledger, lambda: False) == 0  # it may still be wanted
     assert 0 < ledger.client.ttl(f"hq:body:{lone.trajectory_id}")
     ledger.client.pexpire(f"hq:body:{lone.trajectory_id}", 0)
-    assert bodies.remove_unneeded(ledger, lambda: False) == 1
+    wait_until("it is removed", lambda: bodies.remove_unneeded(ledger, lambda: False) == 1)
     assert objects(directory) == [published]
 
 

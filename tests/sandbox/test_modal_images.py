@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import shlex
+
 import modal
 import pytest
 from modal_images import CONFIG, OWN, TINY, backend, server
 from modal_slots import answer, out
 
-from hermes_queue.errors import IsolationUnavailable, SandboxRejected, SlotLost
+from hermes_queue.errors import IsolationUnavailable, SandboxRejected, SlotKilled, SlotLost
 from hermes_queue.images.spec import ImageSpec
+from hermes_queue.sandbox import files
 from hermes_queue.sandbox.base import SlotSpec
+from hermes_queue.sandbox.commands import deadline
+from hermes_queue.sandbox.containers import box
 from hermes_queue.sandbox.image_slots import FileChange
+from hermes_queue.sandbox.modal.rooted import host as rooted_host
 
 __all__ = ["backend", "server"]  # fixtures
 
@@ -66,6 +72,58 @@ async def test_changes_are_found_by_content_and_outlive_a_restart_and_a_commit(b
         await backend.acquire("trajectory", SlotSpec(image=image))
     snapshots = [each for each in server.server.store.images.values() if not each.commands]
     assert snapshots == []
+
+
+def replaced(program: str, text: str) -> str:
+    """The command with which root replaces a program by a script of its shell."""
+    own = "mv /usr/bin/bash /usr/bin/own; " if program == "bash" else ""
+    shell = "own -p" if own else "bash"
+    script = shlex.quote(f"#!/usr/bin/{shell}\n{text}\n")
+    return f"{own}rm -f /usr/bin/{program}; printf %s {script} >/new; chmod +x /new; " + (
+        f"mv /new /usr/bin/{program}"
+    )
+
+
+@in_one_loop
+async def test_a_shell_that_reports_nonsense_is_the_end_of_its_command_and_no_failure(backend):
+    slot = await backend.acquire("trajectory", ROOT)
+    lie = r"""printf '\0%s\0' "$8" >&2; printf '\0%s\0nonsense\0' "$8" """  # the seal
+    await out(backend, slot, replaced("bash", lie))
+    found = await answer(backend, slot, "true")
+    assert (found.exit_code, found.timed_out) == (137, False)
+    await backend.release(slot)
+
+
+@in_one_loop
+@pytest.mark.parametrize("lie", ["", "exit 0"])
+async def test_a_slot_whose_shell_keeps_a_command_from_ending_was_ended_by_its_agent(
+    backend, lie, monkeypatch
+):
+    monkeypatch.setattr(box, "KILL_S", 1.0)
+    monkeypatch.setattr(rooted_host, "EMPTY_S", 1.0)
+    monkeypatch.setattr(deadline, "KILL_PAUSE_S", 0.01)
+    slot = await backend.acquire("trajectory", ROOT)
+    # Of our own programs it lets the one live that runs commands.
+    text = f'case "$*" in *kill_marked*) {lie or ":"};; *"kill -9 -1"*) exit 0;; esac\n'
+    await out(backend, slot, replaced("bash", text + "while :; do sleep 1000; done"))
+    assert isinstance(await answer(backend, slot, "true", timeout_s=1), SlotKilled)
+    assert isinstance(await answer(backend, slot, "true", timeout_s=1), SlotKilled)
+    await backend.release(slot)
+    fresh = await backend.acquire("trajectory", ROOT)
+    assert await out(backend, fresh, "echo alive") == "alive"
+    await backend.release(fresh)
+
+
+@in_one_loop
+async def test_a_file_that_the_slots_own_program_does_not_hand_out_is_no_failure(
+    backend, monkeypatch
+):
+    monkeypatch.setattr(files, "TIMEOUT_S", 1.0)
+    slot = await backend.acquire("trajectory", ROOT)
+    await out(backend, slot, replaced("head", "sleep 1000"))
+    with pytest.raises(TimeoutError, match="no answer within 1 s"):
+        await backend.read_file(slot, "/etc/motd")
+    await backend.release(slot)
 
 
 @in_one_loop

@@ -64,15 +64,24 @@ async def placed(
             max_turns=max_turns,
         )
     )
-    await context.write_file(f"{home}/{_TASK}", text)
-    for path, content in started.files.items():
-        try:
-            await context.write_file(path, content.encode(errors="backslashreplace"))
-        except OSError as error:
-            raise ModelConfigError(f"program {program.name}: file {path}: {error}") from error
     variables = f"{home}/{_VARIABLES}"
-    await context.write_file(variables, _exported(started.env))
+    try:
+        await context.write_file(f"{home}/{_TASK}", text)
+        for path, content in started.files.items():
+            await _write_own(context, program.name, path, content)
+        await context.write_file(variables, _exported(started.env))
+    except TimeoutError as error:
+        raise SandboxError(f"the program's files cannot be written: {error}") from error
     return started, f"{_taken(variables)}\n{started.command}"
+
+
+async def _write_own(context: SlotContext, program: str, path: str, content: str) -> None:
+    try:
+        await context.write_file(path, content.encode(errors="backslashreplace"))
+    except TimeoutError:
+        raise
+    except OSError as error:
+        raise ModelConfigError(f"program {program}: file {path}: {error}") from error
 
 
 def _exported(env: Mapping[str, str]) -> bytes:
@@ -99,7 +108,7 @@ async def kept(paths: Iterable[str], context: SlotContext) -> dict[str, str]:
                 most = min(left, FILE_MAX_BYTES)
                 try:
                     data = await context.read_file(path, max_bytes=most)
-                except FileNotFoundError:
+                except (FileNotFoundError, TimeoutError):
                     continue
                 except OSError:
                     found[path] = f"[... larger than {most} bytes ...]"

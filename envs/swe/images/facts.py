@@ -120,6 +120,8 @@ async def _read(source: ImageSource, context: SlotContext, path: Path) -> None:
         command = b""
         if source.tests:
             command = await context.read_file(f"{scratch}/command", max_bytes=MAX_COMMAND_BYTES)
+    except TimeoutError as error:
+        raise SandboxError(f"the image's repository could not be read: {error}") from error
     except OSError as error:
         raise EnvBug(f"source.reference: the image's repository is too large: {error}") from error
     repository = await Repository.create(path)

@@ -26,6 +26,8 @@ from redis import RedisError
 from hermes_queue.broker.pool.intake import INTAKE
 from hermes_queue.broker.pool.task_pool import on_resize
 from hermes_queue.errors import RedisUnavailable
+from hermes_queue.keyspace.connection import explanation, redis_url
+from hermes_queue.settings import RedisSettings
 from hermes_queue.settings.redis import broker_url
 
 logger = logging.getLogger(__name__)
@@ -77,7 +79,8 @@ def ask(
             timeout=timeout_s,
         )
     except (OperationalError, RedisError, OSError) as error:
-        raise RedisUnavailable(f"the command cannot be sent to the workers: {error}") from error
+        why = explanation(redis_url(RedisSettings(), url), error)
+        raise RedisUnavailable(f"the command cannot be sent to the workers: {why}") from error
     return {name: answer for each in answers or () for name, answer in each.items()}
 
 

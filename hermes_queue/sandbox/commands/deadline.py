@@ -19,6 +19,10 @@ KillAttempt = Callable[[], Awaitable[None]]
 """Kills a command's tree; may be called before the command begins and after it has ended."""
 
 
+class NoAnswer(SandboxError):
+    """A program of ours has begun in a sandbox, and has not ended in time."""
+
+
 async def kill_until_ended(waiting: asyncio.Future[Any], kill: KillAttempt) -> None:
     """Kill a command until a kill has succeeded and `waiting` is done.
 
@@ -59,8 +63,8 @@ async def ran_out_of_time(
     If the wait is cancelled, the command is ended, too; the reset of its slot tries again.
 
     Raises:
-        SandboxError: time ran out, and without `end` that means that `who` does not answer; or
-            what `end` raises.
+        NoAnswer: time ran out, and without `end` that means that `who` does not answer.
+        SandboxError: what `end` raises.
     """
     try:
         await asyncio.wait({waiting}, timeout=timeout_s)
@@ -72,6 +76,6 @@ async def ran_out_of_time(
     if waiting.done():
         return False
     if end is None:
-        raise SandboxError(f"the {who} did not answer within {timeout_s:g} s")
+        raise NoAnswer(f"the {who} did not answer within {timeout_s:g} s")
     await unbroken(end())
     return True

@@ -40,8 +40,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-MOST_FAILED_KILLS = 2
-"""Then all processes of the slot are ended from outside; its files stay."""
+KILL_S = 25.0
+"""For the program that kills: two of them fit into the patience of `kill_until_ended`."""
+MOST_FAILED_KILLS, MOST_KILLS = 2, 4
+"""Then all processes of the slot are ended from outside; its files stay. A kill fails, or says that
+it has not while the command goes on: root of a slot can replace what it runs."""
 OWN_ENDS = frozenset({*range(1, 125), 254})
 """Exit codes of first processes that have ended by themselves, which root of a slot can bring about
 with ptrace. From outside they end by a signal; engines say 125 to 127 of what they cannot start, 0
@@ -66,7 +69,6 @@ class SlotBox:
     commits: list[str] = field(default_factory=list)
     group: ServiceGroup | None = None
     """The services beside it."""
-    _failed_kills: int = 0
 
     def lease(self) -> str:
         """Begin a lease, or continue it under a new id, which is returned."""
@@ -141,7 +143,7 @@ class SlotBox:
             max_output_bytes=max_output_bytes,
             mark=f"\0{seal}\0".encode(),
         )
-        ended = await self._ended(slot_id, command, lambda: self.kill(command_id, user))
+        ended = await self._ended(slot_id, command, _Killing(self, command_id, user).attempt)
         if not ended.out_of_memory:
             return ended.result
         notice = OUT_OF_MEMORY.format(memory_mb=self.plan.spec.memory_mb)
@@ -176,31 +178,23 @@ class SlotBox:
         if self.spent or not self.slot_id:
             return
         if why := await self.host.trap_in(self.container):
-            self.ended_itself = True
-            self.why_spent = f"no command can start in it: {why}"
-            raise SlotKilled(f"slot {self.slot_id} is lost: {self.why_spent}")
+            raise self.killed(f"no command can start in it: {why}")
         # Root reads the environments of others only with a right that engines do not give.
         if user in ROOT_USERS:
             sees_all = self.plan.uid is None or self.host.facts.ptrace
             users = ["0"] if sees_all else [f"{self.plan.uid}:{self.plan.uid}", "0"]
         else:
             users = [user, "0"]
-        try:
-            for each in users:
-                done = await run_small(self.host, self.container, kill(command_id), user=each)
-                if done.exit_code != 0:
-                    raise SandboxError(f"a command cannot be killed: {done.output.strip()[-300:]}")
-        except SlotLost:
-            raise
-        except SandboxError as error:
-            # A slot with as many processes as it may have cannot start the one that kills.
-            self._failed_kills += 1
-            if self._failed_kills < MOST_FAILED_KILLS:
-                raise
-            self._failed_kills = 0
-            extra = {"action": "slot_restarted"}
-            logger.warning("slot %s is restarted: %s", self.slot_id, error, extra=extra)
-            await self.host.restart(self.container)
+        for each in users:
+            argv = kill(command_id)
+            done = await run_small(self.host, self.container, argv, user=each, timeout_s=KILL_S)
+            if done.exit_code != 0:
+                raise SandboxError(f"a command cannot be killed: {done.output.strip()[-300:]}")
+
+    def killed(self, why: str) -> SlotKilled:
+        """Give the slot up because of what its commands have done; returns what to raise."""
+        self.ended_itself, self.why_spent = True, why
+        return SlotKilled(f"slot {self.slot_id} is lost: {why}")
 
     # --- ports ------------------------------------------------------------------------
 
@@ -231,7 +225,7 @@ class SlotBox:
             self.container,
             uid=self.plan.uid or 0,
             port=port,
-            kill=lambda command_id: self.kill(command_id, "0"),
+            kill=lambda command_id: _Killing(self, command_id, "0").attempt(),
         )
 
     async def end_ports(self, *, stop: bool, slot_id: str = "") -> None:
@@ -239,6 +233,43 @@ class SlotBox:
         error = SlotLost(f"slot {slot_id or self.slot_id} was released")
         ended, self.listening = self.listening, []
         await asyncio.gather(*(each.lose(error, stop=stop) for each in ended))
+
+
+@dataclass(slots=True)
+class _Killing:
+    """The attempts to kill one command, with ever stronger means."""
+
+    box: SlotBox
+    command_id: str
+    user: str
+    kills: int = 0
+    failed: int = 0
+    has_emptied: bool = False
+    """Whether everything in the slot was killed."""
+
+    async def attempt(self) -> None:
+        """See `KillAttempt`. Raises SlotKilled, too: the slot's programs keep it from ending."""
+        box = self.box
+        if self.has_emptied:
+            raise box.killed("its commands cannot be ended: root has replaced what ends them")
+        self.kills += 1
+        try:
+            await box.kill(self.command_id, self.user)
+            if self.kills <= MOST_KILLS:
+                return
+            why = "a command goes on that was killed"
+        except SlotLost:
+            raise
+        except SandboxError as error:
+            # A slot with as many processes as it may have cannot start the one that kills.
+            self.failed += 1
+            if self.failed < MOST_FAILED_KILLS:
+                raise
+            why = str(error)
+        extra = {"action": "slot_restarted"}
+        logger.warning("slot %s is restarted: %s", box.slot_id, why, extra=extra)
+        await box.host.restart(box.container)
+        self.has_emptied = True
 
 
 def _check_arguments(words: Sequence[str], facts: HostFacts) -> None:

@@ -18,7 +18,12 @@ from functools import partial
 from hermes_queue.cancellation import end_tasks
 from hermes_queue.errors import SandboxError, SandboxRejected, SlotLost
 from hermes_queue.sandbox.base import TIMEOUT_EXIT_CODE, ExecutionResult
-from hermes_queue.sandbox.commands.deadline import KillAttempt, kill_until_ended, ran_out_of_time
+from hermes_queue.sandbox.commands.deadline import (
+    KillAttempt,
+    NoAnswer,
+    kill_until_ended,
+    ran_out_of_time,
+)
 from hermes_queue.sandbox.commands.marked import MarkedStream
 from hermes_queue.sandbox.containers.host import KILLED, STDOUT, ExecHost, ExecStream
 
@@ -152,15 +157,19 @@ async def run_command(
 
 
 def _note(note: bytes, code: int | None) -> tuple[int, bool, float | None]:
-    """Exit code, whether memory ran out, and CPU seconds: what the wrapper has reported."""
+    """Exit code, whether memory ran out, and CPU seconds: what the wrapper has reported.
+
+    Root of a slot may have replaced the shell that runs the wrapper: a report that cannot be read
+    is the end of a command that was killed with it.
+    """
     if code is not None:
         return code, False, None
     try:
         exit_code, kills, cpu_us = note.decode("ascii").split(" ")
         cpu_s = None if cpu_us == "-" else int(cpu_us) / 1e6
         return int(exit_code) & 0xFF, kills == "1", cpu_s
-    except ValueError as error:
-        raise SandboxError(f"a command's wrapper reported {note[:100]!r}") from error
+    except ValueError:
+        return KILLED, False, None
 
 
 def _check_user(run: _Run, code: int | None) -> None:
@@ -177,7 +186,7 @@ async def _check_alive(host: ExecHost, container: str) -> None:
     other program can start then.
     """
     state = await host.state(container)  # raises SlotLost: it is gone
-    if state.running and (await run_small(host, container, ("/bin/true",))).exit_code == 0:
+    if state.running and await _starts_programs(host, container):
         return
     for _ in range(ENDING_ROUNDS):
         if not state.running:
@@ -185,6 +194,14 @@ async def _check_alive(host: ExecHost, container: str) -> None:
             raise SlotLost(f"the container has ended{memory}")
         await asyncio.sleep(ENDING_PAUSE_S)
         state = await host.state(container)
+
+
+async def _starts_programs(host: ExecHost, container: str) -> bool:
+    """Whether a container starts a program, whatever root of it has put in its place."""
+    try:
+        return (await run_small(host, container, ("/bin/true",))).exit_code == 0
+    except NoAnswer:
+        return True
 
 
 async def run_small(
@@ -196,6 +213,6 @@ async def run_small(
     timeout_s: float = SMALL_S,
     stdin: bytes = b"",
 ) -> ExecutionResult:
-    """Run a short program of ours without a wrapper. Raises as `run_command`."""
+    """Run a short program of ours without a wrapper. Raises as `run_command`, and NoAnswer."""
     command = ContainerCommand(argv, math.ceil(timeout_s), user=user, stdin=stdin)
     return (await run_command(host, container, command)).result
