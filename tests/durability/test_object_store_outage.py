@@ -58,7 +58,7 @@ def test_a_worker_killed_between_store_and_publication_loses_and_doubles_nothing
     store |= {**full, **PATIENT}
     store["HERMES_QUEUE_STORE_GRACE_S"] = "600"
     worker = start_worker(concurrency=2, **store)
-    jobs = factory.enqueue(2, seconds=3)  # both run before one is published
+    jobs = factory.enqueue(2, seconds=8)  # both run before one is published
     spool = tmp_path / "workers" / "spool"
     wait_until("both are stored", lambda: len(objects(directory)) == 2)
     wait_until("one is published", lambda: ledger.run_status("run").finished == 1)
