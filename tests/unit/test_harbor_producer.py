@@ -308,7 +308,7 @@ def test_a_base_image_is_of_the_release_that_its_name_says(name: str, suite: str
         ("python:2", "Python 2"),
         (f"python:3.11@sha256:{'a' * 64}", "names content by its digest"),
         ("ubuntu:24.04", "is not made of Debian's packages"),
-        ("debian:7", "none of Debian's releases"),
+        ("debian:7", "not among Debian's releases"),
     ],
 )
 def test_a_base_image_that_would_pose_as_another_is_not_made(name: str, why: str) -> None:
