@@ -809,6 +809,17 @@ def test_a_check_names_the_flaky_tests_of_a_row(
         ) == bool(code)
 
 
+async def test_a_pipe_or_socket_in_place_of_a_file_takes_nothing_from_the_fix(
+    row: dict[str, Any],
+) -> None:
+    bind = "import socket; socket.socket(socket.AF_UNIX).bind('sample/extra.py')"
+    async with attempt(row) as agent:
+        await agent.solve()
+        await agent.run(f'rm PKG-INFO sample/extra.py; mkfifo PKG-INFO; python3 -c "{bind}"')
+        verdict = await agent.verify()
+    assert (verdict.score, verdict.report["dropped"]) == (1.0, ["PKG-INFO"]), verdict.report
+
+
 # --- git sources ---------------------------------------------------------------------------
 
 
