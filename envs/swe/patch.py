@@ -247,7 +247,8 @@ async def _list_new(
     be endless, and most of what an agent leaves behind does not count.
     """
     # Delete the agent's own .git directories first: its settings, hooks and nested repositories
-    # must not take part, and files of a nested repository count as files.
+    # must not take part, and files of a nested repository count as files. Pipes and sockets go,
+    # too: git gives up at one that has the name of a file of the commit.
     script = f"""set -eu
 env -u GIT_DIR -u GIT_WORK_TREE -u GIT_INDEX_FILE git init --quiet --bare --template= "$GIT_DIR"
 mkdir -p "$GIT_DIR/info"
@@ -258,6 +259,7 @@ cd "$GIT_WORK_TREE"
 find . -type d ! -perm -u+rwx -exec chmod u+rwx {{}} ';' \\
     -o -type f ! -perm -u+r -exec chmod u+rwX {{}} + || true
 find . -name .git -prune -exec rm -rf -- {{}} +
+find . ! -type f ! -type d ! -type l -exec rm -f -- {{}} +
 find . -type f -size +{largest}c -print0 > "$SCRATCH/huge"
 git read-tree {commit}
 git update-index --force-remove -z --stdin < "$SCRATCH/huge"

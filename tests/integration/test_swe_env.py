@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shlex
 import shutil
 import signal
 import tempfile
@@ -525,6 +526,34 @@ async def test_a_test_that_the_known_fix_fails_and_passes_decides_nothing(
     assert (verdict.score, verdict.report["flaky"]) == (1.0, [COIN])
 
 
+CHAIN_TEST = """from sample.core import clamp, label
+
+seen = []
+
+
+def test_first():
+    seen.append(clamp(99, 1, 9))
+    assert seen == [9]
+
+
+def test_last():
+    assert (seen, clamp(50, 1, 9), label(3)) == ([9], 9, "<3>")
+"""
+CHAIN = ("tests/test_two.py::test_first", "tests/test_two.py::test_last")
+
+
+async def test_a_test_that_needs_an_earlier_one_is_not_flaky(
+    row: dict[str, Any], tmp_path: Path
+) -> None:
+    """Alone it would fail with the known fix, too."""
+    partial = "\nright = clamp\ndef clamp(*all):\n    return 9 if all[0] == 99 else right(*all)\n"
+    async with attempt(added_tests(tmp_path, CHAIN_TEST, FAIL_TO_PASS=[*CHAIN])) as agent:
+        await agent.run(f"printf %s {shlex.quote(partial)} >> sample/core.py")
+        verdict = await agent.verify()
+    assert (verdict.score, verdict.report["reason"]) == (0.0, "tests_fail"), verdict.report
+    assert "flaky" not in verdict.report
+
+
 async def test_a_row_of_which_only_a_flaky_test_decides_is_to_blame(
     row: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -778,6 +807,17 @@ def test_a_check_names_the_flaky_tests_of_a_row(
             f'passed and failed; put them there, so that they decide nothing: ["{COIN}"]'
             in capsys.readouterr().err
         ) == bool(code)
+
+
+async def test_a_pipe_or_socket_in_place_of_a_file_takes_nothing_from_the_fix(
+    row: dict[str, Any],
+) -> None:
+    bind = "import socket; socket.socket(socket.AF_UNIX).bind('sample/extra.py')"
+    async with attempt(row) as agent:
+        await agent.solve()
+        await agent.run(f'rm PKG-INFO sample/extra.py; mkfifo PKG-INFO; python3 -c "{bind}"')
+        verdict = await agent.verify()
+    assert (verdict.score, verdict.report["dropped"]) == (1.0, ["PKG-INFO"]), verdict.report
 
 
 # --- git sources ---------------------------------------------------------------------------
