@@ -177,7 +177,7 @@ def checked(data: bytes, takes: Callable[[str], bool] = lambda _: True) -> Check
                 if not _may_be_kept(member, path, kinds):
                     result.dropped.append(path)
                     continue
-                kinds[path] = tarfile.REGTYPE if member.isreg() else member.type
+                _keep(member, path, kinds)
                 result.names.append(path)
                 if member.isdir():
                     result.folders.add(path)
@@ -243,15 +243,24 @@ def _may_be_kept(member: tarfile.TarInfo, path: str, kinds: dict[str, bytes]) ->
         return False
     if len(path.encode("utf-8", "surrogateescape")) > MAX_NAME_BYTES:
         return False
-    for parent in _parents(path):
-        if kinds.get(parent, tarfile.DIRTYPE) != tarfile.DIRTYPE:
-            return False
+    nearest = next((kinds[each] for each in _parents(path) if each in kinds), tarfile.DIRTYPE)
+    if nearest != tarfile.DIRTYPE:
+        return False
     if member.islnk():
         target = _absolute(member.linkname)
         return target is not None and kinds.get(target) == tarfile.REGTYPE
     if member.issparse():  # a few bytes that stand for a terabyte
         return False
     return member.isreg() or member.isdir() or member.issym()
+
+
+def _keep(member: tarfile.TarInfo, path: str, kinds: dict[str, bytes]) -> None:
+    """Note the kind of a path, and that what is above it are folders."""
+    kinds[path] = tarfile.REGTYPE if member.isreg() else member.type
+    for parent in _parents(path):
+        if parent in kinds:
+            break
+        kinds[parent] = tarfile.DIRTYPE
 
 
 def _parents(path: str) -> Iterable[str]:
