@@ -46,6 +46,10 @@ class ArchiveError(Exception):
     """The slot's answer is no archive, or holds what it must not hold."""
 
 
+class TooManyMembers(ArchiveError):
+    """The archive has more members than anybody looks at."""
+
+
 @dataclass(slots=True)
 class Checked:
     """An archive whose members are plain, in one place each, and reached through folders only."""
@@ -132,16 +136,16 @@ async def write_archive(
     have been an agent's: its `tar` is used.
 
     Raises:
-        FilesRefused: `tar` failed.
-        SandboxError: it was not done in time, or the sandbox could not answer.
+        FilesRefused: `tar` failed, or was not done in time.
+        SandboxError: the sandbox could not answer.
     """
     options = ["--no-same-owner"] if own else ["--numeric-owner", "--same-owner"]
     options.append("-p")
     command = _WRITE.format(folder=shlex.quote(folder), options=" ".join(options))
     result = await context.run(command, stdin=data, timeout_s=timeout_s, cwd="/", user=ROOT)
     if not result.ok:
-        failure = SandboxError if result.timed_out else FilesRefused
-        raise failure(f"{folder}: files could not be put there: {result.output[-500:]}")
+        why = f"not within {timeout_s:g} s" if result.timed_out else result.output[-500:]
+        raise FilesRefused(f"{folder}: files could not be put there: {why}")
 
 
 def checked(data: bytes, takes: Callable[[str], bool] = lambda _: True) -> Checked:
@@ -152,8 +156,8 @@ def checked(data: bytes, takes: Callable[[str], bool] = lambda _: True) -> Check
     each, and relative to `/` in the result. Sparse maps and owners' names are not taken over.
 
     Raises:
-        ArchiveError: it is no archive, is cut short, has extended (pax) headers, or more than
-            `MAX_MEMBERS` members.
+        TooManyMembers: it has more than `MAX_MEMBERS`.
+        ArchiveError: it is no archive, is cut short, or has extended (pax) headers.
     """
     result, kinds = Checked(b""), dict[str, bytes]()
     buffer = io.BytesIO()
@@ -164,7 +168,7 @@ def checked(data: bytes, takes: Callable[[str], bool] = lambda _: True) -> Check
         ):
             for number, member in enumerate(source):
                 if number >= MAX_MEMBERS:
-                    raise ArchiveError(f"more than {MAX_MEMBERS} files")
+                    raise TooManyMembers(f"more than {MAX_MEMBERS} files")
                 path = _absolute(member.name)
                 if path is None:
                     raise ArchiveError(f"a name that leaves the root: {member.name[:200]!a}")
@@ -173,7 +177,7 @@ def checked(data: bytes, takes: Callable[[str], bool] = lambda _: True) -> Check
                 if not _may_be_kept(member, path, kinds):
                     result.dropped.append(path)
                     continue
-                kinds[path] = tarfile.REGTYPE if member.isreg() else member.type
+                _keep(member, path, kinds)
                 result.names.append(path)
                 if member.isdir():
                     result.folders.add(path)
@@ -239,15 +243,24 @@ def _may_be_kept(member: tarfile.TarInfo, path: str, kinds: dict[str, bytes]) ->
         return False
     if len(path.encode("utf-8", "surrogateescape")) > MAX_NAME_BYTES:
         return False
-    for parent in _parents(path):
-        if kinds.get(parent, tarfile.DIRTYPE) != tarfile.DIRTYPE:
-            return False
+    nearest = next((kinds[each] for each in _parents(path) if each in kinds), tarfile.DIRTYPE)
+    if nearest != tarfile.DIRTYPE:
+        return False
     if member.islnk():
         target = _absolute(member.linkname)
         return target is not None and kinds.get(target) == tarfile.REGTYPE
     if member.issparse():  # a few bytes that stand for a terabyte
         return False
     return member.isreg() or member.isdir() or member.issym()
+
+
+def _keep(member: tarfile.TarInfo, path: str, kinds: dict[str, bytes]) -> None:
+    """Note the kind of a path, and that what is above it are folders."""
+    kinds[path] = tarfile.REGTYPE if member.isreg() else member.type
+    for parent in _parents(path):
+        if parent in kinds:
+            break
+        kinds[parent] = tarfile.DIRTYPE
 
 
 def _parents(path: str) -> Iterable[str]:

@@ -7,6 +7,7 @@ import os
 import platform
 import socket
 import tempfile
+import threading
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,12 +22,14 @@ from hermes_queue.images.fetch.archives import import_archive
 from hermes_queue.images.spec import ImageConfig, ImageSpec
 from hermes_queue.images.steps import BuildStep, LayerStack
 from hermes_queue.images.store import ImageStore
+from hermes_queue.sandbox.archives import FilesRefused
 from hermes_queue.sandbox.base import ExecutionRequest, ExecutionResult, Slot, SlotSpec
 from hermes_queue.sandbox.host.paths import remove_tree, slot_directory
 from hermes_queue.sandbox.local.backend import LocalBackend
-from hermes_queue.sandbox.rootfs import boot_process, unlinked
+from hermes_queue.sandbox.rootfs import boot_process, changes, unlinked
 from hermes_queue.sandbox.rootfs import slot as rootfs_slot
 from hermes_queue.sandbox.rootfs.first_process import MACHINES, program
+from hermes_queue.sandbox.rootfs.host import RootfsHost
 from hermes_queue.sandbox.rootfs.slot import DiskUsage
 from hermes_queue.sandbox.rootfs.slots import can_have_images
 from hermes_queue.sandbox.rootfs.steps import RootfsSteps
@@ -174,6 +177,44 @@ async def test_a_committed_slot_keeps_links_modes_owners_and_deletions(backend):
     await backend.release(slot)
     with pytest.raises(SandboxRejected, match="ended with the lease"):
         await backend.acquire("trajectory", SlotSpec(image=image))
+
+
+@in_one_loop
+async def test_nobody_waits_for_the_files_of_a_slot_that_has_ended(backend, monkeypatch):
+    deleting, may_end = [], threading.Event()
+    remove = RootfsHost.remove
+
+    def slow(self: RootfsHost, path: Path) -> None:
+        if path.name.startswith("slot-"):
+            deleting.append(path)
+            may_end.wait()
+        remove(self, path)
+
+    monkeypatch.setattr(RootfsHost, "remove", slow)
+    slot = await backend.acquire("trajectory", ROOT)
+    left = own_files(backend, slot)
+    try:
+        async with asyncio.timeout(20):
+            fresh = await backend.renew(slot)
+            assert await out(backend, fresh, "echo alive") == "alive"
+            await backend.release(fresh)
+        assert left.exists()
+    finally:
+        may_end.set()
+    await asyncio.gather(*backend._rootfs._removing)
+    assert len(deleting) == 2
+    assert not any(path.exists() for path in deleting)
+
+
+@in_one_loop
+async def test_a_slot_whose_files_are_not_compared_in_time_may_be_its_agents_doing(
+    backend, monkeypatch
+):
+    monkeypatch.setattr(changes, "TIMEOUT_S", 0.0)
+    slot = await backend.acquire("trajectory", ROOT)
+    with pytest.raises(FilesRefused, match="were not compared"):
+        await backend.changes(slot)
+    await backend.release(slot)
 
 
 @in_one_loop

@@ -18,12 +18,14 @@ from envs.harbor_task.grading import disk, links
 from envs.harbor_task.item import HarborItem
 from hermes_queue.errors import EnvInfraError, SandboxError
 from hermes_queue.images.spec import ImageConfig
+from hermes_queue.sandbox import archives
 from hermes_queue.sandbox.archives import FilesRefused
-from hermes_queue.sandbox.base import Slot
+from hermes_queue.sandbox.base import ExecutionRequest, ExecutionResult, Slot
 from hermes_queue.sandbox.context import SlotContext
 from hermes_queue.sandbox.image_slots import FileChange
 
 SEPARATE = IMAGE + '[verifier]\nenvironment_mode = "separate"\n'
+TEXT_IN_THE_IMAGE = {"/etc/os-release": "NAME=boxed"}
 Play = Callable[..., Verdict]
 
 
@@ -220,6 +222,31 @@ def test_more_than_may_be_moved_scores_0(play: Play, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("HERMES_QUEUE_HARBOR_ARCHIVE_MB", "1")
     verdict = play("head -c 3000000 /dev/zero >big; echo 42 >answer", test=TEST)
     assert (verdict.score, verdict.report["reason"]) == (0, "too_large")
+
+
+def test_more_files_than_anybody_looks_at_score_0(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archives, "MAX_MEMBERS", 2)
+    verdict = play("mkdir many; touch many/1 many/2; echo 42 >answer", "transplant")
+    assert (verdict.score, verdict.report["reason"]) == (0, "too_large")
+    assert "more than 2 files" in verdict.report["detail"]
+
+
+@pytest.mark.parametrize("step", ["--same-owner", "rm -rf --", "--no-recursion"])
+def test_files_that_are_not_dealt_with_in_time_score_0(
+    play: Play, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    whole = BoxedSlots._run
+
+    async def slow(self: BoxedSlots, request: ExecutionRequest) -> ExecutionResult:
+        if step in request.command and b"answer" in request.stdin:
+            return ExecutionResult(124, b"", b"", 300.0, timed_out=True)
+        return await whole(self, request)
+
+    monkeypatch.setattr(BoxedSlots, "_run", slow)
+    verdict = play("echo 42 >answer", "transplant", TEXT_IN_THE_IMAGE)
+    assert (verdict.score, verdict.report["reason"]) == (0, "unreadable")
 
 
 @pytest.mark.parametrize("is_the_agents", [True, False])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import logging
 import os
 import resource
 import signal
@@ -270,7 +271,10 @@ async def test_a_slot_that_was_just_being_started_is_ended_with_its_dead_worker(
     assert unrecorded.wait(10) == -signal.SIGKILL
 
 
-async def test_the_next_worker_reclaims_what_a_dead_one_left(make_bench, cache, start_victim):
+async def test_the_next_worker_reclaims_what_a_dead_one_left(
+    make_bench, cache, start_victim, caplog
+):
+    caplog.set_level(logging.INFO)
     victim, sandbox_id = start_victim("reclaimed")
     live = await make_bench("local", slots=1)
     assert (cache / "slots" / sandbox_id).is_dir()
@@ -278,5 +282,6 @@ async def test_the_next_worker_reclaims_what_a_dead_one_left(make_bench, cache, 
     victim.communicate()
     slot = await live.slot()
     await make_bench("local", slots=1)
+    assert f"deleting the files of sandbox {sandbox_id}, whose worker died" in caplog.text
     assert not (cache / "slots" / sandbox_id).exists()
     assert await live.out(slot, "echo alive") == "alive"

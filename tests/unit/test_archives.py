@@ -126,6 +126,11 @@ def test_nothing_is_written_through_a_link_of_the_same_archive() -> None:
     assert (archive.names, archive.dropped) == (["/app/x"], ["/app/x/python3"])
 
 
+def test_nothing_else_takes_the_place_of_a_folder_that_has_files() -> None:
+    found = checked(tar(("a/b/c", b"1"), ("a", link("/etc")), ("a/d", b"2")))
+    assert (found.names, found.dropped) == (["/a/b/c", "/a/d"], ["/a"])
+
+
 def test_a_path_is_taken_once() -> None:
     archive = checked(tar(("a", b"1"), ("a", link("/etc")), ("d", FOLDER), ("d", FOLDER)))
     assert archive.names == ["/a", "/d", "/d"]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from envs.harbor_task.cheats import cases
-from envs.harbor_task.grading import imported, kit
+from envs.harbor_task.grading import imported, kit, modes
 from envs.harbor_task.grading.needs import needs_of, project_files
 from envs.harbor_task.grading.places import Decisive
 from envs.harbor_task.grading.suspects import changed_programs
@@ -124,3 +124,26 @@ def test_a_cheat_is_a_script_that_a_shell_can_read(way: str) -> None:
     assert isinstance(call, ToolCall)
     script = json.loads(call.function.arguments)["command"]
     subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+
+
+def test_one_program_removes_all_that_is_in_the_way(tmp_path: Path) -> None:
+    calls, programs = tmp_path / "calls", tmp_path / "programs"
+    programs.mkdir()
+    (programs / "rm").write_text(f'#!/bin/sh\necho "$#" >>{calls}\nexec /bin/rm "$@"\n')
+    (programs / "rm").chmod(0o755)
+    folders = [tmp_path / f"folder-{number}" for number in range(20)]
+    files = [tmp_path / f"file-{number}" for number in range(20)]
+    for folder, file in zip(folders, files, strict=True):
+        folder.mkdir()
+        file.touch()
+    (tmp_path / "link").symlink_to(programs)
+    same = [f"{programs}/", str(programs / "rm"), f"{tmp_path}/missing/", f"{tmp_path}/none"]
+    other = [*map(str, folders), *(f"{file}/" for file in files), f"{tmp_path}/link/"]
+    subprocess.run(
+        ["bash", "-c", modes._MAKE_WAY],
+        input="\0".join([*same, *other, ""]).encode(),
+        env={"PATH": f"{programs}:/usr/bin:/bin"},
+        check=True,
+    )
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["calls", "programs"]
+    assert calls.read_text().split() == [str(len(other) + 2)]

@@ -11,19 +11,28 @@ from hermes_queue.sandbox.context import SlotContext
 MAX_PATHS_BYTES = 64 << 20
 TIMEOUT_S = 300.0
 
-_LINKS = """\
-while IFS= read -r -d '' path; do [ ! -L "$path" ] || printf '%s\\0' "$path"; done
-"""
-_RESOLVE = """\
+
+def each_path(commands: str) -> str:
+    """A script that runs commands of a shell for each `$path` on its stdin.
+
+    A shell's own `read` would ask the kernel for each single byte of them.
+
+    Args:
+        commands: without single quotes.
+    """
+    return f"xargs -0 -r sh -c 'for path; do {commands}; done' sh"
+
+
+_LINKS = each_path('[ ! -L "$path" ] || printf "%s\\0" "$path"')
+_RESOLVED = each_path(
+    'case $path in MARK) printf "%s\\0" "$path" ;; '
+    '*) printf "%s\\0" "$(readlink -f -- "$path" 2>/dev/null)" ;; esac'
+)
+_RESOLVE = f"""\
 if readlink -mz -- / >/dev/null 2>&1; then
   xargs -0 -r readlink -mz -- 2>/dev/null; true
 else
-  while IFS= read -r -d '' path; do
-    case $path in
-    MARK) printf '%s\\0' "$path" ;;
-    *) readlink -f -- "$path" 2>/dev/null | tr '\\n' '\\0' ;;
-    esac
-  done
+  {_RESOLVED}
 fi
 """
 _DELETE = "exec xargs -0 -r rm -f --"

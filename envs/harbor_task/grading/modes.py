@@ -10,7 +10,7 @@ from typing import Any
 from envs.harbor_task import box, boxes
 from envs.harbor_task.grading import services
 from envs.harbor_task.grading.disk import check_disk
-from envs.harbor_task.grading.links import links_among
+from envs.harbor_task.grading.links import each_path, links_among, listed
 from envs.harbor_task.grading.needs import project_files
 from envs.harbor_task.grading.places import Decisive, TransplantPlan, parents, plan
 from envs.harbor_task.grading.provided import Provided, provide, provide_untouched
@@ -23,6 +23,7 @@ from hermes_queue.sandbox.archives import (
     ArchiveError,
     Checked,
     FilesRefused,
+    TooManyMembers,
     checked,
     joined,
     read_archive,
@@ -34,17 +35,17 @@ from hermes_queue.settings import HarborSettings
 
 REPORTED_PATHS = 100
 _LINKER_CACHE = "/etc/ld.so.cache"
-_DELETE = "exec xargs -0 -r rm -rf --"
-_MAKE_WAY = """\
-while IFS= read -r -d '' path; do
-  if [ "${path%/}" = "$path" ]; then
-    [ -L "$path" ] || [ ! -d "$path" ] || rm -rf -- "$path"
-  else
-    path=${path%/}
-    [ -d "$path" ] && [ ! -L "$path" ] || rm -f -- "$path"
-  fi
-done
-"""
+_DELETE = "xargs -0 -r rm -rf --"
+_IN_THE_WAY = each_path(
+    """
+  folder=${path%/}
+  if [ "$folder" = "$path" ]; then
+    [ -L "$path" ] || [ ! -d "$path" ] || printf "%s\\0" "$path"
+  elif [ -L "$folder" ] || { [ -e "$folder" ] && [ ! -d "$folder" ]; }; then
+    printf "%s\\0" "$folder"
+  fi"""
+)
+_MAKE_WAY = f"{_IN_THE_WAY} | xargs -0 -r rm -rf --; true"
 """Removes folders in place of which the agent has something else, and the reverse."""
 
 
@@ -101,7 +102,7 @@ async def make_box(context: SlotContext, task: TaskFolder, mode: GradingMode) ->
         made = await makers[mode](context, task)
         made.notes = notes
         return made
-    except TooManyChanges as error:
+    except (TooManyChanges, TooManyMembers) as error:
         raise NotTaken("too_large", str(error)) from error
     except OSError as error:
         raise NotTaken("too_large", f"the agent's files have {error.strerror} together") from error
@@ -225,7 +226,7 @@ async def _transplant(context: SlotContext, task: TaskFolder) -> GradingBox:
         planned.deleted[:] = (path for path in planned.deleted if path not in steering)
         archive = await asyncio.to_thread(checked, archive.data, lambda path: path not in steering)
     # A link in place of a folder with programs would bring the agent's own.
-    links = {p for p in archive.names if p not in archive.folders and decisive.leads_away(p)}
+    links = await asyncio.to_thread(_leading_away, archive, decisive)
     if links:
         archive = await asyncio.to_thread(checked, archive.data, lambda path: path not in links)
     await _make_way(context, archive, decisive)
@@ -234,9 +235,7 @@ async def _transplant(context: SlotContext, task: TaskFolder) -> GradingBox:
         kept = _outside(led_away)
         archive = await asyncio.to_thread(checked, archive.data, kept)
         planned.deleted[:] = filter(kept, planned.deleted)
-    if planned.deleted:
-        listed = "\0".join([*planned.deleted, ""]).encode("utf-8", "surrogateescape")
-        await context.run(_DELETE, stdin=listed, cwd="/", user=ROOT, timeout_s=120.0)
+    await listed(context, f"{_DELETE}; true", planned.deleted)
     if archive.names:
         await write_archive(context, "/", archive.data, own=False)
     await box.start_services(context, task, task.environment.healthcheck)
@@ -271,13 +270,22 @@ def _shadowing(changes: Sequence[FileChange], decisive: Decisive, provided: Prov
 
 
 async def _make_way(context: SlotContext, archive: Checked, decisive: Decisive) -> None:
-    """In a fresh box, remove what has another kind than the agent's file at the same path."""
-    paths = [f"{path}/" if path in archive.folders else path for path in archive.names]
-    paths = [path for path in paths if not decisive.leads_away(path.rstrip("/"))]
-    if not paths:
-        return
-    listed = "\0".join([*paths, ""]).encode("utf-8", "surrogateescape")
-    await context.run(_MAKE_WAY, stdin=listed, cwd="/", user=ROOT, timeout_s=300.0)
+    """In a fresh box, remove what has another kind than the agent's file at the same path.
+
+    Raises:
+        FilesRefused: not in time.
+        SandboxError: the sandbox failed.
+    """
+    leading = await asyncio.to_thread(_leading_away, archive, decisive, folders=True)
+    names = [path for path in archive.names if path not in leading]
+    paths = [f"{path}/" if path in archive.folders else path for path in names]
+    await listed(context, _MAKE_WAY, paths)
+
+
+def _leading_away(archive: Checked, decisive: Decisive, *, folders: bool = False) -> set[str]:
+    """See `Decisive.leads_away`; of folders only if wanted. Blocking."""
+    names = (path for path in archive.names if folders or path not in archive.folders)
+    return {path for path in names if decisive.leads_away(path)}
 
 
 async def _restart(context: SlotContext, task: TaskFolder) -> GradingBox:
@@ -319,9 +327,7 @@ async def _without_caches(context: SlotContext, changes: Sequence[FileChange]) -
         except OSError as error:
             raise NotTaken("suspect", str(error), [_LINKER_CACHE]) from error
         await context.run("ldconfig", cwd="/", user=ROOT, timeout_s=60.0)
-    if paths := compiled(changes):
-        listed = "\0".join([*paths, ""]).encode("utf-8", "surrogateescape")
-        await context.run(_DELETE, stdin=listed, cwd="/", user=ROOT, timeout_s=120.0)
+    await listed(context, _DELETE, compiled(changes))
 
 
 async def _led_away(context: SlotContext, paths: Sequence[str]) -> list[str]:

@@ -6,6 +6,7 @@ where the tests start.
 
 from __future__ import annotations
 
+import functools
 import posixpath
 import re
 import sys
@@ -101,15 +102,7 @@ class Decisive:
     @property
     def folders(self) -> tuple[str, ...]:
         """Folders of programs and of their libraries."""
-        found = list(_PROGRAMS)
-        for each in self.search:
-            place, _, last = each.rpartition("/")
-            if last in ("bin", "sbin") and place:
-                found += [f"{place}/{name}" for name in ("bin", "sbin", "lib", "lib64", "libexec")]
-                found.append(f"{place}/pyvenv.cfg")
-            elif each != "/":
-                found.append(each)
-        return tuple(dict.fromkeys(found))
+        return _folders(self.search)
 
     def is_program(self, path: str) -> bool:
         """Whether it is where programs and libraries are."""
@@ -138,7 +131,8 @@ class Decisive:
 
         They would come from another one then.
         """
-        return self.is_above(path) or _any_below((*self.modules, *_HOMES, *_OURS, *_PASSING), path)
+        own = (*self.folders, *self.started, *self.modules)
+        return path in _with_parents((*own, *_ABOVE_SETTINGS, *_HOMES, *_OURS, *_PASSING))
 
     def steers_tests(self, path: str) -> bool:
         """Whether it is a module or setting that tests take up from where they start."""
@@ -177,6 +171,25 @@ class TransplantPlan:
     taken: list[str] = field(default_factory=list)
     deleted: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
+
+
+@functools.lru_cache(maxsize=16)
+def _folders(search: tuple[str, ...]) -> tuple[str, ...]:
+    """See `Decisive.folders`, which is asked for each of an agent's files."""
+    found = list(_PROGRAMS)
+    for each in search:
+        place, _, last = each.rpartition("/")
+        if last in ("bin", "sbin") and place:
+            found += [f"{place}/{name}" for name in ("bin", "sbin", "lib", "lib64", "libexec")]
+            found.append(f"{place}/pyvenv.cfg")
+        elif each != "/":
+            found.append(each)
+    return tuple(dict.fromkeys(found))
+
+
+@functools.lru_cache(maxsize=16)
+def _with_parents(paths: tuple[str, ...]) -> frozenset[str]:
+    return frozenset((*paths, *parents(paths)))
 
 
 def plan(changes: Iterable[FileChange], decisive: Decisive) -> TransplantPlan:

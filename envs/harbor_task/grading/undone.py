@@ -59,11 +59,8 @@ _PYTEST = frozenset("pytest _pytest py pluggy iniconfig".split())
 _PROGRAMS = {"pytest": ("pytest", "py.test")}
 
 _DELETE_ADDED = "exec xargs -0 -r rm -rf --"
-_DELETE_CHANGED = """\
-while IFS= read -r -d '' path; do
-  [ -d "$path" ] && [ ! -L "$path" ] || rm -f -- "$path" || exit 1
-done
-"""
+_NO_FOLDERS = links.each_path('[ -d "$path" ] && [ ! -L "$path" ] || printf "%s\\0" "$path"')
+_DELETE_CHANGED = f"{_NO_FOLDERS} | xargs -0 -r rm -f --"
 """Spares folders: what the agent has put into them is listed, too."""
 _PLUGINS = "xargs -0 -r grep -lZ pytest11 -- 2>/dev/null; true"
 """A package with such an entry point is loaded by each pytest beside it."""

@@ -92,6 +92,8 @@ class HostRegistry:
         """End the sandboxes of dead workers; returns their ids."""
         ended = []
         for name in self.abandoned():
+            extra = {"action": "reclaim"}
+            logger.info("deleting the files of sandbox %s, whose worker died", name, extra=extra)
             try:
                 self.end(name)
             except OSError as error:

@@ -9,6 +9,7 @@ from typing import Literal, cast
 
 from hermes_queue.errors import SandboxError
 from hermes_queue.images.steps import LayerStack
+from hermes_queue.sandbox.archives import FilesRefused
 from hermes_queue.sandbox.image_slots import MAX_CHANGES, FileChange, TooManyChanges
 from hermes_queue.sandbox.rootfs.host import RootfsHost
 
@@ -174,7 +175,7 @@ async def changes(
 ) -> list[FileChange]:
     """See `ImageSlots.changes`; nothing at or below the paths `hidden`, which are mounted over.
 
-    Raises SandboxError.
+    Raises TooManyChanges; FilesRefused: not in time; SandboxError.
     """
     with tempfile.TemporaryFile() as file:
         done = await host.edit(
@@ -188,8 +189,10 @@ async def changes(
             raise TooManyChanges(
                 f"the slot differs from its image in over {MAX_CHANGES} files, or very long names"
             )
-        if done.exit_code or done.timed_out:
-            why = done.output.decode(errors="replace").strip()[-500:] or "out of time"
+        if done.timed_out:
+            raise FilesRefused(f"its files were not compared with its image in {TIMEOUT_S:g} s")
+        if done.exit_code:
+            why = done.output.decode(errors="replace").strip()[-500:]
             raise SandboxError(f"the slot's files cannot be compared with its image: {why}")
         file.seek(0)
         words = file.read().split(b"\0")[:-1]

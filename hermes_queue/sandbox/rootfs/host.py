@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
+import logging
 import os
 import secrets
 import subprocess
@@ -30,6 +31,8 @@ from hermes_queue.sandbox.rootfs import unlinked
 from hermes_queue.sandbox.rootfs.boot_process import FAILED
 from hermes_queue.sandbox.rootfs.fence import boot_command, boot_request
 from hermes_queue.sandbox.rootfs.slot import DiskUsage
+
+logger = logging.getLogger(__name__)
 
 MEASURE_TIMEOUT_S = 120.0
 MOST_OUTPUT_BYTES = 128 << 10
@@ -215,6 +218,14 @@ class RootfsHost:
                 check=False,
             )
         remove_tree(path)
+
+    def discard(self, path: Path) -> None:
+        """As `remove`; what cannot be deleted goes with its sandbox. Blocking, never raises."""
+        try:
+            self.remove(path)
+        except OSError as error:
+            extra = {"action": "slot_left_something"}
+            logger.warning("cannot delete %s: %s", path, error, extra=extra)
 
     def _own_users(self) -> UserNamespaces | None:
         try:

@@ -110,12 +110,21 @@ class RootfsSlot(LocalSlot):
         fence: RootfsFence,
         record: Path,
         *,
-        remove: Callable[[Path], None],
+        remove: Callable[[Path], Awaitable[None]],
         image: HeldImage | None = None,
         disk_mb: int | None = None,
     ) -> None:
-        """`disk_mb`: what its task wants, None = as the settings say."""
-        super().__init__(fence, record, remove=remove)
+        """A slot that has not begun.
+
+        Args:
+            fence: its first process.
+            record: see `LocalSlot`.
+            remove: deletes its files at a path, now or soon; never raises.
+            image: what it starts from.
+            disk_mb: what its task wants, None = as the settings say.
+        """
+        super().__init__(fence, record, remove=lambda path: None)
+        self._remove_files = remove
         self.disk_mb = disk_mb
         self._image = image
         self._kept: Path | None = None
@@ -167,7 +176,9 @@ class RootfsSlot(LocalSlot):
         """See `LocalSlot`."""
         if self._measuring is not None:
             await end_tasks(self._measuring)
-        return await super().end()
+        is_dead = await super().end()
+        await self._remove_files(self.fence.directories.root)
+        return is_dead
 
     async def become(self, user: str) -> None:
         """Have commands run as this user of the image, also if its list of users has changed.

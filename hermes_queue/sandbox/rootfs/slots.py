@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import logging
 import os
 import platform
 import secrets
@@ -31,12 +30,13 @@ from hermes_queue.sandbox.rootfs.steps import RootfsSteps
 from hermes_queue.settings import LocalSandboxSettings
 from hermes_queue.settings.images import ImageSettings
 
-logger = logging.getLogger(__name__)
-
 OLDEST_KERNEL = (5, 11)
 """overlayfs in user namespaces."""
 MOST_FILES = 1_000_000
 """Of a slot, beside its image: a disk has a limited number, too."""
+MOST_REMOVALS = 2
+"""Trees that are deleted at a time, while others wait for their end: a disk may take minutes for
+the folders that one agent can make in seconds."""
 COMMITTED = "committed-"
 """Begins the names of images made by `commit`."""
 
@@ -114,7 +114,7 @@ class RootfsSlots:
             limits=cgroups.process_limits(groups, memory_mb=memory_mb, max_pids=pids),
         )
         fence = RootfsFence(path.name, self.host.tools, SlotPlace(path), options, self._spawners)
-        record, remove = path.with_suffix(".json"), self.host.remove
+        record, remove = path.with_suffix(".json"), self._remove_soon
         return RootfsSlot(fence, record, remove=remove, image=image, disk_mb=spec.disk_mb)
 
     async def begin(self, slot: RootfsSlot, user: str, upper: Path | None = None) -> None:
@@ -165,16 +165,15 @@ class RootfsSlots:
 
     def forget(self, layer: Path) -> None:
         """Delete files of a slot that has ended, in the background."""
-        removing = asyncio.create_task(asyncio.to_thread(self._remove, layer))
+        removing = asyncio.create_task(asyncio.to_thread(self.host.discard, layer))
         self._removing.add(removing)
         removing.add_done_callback(self._removing.discard)
 
-    def _remove(self, layer: Path) -> None:
-        try:
-            self.host.remove(layer)
-        except OSError as error:  # It goes with the sandbox.
-            extra = {"action": "slot_left_something"}
-            logger.warning("cannot delete %s: %s", layer, error, extra=extra)
+    async def _remove_soon(self, path: Path) -> None:
+        """As `forget`, once few enough others are being deleted: so the disk does not fill up."""
+        while len(self._removing) >= MOST_REMOVALS:
+            await asyncio.wait(self._removing, return_when=asyncio.FIRST_COMPLETED)
+        self.forget(path)
 
     async def close(self) -> None:
         """Free what it has; its slots have ended. Idempotent."""

@@ -88,7 +88,7 @@ class RootfsSteps:
             upper=stack.upper,
         )
         fence = RootfsFence(path.name, self._host.tools, SlotPlace(path), options, self._spawners)
-        slot = RootfsSlot(fence, path.with_suffix(".json"), remove=self._host.remove)
+        slot = RootfsSlot(fence, path.with_suffix(".json"), remove=self._remove)
         try:
             await asyncio.to_thread(fence.directories.create, owner=ids.host_id)
             await fence.begin()
@@ -120,6 +120,9 @@ class RootfsSteps:
             await proxy.close()
         lines = "".join(f"\nConnection refused by the worker: {text}" for text in proxy.refusals)
         return _with_end(done, lines.encode())
+
+    async def _remove(self, path: Path) -> None:
+        await asyncio.to_thread(self._host.discard, path)
 
     async def close(self) -> None:
         """Free what it has. Idempotent."""
