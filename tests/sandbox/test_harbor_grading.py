@@ -307,3 +307,14 @@ def test_a_task_whose_tests_use_the_agents_project_says_so(
     config = '[environment]\ndocker_image = "debian:bookworm"\n[verifier]\nagent_project = true\n'
     test = "uv run x; [ -e pyproject.toml ] && echo 1 >/logs/verifier/reward.txt"
     assert play("touch pyproject.toml", config=config, test=test).score == 1
+
+
+@pytest.mark.parametrize(("grading", "reason"), [("transplant", "graded"), ("restart", "suspect")])
+def test_modules_of_an_agents_where_the_tests_go_to_do_not_grade(
+    play: Play, grading: str, reason: str
+) -> None:
+    test = "cd src; [ -e json.py ]; echo $((1 - $?)) >/logs/verifier/reward.txt"
+    verdict = play(
+        "mkdir -p /srv/own; touch /srv/own/json.py; ln -s /srv/own src", grading, test=test
+    )
+    assert (verdict.score, verdict.report["reason"]) == (0, reason)
