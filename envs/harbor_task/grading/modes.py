@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,8 @@ from envs.harbor_task.grading.needs import project_files
 from envs.harbor_task.grading.places import Decisive, TransplantPlan, parents, plan
 from envs.harbor_task.grading.provided import Provided, provide, provide_untouched
 from envs.harbor_task.grading.suspects import changed_programs, compiled
-from envs.harbor_task.grading.undone import settings_among, undo
+from envs.harbor_task.grading.undone import settings_among, undo, undo_packages
+from envs.harbor_task.grading.users import LISTS, read_lists, restore
 from envs.harbor_task.task import GradingMode, TaskFolder
 from hermes_queue.errors import SandboxError, SlotLost
 from hermes_queue.sandbox.archives import (
@@ -80,6 +81,8 @@ class GradingBox:
     provided: Provided = field(default_factory=Provided)
     unfit: str = ""
     """Why the box has no room for what the tests need."""
+    users: Mapping[str, str] = field(default_factory=dict)
+    """With `restart`: the agent's lists of users, where it changed them."""
 
 
 async def make_box(context: SlotContext, task: TaskFolder, mode: GradingMode) -> GradingBox:
@@ -197,7 +200,9 @@ async def _separate(context: SlotContext, task: TaskFolder) -> GradingBox:
         if steering:
             whole = await asyncio.to_thread(checked, data, lambda path: path not in steering)
             data = whole.data
+        users = await read_lists(context)
         await write_archive(context, "/", data, own=False)
+        steering.update(await restore(context, users))
     in_the_way = await _in_the_way(context, set(names) - steering, decisive, provided)
     await delete(context, in_the_way)
     table = task.verifier.environment
@@ -240,7 +245,9 @@ async def _transplant(context: SlotContext, task: TaskFolder) -> GradingBox:
         listed = "\0".join([*planned.deleted, ""]).encode("utf-8", "surrogateescape")
         await context.run(_DELETE, stdin=listed, cwd="/", user=ROOT, timeout_s=120.0)
     if archive.names:
+        users = await read_lists(context)
         await write_archive(context, "/", archive.data, own=False)
+        planned.left_out.extend(await restore(context, users))
     added = {each.path for each in changes if each.kind == "added"}.intersection(archive.names)
     in_the_way = await _in_the_way(context, added, decisive, provided)
     await delete(context, in_the_way)
@@ -315,14 +322,18 @@ async def _restart(context: SlotContext, task: TaskFolder) -> GradingBox:
     made = GradingBox("restart", changes=changes, decisive=decisive)
     kept = (each.path for each in changes if each.kind != "deleted")
     made.agents = [path for path in kept if not decisive.is_program(path)]
-    made.report |= reported("undone", await undo(context, task, changes, decisive))
+    undone = await undo(context, task, changes, decisive)
     await _without_caches(context, changes)
+    if not {each.path for each in changes}.isdisjoint(LISTS):
+        made.users = await read_lists(context)
     try:
         agents = {each.path for each in changes if each.kind != "deleted"}
         made.provided = await provide(context, task, agents)
         await box.kill_all(context)  # what modules of the agent's may have started
+        undone += await undo_packages(context, changes, made.provided.packages)
     except FilesRefused as error:  # an untouched box says whose doing it is
         made.unfit = str(error)
+    made.report |= reported("undone", undone)
     shadows = await asyncio.to_thread(_shadowing, changes, decisive, made.provided)
     added = [each.path for each in changes if each.kind == "added"]
     shadows.update(await _in_the_way(context, added, decisive, made.provided))

@@ -232,6 +232,11 @@ def parents(paths: Sequence[str]) -> list[str]:
     return list(found)
 
 
+def is_passing(path: str) -> bool:
+    """Whether it is where nothing stays: files of an agent's there never grade."""
+    return _below(path, _PASSING)
+
+
 def _below(path: str, folders: Iterable[str]) -> bool:
     return any(path == each or path.startswith(each.rstrip("/") + "/") for each in folders)
 
