@@ -96,7 +96,8 @@ def test_names_of_tests_explain_a_reward_and_do_not_change_it(play: Play) -> Non
 
 def test_names_behind_a_link_are_not_read(play: Play) -> None:
     link = "ln -s /etc/secret.json /logs/verifier/ctrf.json"
-    test = f"echo 0 >/logs/verifier/reward.txt; {link}; echo PASSED t.py::b"
+    summary = "echo === short test summary info ===; echo PASSED t.py::b"
+    test = f"echo 0 >/logs/verifier/reward.txt; {link}; {summary}"
     secret = {"/etc/secret.json": '{"results": {"tests": [{"name": "s", "status": "passed"}]}}'}
     tests = play("true", test=test, image=secret).report["tests"]
     assert (tests["source"], tests["passed"]["names"]) == ("output", ["t.py::b"])
