@@ -337,6 +337,7 @@ def test_users_that_an_agent_adds_are_there(play: Play) -> None:
     assert play(work, image={"/etc/passwd": PASSWD}, test=test).score == 1
 
 
+@pytest.mark.exhaustive  # lists all programs of this host
 def test_what_stands_in_place_of_something_of_the_image_is_seen_where_the_agents_box_grades(
     play: Play,
 ) -> None:
