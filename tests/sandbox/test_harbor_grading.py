@@ -98,7 +98,8 @@ def test_names_of_tests_explain_a_reward_and_do_not_change_it(play: Play) -> Non
 
 def test_names_behind_a_link_are_not_read(play: Play) -> None:
     link = "ln -s /etc/secret.json /logs/verifier/ctrf.json"
-    test = f"echo 0 >/logs/verifier/reward.txt; {link}; echo PASSED t.py::b"
+    summary = "echo === short test summary info ===; echo PASSED t.py::b"
+    test = f"echo 0 >/logs/verifier/reward.txt; {link}; {summary}"
     secret = {"/etc/secret.json": '{"results": {"tests": [{"name": "s", "status": "passed"}]}}'}
     tests = play("true", test=test, image=secret).report["tests"]
     assert (tests["source"], tests["passed"]["names"]) == ("output", ["t.py::b"])
@@ -334,3 +335,51 @@ def test_a_task_whose_tests_use_the_agents_project_says_so(
     config = '[environment]\ndocker_image = "debian:bookworm"\n[verifier]\nagent_project = true\n'
     test = "uv run x; [ -e pyproject.toml ] && echo 1 >/logs/verifier/reward.txt"
     assert play("touch pyproject.toml", config=config, test=test).score == 1
+
+
+@pytest.mark.parametrize(("grading", "reason"), [("transplant", "graded"), ("restart", "suspect")])
+def test_modules_of_an_agents_where_the_tests_go_to_do_not_grade(
+    play: Play, grading: str, reason: str
+) -> None:
+    test = "cd src; [ -e json.py ]; echo $((1 - $?)) >/logs/verifier/reward.txt"
+    verdict = play(
+        "mkdir -p /srv/own; touch /srv/own/json.py; ln -s /srv/own src", grading, test=test
+    )
+    assert (verdict.score, verdict.report["reason"]) == (0, reason)
+
+
+PASSWD = "root:x:0:0:root:/root:/bin/bash\nnobody:x:65534:65534:nobody:/:/bin/sh\n"
+
+
+def test_an_agent_makes_no_other_users_of_those_of_the_image(play: Play) -> None:
+    work = "sed 's/65534/0/g' /etc/passwd >/srv-list; ln -sf /srv-list /etc/passwd"
+    test = "cmp /etc/passwd /app/list && echo 1 >/logs/verifier/reward.txt"
+    verdict = play(work, image={"/etc/passwd": PASSWD, "/app/list": PASSWD}, test=test)
+    assert (verdict.score, verdict.report["left_out"]) == (1, ["/etc/passwd"])
+
+
+def test_users_that_an_agent_adds_are_there(play: Play) -> None:
+    test = "grep -q ^alice: /etc/passwd && echo 1 >/logs/verifier/reward.txt"
+    work = "echo 'alice:x:1000:1000::/home/alice:/bin/sh' >>/etc/passwd"
+    assert play(work, image={"/etc/passwd": PASSWD}, test=test).score == 1
+
+
+@pytest.mark.exhaustive  # lists all programs of this host
+def test_what_stands_in_place_of_something_of_the_image_is_seen_where_the_agents_box_grades(
+    play: Play,
+) -> None:
+    image = {"/etc/alternatives/awk": "echo awk", "/etc/passwd": PASSWD}
+    work = "ln -sf /srv/own /etc/alternatives/awk; sed -i 's/65534/0/g' /etc/passwd"
+    verdict = play(work, "restart", image, test="echo 1 >/logs/verifier/reward.txt")
+    assert verdict.report["suspect"] == ["/etc/alternatives/awk", "/etc/passwd"]
+
+
+@pytest.mark.parametrize("grading", ["transplant", "restart"])
+def test_an_answer_that_is_a_link_to_what_tests_will_make_is_none(play: Play, grading: str) -> None:
+    work = "ln -s /tmp/right a; ln -s expected b; ln -s kept c; touch kept; ln -s /dev/null d"
+    test = """\
+    echo 42 >/tmp/right; echo 42 >/app/expected; true </dev/null
+    [ -L a ] || [ -L b ] || [ ! -e c ] || [ ! -e d ] || echo 1 >/logs/verifier/reward.txt
+    """
+    verdict = play(work, grading, test=test)
+    assert (verdict.score, verdict.report["dropped_links"]) == (1, ["/app/a", "/app/b"])

@@ -10,6 +10,7 @@ from envs.harbor_task.grading.places import Decisive, plan
 from envs.harbor_task.grading.reward import NoReward, Reward, parse
 from envs.harbor_task.grading.suspects import changed_programs, compiled, keys
 from envs.harbor_task.grading.undone import steering
+from envs.harbor_task.grading.users import changed_users
 from hermes_queue.images.spec import ImageConfig
 from hermes_queue.sandbox.image_slots import FileChange
 
@@ -316,3 +317,28 @@ def test_entry_points_of_the_image_are_programs_and_other_metadata_are_not() -> 
     place = "/usr/lib/python3/dist-packages/x-1.dist-info"
     changes = [FileChange(f"{place}/{name}", "changed") for name in ("RECORD", "entry_points.txt")]
     assert changed_programs(changes, BOX) == [f"{place}/entry_points.txt"]
+
+
+ROOT_LINE = "root:x:0:0:root:/root:/bin/bash\n"
+NOBODY_LINE = "nobody:x:65534:65534:nobody:/:/bin/sh\n"
+
+
+@pytest.mark.parametrize(
+    ("agents", "changed"),
+    [
+        (ROOT_LINE + "nobody:x:0:0::/:/bin/sh\n", True),
+        (ROOT_LINE + "nobody:x:0:0::/:/bin/sh\n" + NOBODY_LINE, True),  # the first line counts
+        ("root:x:0:0:root:/root:/srv/own\n" + NOBODY_LINE, True),
+        (ROOT_LINE + NOBODY_LINE + "alice:x:1000:1000::/home/alice:/bin/sh\n", False),
+        (ROOT_LINE + NOBODY_LINE.replace("/bin/sh", "/bin/zsh"), False),
+        (ROOT_LINE, False),
+    ],
+)
+def test_a_name_of_the_image_stands_for_the_same_user(agents: str, changed: bool) -> None:
+    lists = changed_users({"/etc/passwd": ROOT_LINE + NOBODY_LINE}, {"/etc/passwd": agents})
+    assert lists == (["/etc/passwd"] if changed else [])
+
+
+def test_settings_of_the_image_that_load_code_void_a_reward_where_they_are_the_agents() -> None:
+    changes = [FileChange("/etc/pam.d/su", "changed")]
+    assert changed_programs(changes, DECISIVE) == ["/etc/pam.d/su"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from envs.harbor_task.cheats import cases
 from envs.harbor_task.grading import imported, kit, modes
 from envs.harbor_task.grading.needs import needs_of, project_files
 from envs.harbor_task.grading.places import Decisive
+from envs.harbor_task.grading.started import folders_entered
 from envs.harbor_task.grading.suspects import changed_programs
 from hermes_queue.images.spec import ImageConfig
 from hermes_queue.models import ToolCall
@@ -99,10 +101,49 @@ def test_modules_that_pytest_looks_for_are_measured() -> None:
     command = [sys.executable, "-I", "-c", imported._MEASURE, json.dumps(["pydantic", "no_such"])]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     [line] = [each for each in done.stdout.splitlines() if each.startswith("IMPORTED ")]
-    by_graders, by_tests = json.loads(line.removeprefix("IMPORTED "))
+    by_graders, by_tests, missing = json.loads(line.removeprefix("IMPORTED "))
     assert {"pytest", "pluggy", "pygments"} <= set(by_graders)
     assert "conftest" not in by_graders
     assert [name for name, _ in by_tests] == ["pydantic"]
+    assert "pytest" not in missing
+
+
+def test_what_a_library_of_the_tests_looks_for_is_measured(tmp_path: Path) -> None:
+    (tmp_path / "library_a.py").write_text("try:\n    import optional_b\nexcept ImportError: 0\n")
+    command = [sys.executable, "-c", imported._IMPORT_ALL, '["library_a"]']
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    *_, line = done.stdout.splitlines()
+    assert {"library_a", "optional_b"} <= set(json.loads(line.removeprefix("IMPORTED ")))
+
+
+def test_parts_of_a_module_that_is_nowhere_do_not_grade() -> None:
+    part = "/app/pygments/formatters/terminal.py"
+    assert DECISIVE.importing({"pygments"}, {"pygments"}).holds(part)
+    assert not DECISIVE.importing({"pygments"}).holds(part)  # gives way to the one installed
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "cd /app/src && python3 -m pytest",
+        'cd "src"',
+        "cd /srv; cd /app/src",
+        'HERE=/app/src\ncd "${HERE}"',
+        "subprocess.run(x, cwd='/app/src')",
+        "sys.path.insert(0, '/app/src')",
+        "PYTHONPATH=/app/src python3 -m unittest",
+    ],
+)
+def test_folders_into_which_tests_go_are_read_from_their_text(text: str) -> None:
+    assert "/app/src" in folders_entered(text, "/app", {})
+
+
+def test_an_environment_of_the_image_that_tests_use_holds_programs() -> None:
+    text = ". env/bin/activate; /app/own/bin/python -V"
+    decisive = DECISIVE.for_tests(text, None, {"/app/own/pyvenv.cfg"})
+    assert decisive.holds("/app/env/lib/python3.11/site-packages/a.pth")
+    assert not decisive.holds("/app/own/bin/tool")  # which the agent has made
 
 
 def test_measured_modules_do_not_grade_from_the_work_directory() -> None:
@@ -116,6 +157,8 @@ def test_measured_modules_do_not_grade_from_the_work_directory() -> None:
 def test_modules_that_a_test_imports_are_read_from_its_text() -> None:
     text = "import os, yaml.nodes as y\nfrom numpy.linalg import norm\nfrom . import own\n"
     assert set(imported.imports_of(text)) == {"os", "yaml", "numpy"}
+    script = "python3 - <<EOF\nimport yaml\nEOF\npython3 -c 'import attr, six; from zope import a'"
+    assert set(imported.imports_of(script)) == {"yaml", "attr", "six", "zope"}
 
 
 @pytest.mark.parametrize("way", cases())

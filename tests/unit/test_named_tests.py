@@ -65,7 +65,14 @@ def test_anything_else_names_no_test(content: bytes) -> None:
 
 
 def test_the_short_summary_of_pytest_names_tests() -> None:
-    output = (
-        "x PASSED t.py::no\nPASSED t.py::a[1 - 2]\nFAILED t.py::b - assert 1 == 2\nERROR t.py\n"
-    )
-    assert of_summary(output) == {"t.py::a[1 - 2]": "passed", "t.py::b": "failed", "t.py": "failed"}
+    summary = "PASSED t.py::a[1 - 2]\nFAILED t.py::b - assert 1 == 2\nERROR t.py\n"
+    names = {"t.py::a[1 - 2]": "passed", "t.py::b": "failed", "t.py": "failed"}
+    assert of_summary(f"x\n== short test summary info ==\n{summary}== 1 failed ==\n") == names
+    assert of_summary(f"of the heading ==\n{summary}== 1 failed ==\n") == names  # cut
+
+
+def test_what_a_tested_program_prints_names_no_tests() -> None:
+    printed = "== PASSES ==\nERROR reading x\nFAILED 3 times\n"
+    summary = "== short test summary info ==\nPASSED t.py::a\n== 1 passed ==\n"
+    assert of_summary(printed + summary + "ERROR at the end\n") == {"t.py::a": "passed"}
+    assert of_summary("ok\nERROR reading x\n") == {}

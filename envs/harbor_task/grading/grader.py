@@ -97,7 +97,7 @@ async def _suspects(context: SlotContext, made: GradingBox) -> list[str]:
     """What may have run in place of the image's programs. Only `restart` leaves room for it."""
     if made.decisive is None:
         return []
-    return await shadowing(context, made.changes, made.decisive)
+    return await shadowing(context, made.changes, made.decisive, made.users)
 
 
 async def _control(context: SlotContext, task: TaskFolder, mode: GradingMode, why: str) -> None:

@@ -79,6 +79,8 @@ class Kit:
     """With which tests find it."""
     imported: Imported = field(default_factory=Imported)
     """What Python imports with its packages."""
+    packages: tuple[str, ...] = ()
+    """Names of what tests install from it among the packages of the box."""
 
 
 async def install(
@@ -116,7 +118,9 @@ async def install(
     wheels = await context.read_asset(asset, "kit.tar", max_bytes=_MAX_BYTES)
     await write_archive(context, PLACE, wheels)
     await write_archive(context, PLACE, await asyncio.to_thread(_shims, found.pythons))
-    return Kit(variables(context), await _check(context, needs, user, asked))
+    imported = await _check(context, needs, user, asked)
+    packages = await _packages(context) if needs.installed else ()
+    return Kit(variables(context), imported, packages)
 
 
 def variables(context: SlotContext) -> dict[str, str]:
@@ -202,6 +206,12 @@ async def _check(context: SlotContext, needs: Needs, user: str, asked: Collectio
         command += f" && chown -R {shlex.quote(user)} {PLACE}/cache {PLACE}/served"
     await _must_work(context, command)
     return imported
+
+
+async def _packages(context: SlotContext) -> tuple[str, ...]:
+    """Names of the kit's wheels: what was asked for, and what that needs."""
+    result = await context.run(f"ls {PLACE}/wheels", cwd="/", user=ROOT)
+    return tuple(name.partition("-")[0] for name in result.stdout.decode().split())
 
 
 async def _must_work(context: SlotContext, command: str) -> None:

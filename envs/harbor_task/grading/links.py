@@ -35,12 +35,18 @@ else
   {_RESOLVED}
 fi
 """
+_EXISTING = each_path('[ ! -e "$path" ] || printf "%s\\0" "$path"')
 _DELETE = "exec xargs -0 -r rm -f --"
 
 
 async def links_among(context: SlotContext, paths: Sequence[str]) -> list[str]:
     """Those of the paths that are links. Raises FilesRefused: too many; SandboxError."""
     return await listed(context, _LINKS, paths)
+
+
+async def existing(context: SlotContext, paths: Sequence[str]) -> list[str]:
+    """Those of the paths at which something is. Raises FilesRefused: too many; SandboxError."""
+    return await listed(context, _EXISTING, paths)
 
 
 async def resolved(context: SlotContext, paths: Sequence[str]) -> list[str]:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from envs.harbor_task import box, boxes
 from envs.harbor_task.grading import services
 from envs.harbor_task.grading.disk import check_disk
-from envs.harbor_task.grading.links import each_path, links_among, listed
+from envs.harbor_task.grading.links import delete, each_path, links_among, listed, resolved
 from envs.harbor_task.grading.needs import project_files
 from envs.harbor_task.grading.places import Decisive, TransplantPlan, parents, plan
 from envs.harbor_task.grading.provided import Provided, provide, provide_untouched
 from envs.harbor_task.grading.suspects import changed_programs, compiled
-from envs.harbor_task.grading.undone import settings_among, undo
+from envs.harbor_task.grading.undone import settings_among, undo, undo_packages
+from envs.harbor_task.grading.users import LISTS, read_lists, restore
 from envs.harbor_task.task import GradingMode, TaskFolder
 from hermes_queue.errors import SandboxError, SlotLost
 from hermes_queue.sandbox.archives import (
@@ -81,6 +82,8 @@ class GradingBox:
     provided: Provided = field(default_factory=Provided)
     unfit: str = ""
     """Why the box has no room for what the tests need."""
+    users: Mapping[str, str] = field(default_factory=dict)
+    """With `restart`: the agent's lists of users, where it changed them."""
 
 
 async def make_box(context: SlotContext, task: TaskFolder, mode: GradingMode) -> GradingBox:
@@ -189,7 +192,7 @@ async def _separate(context: SlotContext, task: TaskFolder) -> GradingBox:
     await context.renew(boxes.grading_spec(task, context.slot.spec.profile))
     provided = await provide_untouched(context, task)
     decisive = await _decisive(context, task)
-    decisive = decisive.importing(provided.imported.by_graders | provided.imported.by_tests)
+    decisive = _importing(decisive, provided)
     names = [name for each in found for name in each.names]
     steering = {name for name in names if decisive.may_not_be_given(name)}
     steering |= await settings_among(context, task, names, decisive)
@@ -198,19 +201,23 @@ async def _separate(context: SlotContext, task: TaskFolder) -> GradingBox:
         if steering:
             whole = await asyncio.to_thread(checked, data, lambda path: path not in steering)
             data = whole.data
+        users = await read_lists(context)
         await write_archive(context, "/", data, own=False)
+        steering.update(await restore(context, users))
+    in_the_way = await _in_the_way(context, set(names) - steering, decisive, provided)
+    await delete(context, in_the_way)
     table = task.verifier.environment
     await box.start_services(context, None, table.healthcheck if table else None)
     made = GradingBox("separate", names, provided=provided)
     made.report |= reported("missing_artifacts", missing)
     left_out = [path for each in found for path in each.dropped]
-    made.report |= reported("left_out", [*left_out, *sorted(steering)])
+    made.report |= reported("left_out", [*left_out, *sorted(steering), *in_the_way])
     return made
 
 
 async def _transplant(context: SlotContext, task: TaskFolder) -> GradingBox:
-    decisive = await _decisive(context, task)
     changes = await context.changes()
+    decisive = await _decisive(context, task, changes)
     planned: TransplantPlan = await asyncio.to_thread(plan, changes, decisive)
     archive = Checked(b"")
     if planned.taken:
@@ -237,21 +244,45 @@ async def _transplant(context: SlotContext, task: TaskFolder) -> GradingBox:
         planned.deleted[:] = filter(kept, planned.deleted)
     await listed(context, f"{_DELETE}; true", planned.deleted)
     if archive.names:
+        users = await read_lists(context)
         await write_archive(context, "/", archive.data, own=False)
+        planned.left_out.extend(await restore(context, users))
+    added = {each.path for each in changes if each.kind == "added"}.intersection(archive.names)
+    in_the_way = await _in_the_way(context, added, decisive, provided)
+    await delete(context, in_the_way)
     await box.start_services(context, task, task.environment.healthcheck)
     made = GradingBox("transplant", archive.names, provided=provided)
-    made.report |= reported(
-        "left_out", [*planned.left_out, *archive.dropped, *sorted(links), *led_away]
-    )
+    left_out = [*planned.left_out, *archive.dropped, *sorted(links), *led_away, *in_the_way]
+    made.report |= reported("left_out", left_out)
     return made
 
 
-async def _decisive(context: SlotContext, task: TaskFolder) -> Decisive:
-    """What decides in the slot's box when the task's tests run in it."""
-    if task.verifier.agent_project:
-        return Decisive.of(context.slot.image_config, context.workspace)
+async def _decisive(
+    context: SlotContext, task: TaskFolder, changes: Sequence[FileChange] = ()
+) -> Decisive:
+    """What decides in the slot's box when the task's tests run in it, after an agent's changes."""
+    config = context.slot.image_config
     text = await asyncio.to_thread(task.tests_text)
-    return Decisive.of(context.slot.image_config, context.workspace, project_files(text))
+    project = frozenset[str]() if task.verifier.agent_project else project_files(text)
+    added = {each.path for each in changes if each.kind == "added"}
+    return Decisive.of(config, context.workspace, project).for_tests(text, config, added)
+
+
+def _importing(decisive: Decisive, provided: Provided) -> Decisive:
+    """What decides, with the modules that graders and tests were seen to import."""
+    seen = provided.imported
+    return decisive.importing(seen.by_graders | seen.by_tests, seen.missing)
+
+
+async def _in_the_way(
+    context: SlotContext, added: Collection[str], decisive: Decisive, provided: Provided
+) -> list[str]:
+    """Which of these files of an agent's would be imported where the tests go to, by any link."""
+    if not decisive.entered:
+        return []
+    folders = filter(None, await resolved(context, decisive.entered))
+    found = _importing(decisive, provided).starting_in(folders)
+    return sorted(path for path in added if found.is_imported(path))
 
 
 def _shadowing(changes: Sequence[FileChange], decisive: Decisive, provided: Provided) -> set[str]:
@@ -260,7 +291,7 @@ def _shadowing(changes: Sequence[FileChange], decisive: Decisive, provided: Prov
     What the tests import may be the project that is worked on, and be installed, too: of that,
     only files that the image does not have.
     """
-    graders = decisive.importing(provided.imported.by_graders)
+    graders = decisive.importing(provided.imported.by_graders, provided.imported.missing)
     tests = decisive.importing(provided.imported.by_tests)
     return {
         each.path
@@ -291,7 +322,7 @@ def _leading_away(archive: Checked, decisive: Decisive, *, folders: bool = False
 async def _restart(context: SlotContext, task: TaskFolder) -> GradingBox:
     await context.restart()
     changes = await context.changes()
-    decisive = await _decisive(context, task)
+    decisive = await _decisive(context, task, changes)
     if changed := changed_programs(changes, decisive):  # nothing that runs here can be believed
         raise NotTaken("suspect", "programs of the image were changed", changed)
     if changed := await services.changed_services(context, services.names(task)):
@@ -299,14 +330,22 @@ async def _restart(context: SlotContext, task: TaskFolder) -> GradingBox:
     made = GradingBox("restart", changes=changes, decisive=decisive)
     kept = (each.path for each in changes if each.kind != "deleted")
     made.agents = [path for path in kept if not decisive.is_program(path)]
-    made.report |= reported("undone", await undo(context, task, changes, decisive))
+    undone = await undo(context, task, changes, decisive)
     await _without_caches(context, changes)
+    if not {each.path for each in changes}.isdisjoint(LISTS):
+        made.users = await read_lists(context)
     try:
         agents = {each.path for each in changes if each.kind != "deleted"}
         made.provided = await provide(context, task, agents)
+        await box.kill_all(context)  # what modules of the agent's may have started
+        undone += await undo_packages(context, changes, made.provided.packages)
     except FilesRefused as error:  # an untouched box says whose doing it is
         made.unfit = str(error)
-    if shadows := await asyncio.to_thread(_shadowing, changes, decisive, made.provided):
+    made.report |= reported("undone", undone)
+    shadows = await asyncio.to_thread(_shadowing, changes, decisive, made.provided)
+    added = [each.path for each in changes if each.kind == "added"]
+    shadows.update(await _in_the_way(context, added, decisive, made.provided))
+    if shadows:
         raise NotTaken("suspect", "modules that graders import were replaced", sorted(shadows))
     made.variables["PYTHONPYCACHEPREFIX"] = "/logs/verifier/.pycache"
     await box.start_services(context, task, task.environment.healthcheck)

@@ -23,7 +23,10 @@ file={FOLDER}/ctrf.json
 [ -f "$file" ] && [ ! -L "$file" ] && [ ! -L {FOLDER} ] && [ ! -L /logs ] || exit 67
 exec head -c {MAX_BYTES + 1} -- "$file"
 """
+_HEADING = re.compile(r"(?m)^(?:\x1b\[[\d;]*m)*=+ short test summary info =+(?:\x1b\[[\d;]*m)*$")
+_ENDS = re.compile(r"(?m)^(?:\x1b\[[\d;]*m)*=+ ")
 _SUMMARY = re.compile(r"(?m)^(PASSED|FAILED|ERROR) (\S[^\n]{0,999})$")
+_OF_A_SUMMARY = re.compile(r"(?:PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS) ")
 _OF_SUMMARY = {"PASSED": "passed", "FAILED": "failed", "ERROR": "failed"}
 
 
@@ -64,12 +67,27 @@ def of_ctrf(content: bytes) -> dict[str, str]:
 
 
 def of_summary(output: str) -> dict[str, str]:
-    """The same of the short summary with which pytest ends its output."""
+    """The same of the short summaries with which pytest ends its output, each below its heading.
+
+    Lines elsewhere may be what tested programs print, such as `ERROR reading x` of a log. Where the
+    output was cut, its beginning may be in a summary, which has lines of this form alone.
+    """
+    beginning, *below = _HEADING.split(output)
+    parts = [_ENDS.split(each, maxsplit=1)[0] for each in below]
+    if not below and (end := _ENDS.search(beginning)):
+        parts.append(_last_lines(beginning[: end.start()]))
     # A reason follows a test that failed: "FAILED tests/a.py::test_x - assert 1 == 2".
     return _worst(
         (name if how == "PASSED" else name.split(" - ", 1)[0], _OF_SUMMARY[how])
-        for how, name in _SUMMARY.findall(output)
+        for part in parts
+        for how, name in _SUMMARY.findall(part)
     )
+
+
+def _last_lines(text: str) -> str:
+    """Lines of a summary with which a text ends, if it has none but these after its first."""
+    lines = text.splitlines()[1:]
+    return "\n".join(lines) if all(map(_OF_A_SUMMARY.match, lines)) else ""
 
 
 def _worst(pairs: Iterator[tuple[Any, Any]]) -> dict[str, str]:

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field, replace
 
+from envs.harbor_task.grading.started import environments, folders_entered
 from hermes_queue.images.spec import ImageConfig
 from hermes_queue.sandbox.image_slots import FileChange
 
@@ -58,6 +59,8 @@ _PLUGIN = re.compile(r"/?[^/]+\.(?:dist|egg)-info/entry_points\.txt")
 _SUFFIX = r"\.(?:[\w-]+\.)?(?:py|pyc|so)"
 _MODULE = re.compile(rf"/?(\w+)(?:/__init__)?{_SUFFIX}")
 """A module in a folder of modules; a folder without `__init__` gives way to any other."""
+_PORTION = re.compile(rf"/?(\w+)/.*{_SUFFIX}")
+"""A module in a folder of such a folder, which needs no `__init__` if there is no other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,10 @@ class Decisive:
     """Names of files by which the work directory would steer tools of the tests."""
     imported: Set[str] = _IMPORTED
     """Modules that graders import, beside Python's own library."""
+    missing: Set[str] = frozenset()
+    """Those of them that are nowhere, so that any folder of the name is imported."""
+    entered: tuple[str, ...] = ()
+    """Folders into which the tests go before they start programs."""
 
     @classmethod
     def of(
@@ -95,9 +102,26 @@ class Decisive:
         modules = tuple(dict.fromkeys((*own, _normal(workdir), *sorted(beside))))
         return cls(_normal(workdir), search, modules, frozenset(started), project)
 
-    def importing(self, names: Set[str]) -> Decisive:
-        """The same, where graders were seen to import `names`, too."""
-        return replace(self, imported=self.imported | names)
+    def importing(self, names: Set[str], missing: Set[str] = frozenset()) -> Decisive:
+        """The same, where graders were seen to import `names`, too, of which some are `missing`."""
+        return replace(self, imported=self.imported | names, missing=missing)
+
+    def for_tests(self, text: str, config: ImageConfig | None, added: Set[str]) -> Decisive:
+        """The same for tests with this text.
+
+        They may use a Python environment of the image that is not in its PATH: one of which the
+        agent has `added` nothing that makes it an environment.
+        """
+        variables = config.env if config else {}
+        named = environments(text, self.workdir, variables)
+        own = [each for each in named if not {each, f"{each}/bin", f"{each}/pyvenv.cfg"} & added]
+        search = tuple(dict.fromkeys((*self.search, *(f"{each}/bin" for each in own))))
+        entered = folders_entered(text, self.workdir, variables)
+        return replace(self, search=search, entered=entered)
+
+    def starting_in(self, folders: Iterable[str]) -> Decisive:
+        """The same, where Python looks for modules in `folders` alone."""
+        return replace(self, modules=tuple(folders))
 
     @property
     def folders(self) -> tuple[str, ...]:
@@ -158,8 +182,11 @@ class Decisive:
         """Whether Python would import it for the tests in place of its own library or pytest."""
         for folder in self.modules:
             if _below(path, (folder,)):
-                match = _MODULE.fullmatch(path[len(folder.rstrip("/")) :])
+                inside = path[len(folder.rstrip("/")) :]
+                match = _MODULE.fullmatch(inside)
                 if match and (match[1] in self.imported or match[1] in sys.stdlib_module_names):
+                    return True
+                if (part := _PORTION.fullmatch(inside)) and part[1] in self.missing:
                     return True
         return False
 
@@ -216,6 +243,11 @@ def parents(paths: Sequence[str]) -> list[str]:
         while (path := posixpath.dirname(path)) != "/" and path not in found:
             found[path] = None
     return list(found)
+
+
+def is_passing(path: str) -> bool:
+    """Whether it is where nothing stays: files of an agent's there never grade."""
+    return _below(path, _PASSING)
 
 
 def _below(path: str, folders: Iterable[str]) -> bool:

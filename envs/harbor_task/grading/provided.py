@@ -26,6 +26,8 @@ class Provided:
     variables: dict[str, str] = field(default_factory=dict)
     imported: Imported = field(default_factory=Imported)
     report: dict[str, Any] = field(default_factory=dict)
+    packages: tuple[str, ...] = ()
+    """Names of what tests install among the packages of the box, and of what that needs."""
 
     @property
     def has_kit(self) -> bool:
@@ -55,7 +57,7 @@ async def provide(context: SlotContext, task: TaskFolder, agents: Container[str]
         return Provided(imported=imported, report=report)
     user = verifier_user(context, task)
     found = await kit.install(context, needs, pythons, user=user, asked=asked)
-    return Provided(found.variables, imported | found.imported, report)
+    return Provided(found.variables, imported | found.imported, report, found.packages)
 
 
 async def provide_untouched(context: SlotContext, task: TaskFolder) -> Provided:
@@ -74,7 +76,4 @@ def verifier_user(context: SlotContext, task: TaskFolder) -> str:
 
 def _read(task: TaskFolder) -> Any:
     """What the tests fetch, and which modules they import. Blocking."""
-    files = (path for folder in task.test_folders for path in sorted(folder.rglob("*.py")))
-    texts = (path.read_text(errors="replace") for path in list(files)[:200] if path.is_file())
-    names = {name for text in texts for name in imports_of(text)}
-    return needs_of(task.scripts, task.test_folders), names
+    return needs_of(task.scripts, task.test_folders), set(imports_of(task.tests_text()))

@@ -6,10 +6,13 @@ Adding programs is fine there; replacing those that the tests may run is not.
 
 from __future__ import annotations
 
+import posixpath
 import re
-from collections.abc import Iterable, Sequence
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
 
 from envs.harbor_task.grading.places import Decisive, parents
+from envs.harbor_task.grading.users import changed_users, read_lists
 from hermes_queue.errors import SandboxError
 from hermes_queue.sandbox.archives import ROOT
 from hermes_queue.sandbox.context import SlotContext
@@ -23,10 +26,22 @@ _WITHOUT_EFFECT = re.compile(
     r".*/python[\d.]*/(?:site|dist)-packages/[^/]+\.dist-info/(?!entry_points\.txt$).*"
 )
 _LOADER = re.compile(
-    r"/etc/ld\.so\.(?:preload|conf(?:\.d)?)(?:/.*)?|/etc/ld-musl-[^/]*|/etc/nsswitch\.conf|"
+    r"/etc/ld\.so\.(?:preload|conf(?:\.d)?)(?:/.*)?|/etc/ld-musl-[^/]*|/etc/nsswitch\.conf|/etc/pam\.(?:d|conf)/.*|"
     r"/etc/(?:ssl|pki/tls)/openssl[^/]*|/etc/crypto-policies(?:/.*)?|/etc/perl/.*\.p[ml]c?|"
     r"/etc/python[^/]*/(?:site|user)customize(?:[./].*)?"
 )
+_LINKED = """\
+if find / -maxdepth 0 -printf '' >/dev/null 2>&1; then
+  find -H {folders} -maxdepth 1 -type l -printf '%p\\0%l\\0' 2>/dev/null; true
+else
+  for folder in {folders}; do
+    for file in "$folder"/*; do
+      [ ! -L "$file" ] || printf '%s\\0%s\\0' "$file" "$(readlink "$file")"
+    done
+  done
+fi
+"""
+"""Links among programs, each with what it holds."""
 _STARTS_PYTHON = re.compile(
     r".*/(?:(?:site|user)customize(?:[./].*)?|[^/]+\.pth|pyvenv\.cfg|python3\d+\.zip)"
 )
@@ -96,35 +111,50 @@ def keys(paths: Iterable[str], decisive: Decisive) -> dict[str, str]:
 
 
 async def shadowing(
-    context: SlotContext, changes: Sequence[FileChange], decisive: Decisive
+    context: SlotContext,
+    changes: Sequence[FileChange],
+    decisive: Decisive,
+    users: Mapping[str, str],
 ) -> list[str]:
-    """Added files that would be found in place of the image's. Renews the slot to see the image.
+    """What stands in place of something of the image's. Renews the slot to see the image.
+
+    That is: added files that would be found before the image's, changed files to which links among
+    its programs lead, and lists of `users` in which one of its users is another one.
 
     Raises:
         SandboxError: the sandbox failed.
     """
     added = keys((each.path for each in changes if each.kind == "added"), decisive)
-    if not added:
+    others = {each.path for each in changes if each.kind != "added"}
+    if not added and not others:
         return []
     await context.renew()
-    folders = " ".join(
-        _quoted(each) for each in dict.fromkeys((*decisive.folders, *decisive.search))
-    )
-    command = f"find {folders} -xdev -print0 2>/dev/null; true"
+    folders = _words((*decisive.folders, *decisive.search))
+    listed = await _listed(context, f"find {folders} -xdev -print0 2>/dev/null; true")
+    known = keys(listed, decisive)
+    found = {path for key, path in added.items() if key in known}
+    links = await _listed(context, _LINKED.format(folders=_words(decisive.search)))
+    for link, target in zip(links[::2], links[1::2], strict=True):
+        path = posixpath.normpath(posixpath.join(posixpath.dirname(link), target))
+        found |= {path} & others
+    if users:
+        found.update(changed_users(await read_lists(context), users))
+    return sorted(found)
+
+
+async def _listed(context: SlotContext, command: str) -> list[str]:
     result = await context.run(
         command, cwd="/", user=ROOT, timeout_s=300.0, max_output_bytes=MAX_LISTING_BYTES
     )
     if not result.ok or result.truncated:
         raise SandboxError("a fresh box cannot list the programs of its image")
-    listed = result.stdout.decode("utf-8", "surrogateescape").split("\0")
-    known = keys(listed, decisive)
-    return sorted({path for key, path in added.items() if key in known})
+    return result.stdout.decode("utf-8", "surrogateescape").split("\0")[:-1]
+
+
+def _words(paths: Iterable[str]) -> str:
+    return shlex.join(dict.fromkeys(paths))
 
 
 def _is_searched(path: str, decisive: Decisive) -> bool:
     """Whether it is where programs are, or modules of a user."""
     return decisive.is_program(path) or _OF_A_USER.fullmatch(path) is not None
-
-
-def _quoted(path: str) -> str:
-    return "'" + path.replace("'", "'\\''") + "'"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,6 +11,7 @@ from envs.harbor_task import box
 from envs.harbor_task.grading import kit, links
 from envs.harbor_task.grading.modes import GradingBox, reported
 from envs.harbor_task.grading.named import named_tests
+from envs.harbor_task.grading.places import is_passing
 from envs.harbor_task.grading.provided import verifier_user
 from envs.harbor_task.grading.reward import FOLDER, NoReward, Reward, read_reward
 from envs.harbor_task.task import TaskFolder
@@ -18,6 +21,7 @@ from hermes_queue.sandbox.archives import ROOT, FilesRefused
 from hermes_queue.sandbox.context import SlotContext
 from hermes_queue.settings import HarborSettings
 
+_DEVICE = re.compile(r"/dev/(?!shm/)|/proc/|/sys/")
 OUTPUT_TAIL_BYTES = 8192
 
 _FRESH = f"""\
@@ -53,7 +57,7 @@ async def run_tests(context: SlotContext, task: TaskFolder, made: GradingBox) ->
         raise FilesRefused(made.unfit)
     await _place(context, task)
     report: dict[str, Any] = dict(made.provided.report)
-    if dropped := await _drop_links(context, made.agents):
+    if dropped := await _drop_links(context, task, made.agents):
         report |= reported("dropped_links", dropped)
     variables = {**_home(context, task), **made.variables}
     own = filled(task.verifier.env, HarborSettings().env, place="verifier.env")
@@ -101,11 +105,26 @@ async def _place(context: SlotContext, task: TaskFolder) -> None:
         await box.upload(context, folder, "/tests")
 
 
-async def _drop_links(context: SlotContext, paths: list[str]) -> list[str]:
-    """Remove links of the agent's that lead to the tests; returns their paths."""
+async def _drop_links(context: SlotContext, task: TaskFolder, paths: list[str]) -> list[str]:
+    """Remove links of the agent's that lead to the tests, or to what these may make.
+
+    Returns their paths.
+    """
     found = await links.links_among(context, paths)
+    if not found:
+        return []
     places = await links.resolved(context, found)
-    leading = [path for path, place in zip(found, places, strict=True) if _leads_to_tests(place)]
+    named = set(re.findall(r"/[\w./-]+", await asyncio.to_thread(task.tests_text)))
+    passing = {each for each in places if is_passing(each)}
+    to_come = {each for each in places if each and (each in passing or each in named)}
+    there = set(await links.existing(context, sorted(to_come)))
+    written = {each for each in passing & named if not _DEVICE.match(each)}
+    made_by_tests = (to_come - there) | written
+    leading = [
+        path
+        for path, place in zip(found, places, strict=True)
+        if place in made_by_tests or _leads_to_tests(place)
+    ]
     await links.delete(context, leading)
     return leading
 

@@ -16,13 +16,12 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from envs.harbor_task.grading import links
 from envs.harbor_task.grading.needs import needs_of
 from envs.harbor_task.grading.places import AT_ROOT, PERSONAL, PERSONAL_SETTINGS, Decisive
+from envs.harbor_task.grading.users import read_list
 from envs.harbor_task.task import TaskFolder
 from hermes_queue.images.spec import ImageConfig
-from hermes_queue.sandbox.archives import ROOT, FilesRefused
 from hermes_queue.sandbox.context import SlotContext
 from hermes_queue.sandbox.image_slots import FileChange
 
-MAX_USERS_BYTES = 1 << 20
 _HOME = re.compile(r"/root|/home/[^/]+")
 _FOLDERS = frozenset(
     ".config .cache .local .local/bin .local/share .local/share/uv .local/lib .cargo".split()
@@ -93,6 +92,24 @@ async def undo(
     plugins = await links.listed(context, _PLUGINS, entries)
     await links.delete(context, [*leading, *plugins])
     return sorted({*gone, *leading, *plugins})
+
+
+async def undo_packages(
+    context: SlotContext, changes: Sequence[FileChange], names: Collection[str]
+) -> list[str]:
+    """Remove the agent's versions of packages that tests install, by their names; their paths.
+
+    Raises:
+        FilesRefused: they cannot be removed.
+        SandboxError: the sandbox failed.
+    """
+    modules = frozenset(map(_module_name, names))
+    gone = {
+        each.path for each in changes if each.kind == "added" and _is_fetched(each.path, modules)
+    }
+    gone -= {path for path in gone if posixpath.dirname(path) in gone}
+    await links.listed(context, _DELETE_ADDED, sorted(gone))
+    return sorted(gone)
 
 
 async def settings_among(
@@ -202,11 +219,8 @@ def _is_fetched(path: str, names: frozenset[str]) -> bool:
 
 async def _homes(context: SlotContext, changed: Iterable[str]) -> list[str]:
     """Home folders of all users of the box, also where links lead to them."""
-    command = f"head -c {MAX_USERS_BYTES} /etc/passwd 2>/dev/null; true"
-    result = await context.run(command, cwd="/", user=ROOT, max_output_bytes=MAX_USERS_BYTES)
-    if not result.ok or len(result.stdout) >= MAX_USERS_BYTES:
-        raise FilesRefused("the box has no list of users of a usual size")
-    fields = [line.split(":") for line in result.stdout.decode(errors="replace").splitlines()]
+    text = await read_list(context, "/etc/passwd")
+    fields = [line.split(":") for line in text.splitlines()]
     listed = {posixpath.normpath(each[5]) for each in fields if len(each) > 5}
     listed |= {match[0] for path in changed if (match := _HOME.match(path))}
     listed |= {"/root", (context.slot.image_config or ImageConfig()).env.get("HOME", "")}
