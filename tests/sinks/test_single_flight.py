@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from worker_process import wait_until
 
 from hermes_queue.cancellation import end_tasks
 from hermes_queue.results import sole_reader
