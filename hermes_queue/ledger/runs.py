@@ -195,8 +195,9 @@ class Runs:
     def _close(self, run_id: str, groups: Sequence[str]) -> int:
         """See `run_cancel.lua`."""
         ttl_s = ResultSettings().finished_ttl_s
-        call = self.ledger.call
-        return int(call("run_cancel", run_id=run_id, finished_ttl_s=ttl_s, groups=groups))
+        return int(
+            self.ledger.call("run_cancel", run_id=run_id, finished_ttl_s=ttl_s, groups=groups)
+        )
 
     def _groups(self, run_id: str) -> Iterator[list[str]]:
         """Ids of all groups of a run, in batches; an id may be repeated."""

@@ -15,6 +15,8 @@ needs.py     what a verifier fetches while it grades, and the projects that woul
 provided.py  what a box gets before the agent's files
 pythons.py   the interpreters of an image
 imported.py  what Python imports for the tests
+started.py   folders and Python environments in which tests start programs
+users.py     users of the image, as whom tests run programs
 kit.py       uv and packages for verifiers without a network
 shims/       the kit's programs
 """

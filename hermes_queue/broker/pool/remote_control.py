@@ -193,6 +193,31 @@ def _refuse(name: str, why: str) -> None:
     Panel.data[name] = refusing
 
 
+def _take_over_what_waits() -> None:
+    """Have `rate_limit` free what the former limit held back.
+
+    Celery makes a new bucket, and leaves messages in the old one until that would have let them pass.
+    """
+    command = Panel.data["rate_limit"]
+
+    @wraps(command)
+    def changing(state: Any, task_name: str, rate_limit: Any, **arguments: Any) -> Any:
+        consumer = state.consumer
+        before = consumer.task_buckets.get(task_name)
+        answer = command(state, task_name, rate_limit, **arguments)
+        after = consumer.task_buckets.get(task_name)
+        while before and before is not after and before.contents:
+            request, tokens = before.pop()
+            if after:
+                consumer._limit_task(request, after, tokens)
+            else:
+                consumer._limit_move_to_pool(request)
+        return answer
+
+    Panel.data["rate_limit"] = changing
+
+
+_take_over_what_waits()
 _refuse("time_limit", "times are set when jobs are enqueued, by --agent-timeout and others")
 _refuse("revoke_by_stamped_headers", "jobs have no stamps; use `revoke ID` or `run cancel`")
 _report_revocations("revoke", terminate=False)
