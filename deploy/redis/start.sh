@@ -49,7 +49,7 @@ fi
 
 # Redis 7.0 leaves the beginning of a transaction that a crash has torn in the AOF, takes what follows for
 # a part of it, and loses that with the next crash. So the AOF is written anew after each start.
-socket=$(mktemp -d "${TMPDIR:-/tmp}/redis.XXXXXX")/redis.sock
+socket=$(mktemp -d /tmp/redis.XXXXXX)/redis.sock # its path may have 107 bytes, so it is not below TMPDIR
 key=$(od -An -N24 -tx1 /dev/urandom | tr -d ' \n')
 echo "user starter on #$(printf %s "$key" | sha256sum | cut -c1-64) -@all +bgrewriteaof" >> "$acl"
 (

@@ -196,7 +196,7 @@ def _refuse(name: str, why: str) -> None:
 def _take_over_what_waits() -> None:
     """Have `rate_limit` free what the former limit held back.
 
-    Celery makes a new bucket, and leaves messages in the old one until that would have let them pass.
+    Celery makes a new bucket and leaves messages in the old one until that would have let them go.
     """
     command = Panel.data["rate_limit"]
 
