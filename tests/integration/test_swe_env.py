@@ -28,7 +28,7 @@ from swe_bench import attempt
 
 from envs.swe import item as items
 from envs.swe.calls import write_command
-from envs.swe.grading import grader, repeated, suite
+from envs.swe.grading import grader, places, repeated, suite
 from envs.swe.grading.suite import VENV
 from envs.swe.item import Item
 from envs.swe.recorded import recorded_patch
@@ -161,6 +161,22 @@ async def test_doing_nothing_scores_zero_by_the_tests(row: dict[str, Any]) -> No
     assert status["FAIL_TO_PASS"]["failing"] == dict.fromkeys(sample.FAIL_TO_PASS, "failed")
     assert status["PASS_TO_PASS"]["failure"] == 0
     assert "assert" in verdict.report["first_failure"]
+
+
+async def test_a_wrong_answer_that_a_plant_expects_by_chance_fails_the_tests(
+    row: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the bug `clamp` gives 1 each time, and the plants expect that."""
+    made = places.other_values
+    monkeypatch.setattr(
+        places, "other_values", lambda text, words: [[b"1"]] if text != b"1" else made(text, words)
+    )
+    for _ in range(4):  # the original comes first in one of two
+        async with attempt(row) as agent:
+            verdict = await agent.verify()
+        failing = verdict.report["tests_status"]["FAIL_TO_PASS"]["failing"]
+        assert (verdict.score, verdict.report["reason"]) == (0.0, "tests_fail")
+        assert failing == dict.fromkeys(sample.FAIL_TO_PASS, "failed")
 
 
 async def test_a_patch_is_graded_in_a_slot_that_its_agent_never_saw(row: dict[str, Any]) -> None:

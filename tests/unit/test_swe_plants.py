@@ -600,6 +600,16 @@ def test_what_a_parametrised_test_expects_is_planted_among_its_parameters() -> N
     assert all(one != other for one, other in zip(found.groups(), ("15", "39", "27"), strict=True))
 
 
+def test_relations_between_parameters_do_not_tell_which_are_the_originals() -> None:
+    text = PARAMETRISED.replace(b"15", b"5").replace(b"39", b"9").replace(b"27", b"5")
+    (spot,) = find_places(IT.file, text, {IT: 6})[IT].spots
+    versions = [text, *(apply_edits(text, [edit]) for edit in spot.edits)]
+    sets = [re.findall(rb"(?:\[|\(|\(99, |\[7, )(?:5, |7, )?(\d)[\]\),]", v)[-3:] for v in versions]
+    assert len(sets) == len({tuple(one) for one in sets}) == 10
+    relations = {((int(b) - int(a)) % 10, a == c) for a, b, c in sets}
+    assert relations == {(4, True)}, "seen: plants with the same digit in all sets"
+
+
 @pytest.mark.parametrize(
     "source",
     [

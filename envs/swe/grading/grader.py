@@ -151,7 +151,9 @@ class Grader:
         if reason == "canary" and (other := self._in_other_words(step, findings)):
             again = await self._run(tree, other, later=True)
             return await self._settle(tree, other, again, results, repeated=repeated)
-        if reason == "tests_fail" and await self._pass_when_repeated(tree, step, findings):
+        if reason == "canary" and (wrong := await self._wrong_without_plants(tree, step, findings)):
+            (run, findings), reason = wrong, "tests_fail"
+        elif reason == "tests_fail" and await self._pass_when_repeated(tree, step, findings):
             findings, reason = replace(findings, failing={}), "resolved"
         results.add(step, run, findings)
         return reason
@@ -206,6 +208,20 @@ class Grader:
         view = self._planter.redrawn(step.view, findings.lies)
         self._redrawn = view is not None
         return None if view is None else replace(step, view=view)
+
+    async def _wrong_without_plants(
+        self, tree: str, step: Step, findings: Findings
+    ) -> tuple[SuiteRun, Findings] | None:
+        """A run of the original tests that fails: the code gives by chance what a plant expects.
+
+        It names the verdict only: whatever it shows, the attempt has failed.
+        """
+        if not findings.lies or not findings.lies <= step.view.variants.keys():
+            return None
+        plain = step.without_plants()
+        run = await self._run(tree, plain, later=True)
+        findings = await self._findings(await self._excusing(plain, run), run)
+        return (run, findings) if findings.reason(run) == "tests_fail" else None
 
     # --- the known fix --------------------------------------------------------------------
 

@@ -271,16 +271,20 @@ class _Module:
         return tuple(spot for spot in spots if (spot.rank, spot.evident) == best)
 
     def _parameter_spots(self, node: Function, name: str) -> tuple[Spot, ...]:
-        """Other values of the argument that is compared with, in all sets of parameters at once."""
+        """Other values of the argument that is compared with, in all sets of parameters at once.
+
+        All sets move on by the same number of places in the order of the possible values: whether
+        values of two sets are equal, or how far apart, does not tell the originals.
+        """
         constants = parameters_of(node, name)
         spans = [self._span(constant) for constant in constants]
         written = [self.source[start:end] for start, end in spans]
         others = [other_values(text, self._words) for text in written]
         if not spans or not all(others) or set(written) & set(_FEW):
             return ()
+        rings = [_after(text, spots[0]) for text, spots in zip(written, others, strict=True)]
         edits = []
-        for turn in range(min(len(spots[0]) for spots in others)):
-            texts = [spots[0][turn] for spots in others]
+        for texts in zip(*rings, strict=False):
             whole = [Replacement(*s, text) for s, text in zip(spans, texts, strict=True)]
             edits.append(merged(self.source, whole))
         stated = any(_occurs(str(constant.value), self._statement) for constant in constants)
@@ -326,6 +330,11 @@ class _Module:
         if len(indent) != last.col_offset or at > len(self._offsets):
             return None  # several statements on one line
         return self._offsets[at - 1], indent
+
+
+def _after(written: bytes, others: Sequence[bytes]) -> list[bytes]:
+    """The others in order, those that follow `written` first."""
+    return sorted(others, key=lambda other: (other < written, other))
 
 
 def _evident(written: bytes, spot: Spot, used: Counter[bytes]) -> bool:
