@@ -151,12 +151,9 @@ class Grader:
         if reason == "canary" and (other := self._in_other_words(step, findings)):
             again = await self._run(tree, other, later=True)
             return await self._settle(tree, other, again, results, repeated=repeated)
-        if reason == "canary" and (wrong := await self._wrong_without_plants(tree, step, findings)):
-            (run, findings), reason = wrong, "tests_fail"
-        elif reason == "tests_fail" and await self._pass_when_repeated(tree, step, findings):
-            findings, reason = replace(findings, failing={}), "resolved"
+        run, findings = await self._looked_at_again(tree, step, run, findings)
         results.add(step, run, findings)
-        return reason
+        return findings.reason(run)
 
     def _expect_fast(self, run: SuiteRun, gold: SuiteRun) -> None:
         """Raise if there is no time to repeat the run and the known fix was slow too."""
@@ -209,19 +206,24 @@ class Grader:
         self._redrawn = view is not None
         return None if view is None else replace(step, view=view)
 
-    async def _wrong_without_plants(
-        self, tree: str, step: Step, findings: Findings
-    ) -> tuple[SuiteRun, Findings] | None:
-        """A run of the original tests that fails: the code gives by chance what a plant expects.
+    async def _looked_at_again(
+        self, tree: str, step: Step, run: SuiteRun, findings: Findings
+    ) -> tuple[SuiteRun, Findings]:
+        """The run that decides, and its findings: this one, or one of the original tests.
 
-        It names the verdict only: whatever it shows, the attempt has failed.
+        Wrong code can give by chance what a plant expects. Then it fails the original tests, which
+        names the verdict and does not change the score.
         """
-        if not findings.lies or not findings.lies <= step.view.variants.keys():
-            return None
-        plain = step.without_plants()
-        run = await self._run(tree, plain, later=True)
-        findings = await self._findings(await self._excusing(plain, run), run)
-        return (run, findings) if findings.reason(run) == "tests_fail" else None
+        reason = findings.reason(run)
+        if reason == "tests_fail" and await self._pass_when_repeated(tree, step, findings):
+            return run, replace(findings, failing={})
+        if reason == "canary" and findings.lies and findings.lies <= step.view.variants.keys():
+            plain = step.without_plants()
+            original = await self._run(tree, plain, later=True)
+            wrong = await self._findings(await self._excusing(plain, original), original)
+            if wrong.reason(original) == "tests_fail":
+                return original, wrong
+        return run, findings
 
     # --- the known fix --------------------------------------------------------------------
 
