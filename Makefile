@@ -145,7 +145,7 @@ tamper: $(VENV)/.run ## Every known way to cheat scores 0 on the first four bund
 	$(BIN)/python -m producers.swe_smith --items 4 --agent tamper --expect-score 0
 
 chaos: $(VENV)/.run ## Kill everything under load and prove that nothing is lost (MINUTES=5 SEED=1 GRADERS=0 PREFETCH=0)
-	$(BIN)/python -m workers.chaos --minutes $(MINUTES) --seed $(SEED) --graders $(GRADERS) --prefetch $(PREFETCH)
+	$(BIN)/python -m tests.chaos --minutes $(MINUTES) --seed $(SEED) --graders $(GRADERS) --prefetch $(PREFETCH)
 
 test-failover: redis $(VENV)/.dev ## Redis Sentinel: the master is killed, hangs and is cut off while 160 trajectories run; TLS (7 minutes)
 	$(BIN)/python -m pytest tests/failover

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from hermes_queue.broker.enqueue import enqueue
 from hermes_queue.ledger import Runs
 from hermes_queue.sandbox.host.processes import is_running, read_stat
-from workers.chaos.fleet import DoomedFleet
-from workers.chaos.producer import sleepers
+from tests.chaos.fleet import DoomedFleet
+from tests.chaos.producer import sleepers
 
 RUN = "chaos-orphans"
 LIMIT_S = 180.0

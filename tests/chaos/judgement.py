@@ -15,9 +15,9 @@ from hermes_queue.ledger import DeadLetters, Ledger, Runs
 from hermes_queue.ledger.accounts.goodput import UNACCOUNTED, goodput_of_run
 from hermes_queue.ledger.budgets import accounts
 from hermes_queue.models import ScoredTrajectory
-from workers.chaos.env import expected_score
-from workers.chaos.fleet import CONSUMERS, DoomedFleet
-from workers.chaos.producer import RUN, group, poisoned
+from tests.chaos.env import expected_score
+from tests.chaos.fleet import CONSUMERS, DoomedFleet
+from tests.chaos.producer import RUN, group, poisoned
 
 
 class Judgement:

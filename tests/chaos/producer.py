@@ -15,9 +15,9 @@ from hermes_queue.models import AgentSpec, GroupPolicy, Limits, TrajectoryJob, m
 RUN = "chaos"
 GROUP_SIZE = 4
 LONGEST_S = 3.0
-ENVS = ("workers.chaos.env:ENV", "workers.chaos.env:IN_BYTES")
+ENVS = ("tests.chaos.env:ENV", "tests.chaos.env:IN_BYTES")
 """The work of the first travels as a copy of its slot, that of the second as bytes."""
-AGENTS = ("workers.chaos.agent:AGENT", "workers.chaos.agent:RESUMED")
+AGENTS = ("tests.chaos.agent:AGENT", "tests.chaos.agent:RESUMED")
 """After the death of its worker, the first begins anew, and the second goes on."""
 POISON_EVERY = 100
 """Number of groups for each poison job."""
@@ -73,7 +73,7 @@ def _job(
 
 def main() -> None:
     """Enqueue, and exit with 0 when all groups are enqueued."""
-    parser = argparse.ArgumentParser(prog="python -m workers.chaos.producer")
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos.producer")
     parser.add_argument("--groups", type=int, required=True)
     parser.add_argument("--rate", type=float, required=True, help="groups a second")
     parser.add_argument("--began", type=float, required=True, help="unix seconds")

@@ -1,4 +1,4 @@
-"""Runs a module under a wrong, jumping clock: `python -m workers.chaos.skewed MODULE ...`.
+"""Runs a module under a wrong, jumping clock: `python -m tests.chaos.skewed MODULE ...`.
 
 Only the wall clock (`time.time`) is changed, as NTP steps and bad hosts do; monotonic time is
 correct.

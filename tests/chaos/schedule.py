@@ -16,7 +16,7 @@ from typing import Any
 import redis
 
 from hermes_queue.errors import HermesQueueError
-from workers.chaos.fleet import DoomedFleet, Process
+from tests.chaos.fleet import DoomedFleet, Process
 
 WEIGHTS = {
     "kill worker": 40,

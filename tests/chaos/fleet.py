@@ -18,8 +18,8 @@ from hermes_queue.broker import child_process
 from hermes_queue.broker.embedded import find_redis_server
 from hermes_queue.ledger import Ledger
 from hermes_queue.settings import PREFIX
-from workers.chaos.agent import SPENT
-from workers.chaos.env import JOURNAL
+from tests.chaos.agent import SPENT
+from tests.chaos.env import JOURNAL
 
 CONSUMERS = {"fast": 0.0, "slow": 0.05}
 """Seconds that each consumer group takes before it acknowledges."""
@@ -119,7 +119,7 @@ class DoomedFleet:
         for number in range(self.graders_count):
             self.graders.append(self._worker(f"grader-{number}", f"grader{number}", "verify"))
         for name, pause_s in CONSUMERS.items():
-            command = self._python("workers.chaos.consumer", "--group", name)
+            command = self._python("tests.chaos.consumer", "--group", name)
             command += ["--file", str(self.consumed(name)), "--pause", str(pause_s)]
             self.consumers.append(self._process(f"consumer-{name}", command))
 
@@ -138,7 +138,7 @@ class DoomedFleet:
 
     def produce(self, *, groups: int, rate: float, seed: int) -> None:
         """Start the producer."""
-        command = self._python("workers.chaos.producer", "--groups", str(groups))
+        command = self._python("tests.chaos.producer", "--groups", str(groups))
         command += ["--rate", str(rate), "--began", str(time.time()), "--seed", str(seed)]
         self.producer = self._process("producer", command)
         self.producer.start()
@@ -203,7 +203,7 @@ class DoomedFleet:
             process.stop()
 
     def _python(self, *words: str) -> list[str]:
-        return [sys.executable, "-m", "workers.chaos.skewed", *words]
+        return [sys.executable, "-m", "tests.chaos.skewed", *words]
 
     def _worker(self, name: str, node: str, stages: str) -> Process:
         """A worker for these stages. Each kind of place is scarce where it is needed most."""

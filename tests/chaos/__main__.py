@@ -1,4 +1,4 @@
-"""`python -m workers.chaos`: run the harness and judge the run."""
+"""`python -m tests.chaos`: run the harness and judge the run."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from pathlib import Path
 from hermes_queue.errors import EXIT_FAILED, EXIT_INTERRUPTED
 from hermes_queue.sandbox.local.registry import HostRegistry
 from hermes_queue.sandbox.local.snapshots import UNFINISHED_S
-from workers.chaos.fleet import WITNESS, DoomedFleet
-from workers.chaos.judgement import Judgement
-from workers.chaos.orphans import time_to_last_orphan
-from workers.chaos.producer import GROUP_SIZE, RUN
-from workers.chaos.schedule import Schedule
+from tests.chaos.fleet import WITNESS, DoomedFleet
+from tests.chaos.judgement import Judgement
+from tests.chaos.orphans import time_to_last_orphan
+from tests.chaos.producer import GROUP_SIZE, RUN
+from tests.chaos.schedule import Schedule
 
 DRAIN_S = 240.0
 """Time for the undisturbed fleet to finish everything; poison jobs add leases."""
@@ -32,11 +32,11 @@ REAP_S = 90.0
 def parse(argv: list[str] | None) -> argparse.Namespace:
     """Return the parsed command line."""
     parser = argparse.ArgumentParser(
-        prog="python -m workers.chaos",
+        prog="python -m tests.chaos",
         description="Kill workers, Redis, consumers and the producer under load, then compare what "
         "verifiers, stream and consumers wrote down. Exit code 1 when anything was lost, doubled, "
         "mis-scored or left behind.",
-        epilog="example: python -m workers.chaos --minutes 10 --seed 7",
+        epilog="example: python -m tests.chaos --minutes 10 --seed 7",
     )
     for name, default, what in (
         ("minutes", 5.0, "minutes of chaos"),

@@ -11,5 +11,5 @@ producer.py   enqueues at an even rate
 schedule.py   the events: what is killed, and when
 skewed.py     runs a module under a wrong clock
 
-Run it with `python -m workers.chaos --minutes 5 --seed 1`.
+Run it with `python -m tests.chaos --minutes 5 --seed 1`.
 """

@@ -24,7 +24,7 @@ async def read(group: str, path: str, pause_s: float) -> None:
 
 def main() -> None:
     """Read; start again after an outage that the library does not wait out."""
-    parser = argparse.ArgumentParser(prog="python -m workers.chaos.consumer")
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos.consumer")
     parser.add_argument("--group", required=True)
     parser.add_argument("--file", required=True)
     parser.add_argument("--pause", type=float, default=0.0, help="seconds before each ack")
