@@ -34,7 +34,7 @@ def poisoned(index: int) -> str:
 def group(index: int, seed: int) -> list[TrajectoryJob]:
     """Return the jobs of group `index`; the same ones for the same seed."""
     instance = f"{seed}-{index}"
-    dice = random.Random(instance)  # noqa: S311 - no secret
+    dice = random.Random(instance)
     seconds = round(dice.uniform(0.0, LONGEST_S), 2)
     how = dice.choice(ENVS), dice.choice(AGENTS)
     row = {"instance_id": instance, "seconds": seconds, "poison": poisoned(index)}

@@ -59,7 +59,7 @@ class Schedule:
     """Trajectories that ran on a killed worker and not since: epoch, and time of the kill."""
 
     def __post_init__(self) -> None:
-        self._dice = random.Random(self.seed)  # noqa: S311 - no secret
+        self._dice = random.Random(self.seed)
         names = [n for n in WEIGHTS if self.fleet.redis or n not in _ON_REDIS]
         self._names = [n for n in names if self.fleet.graders or n != "lose graders"]
         self._due = time.monotonic() + self.interval_s

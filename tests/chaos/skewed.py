@@ -23,7 +23,7 @@ def skewed(clock: Callable[[], float], seed: int) -> Callable[[], float]:
 
     def now() -> float:
         true = clock()
-        dice = random.Random(seed * 1_000_003 + int(true / JUMP_S))  # noqa: S311 - no secret
+        dice = random.Random(seed * 1_000_003 + int(true / JUMP_S))
         return true + dice.uniform(-SKEW_S, SKEW_S)
 
     return now

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from itertools import pairwise
 
-from envs.swe.bugs.source import Proposals, Source, delete, replace, swap
+from tools.make_bugs.source import Proposals, Source, delete, replace, swap
 
 _COMPARE: dict[type[ast.cmpop], tuple[str, str, str | None]] = {
     # text, opposite, off by one

@@ -9,9 +9,6 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
-from envs.swe.bugs.package import Package, find_tests
-from envs.swe.bugs.sites import COVERAGE_FILE, Candidate, candidates, covered_lines, with_coverage
-from envs.swe.bugs.symptoms import Library, public_names
 from envs.swe.grading.suite import SuiteRun, run_tests, venv_asset
 from envs.swe.item import SuiteRuntime
 from envs.swe.package.distribution import Distribution, describe
@@ -20,6 +17,9 @@ from envs.swe.sources import sdist_repository
 from hermes_queue.errors import EnvBug, InputError
 from hermes_queue.sandbox.base import AssetSpec, SandboxBackend, SlotSpec
 from hermes_queue.sandbox.context import SlotContext
+from tools.make_bugs.package import Package, find_tests
+from tools.make_bugs.sites import COVERAGE_FILE, Candidate, candidates, covered_lines, with_coverage
+from tools.make_bugs.symptoms import Library, public_names
 
 OWN_PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 REFERENCE_TIMEOUT_S = 600.0

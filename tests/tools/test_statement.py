@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from envs.swe.bugs.statement import quotes, write_statement
-from envs.swe.bugs.symptoms import FailedCheck, Library, public_names
+from tools.make_bugs.statement import quotes, write_statement
+from tools.make_bugs.symptoms import FailedCheck, Library, public_names
 
 TESTS = """\
 import pytest

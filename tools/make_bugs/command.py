@@ -30,8 +30,8 @@ from producers.run.flags import Options, at_least, flag, switch
 if TYPE_CHECKING:
     from rich.status import Status
 
-    from envs.swe.bugs.bench import Bench
-    from envs.swe.bugs.sites import Draw
+    from tools.make_bugs.bench import Bench
+    from tools.make_bugs.sites import Draw
 
 TRIES_PER_ROW = 15
 """About every second try becomes a row; a package that needs many more tries has a weak test
@@ -46,9 +46,9 @@ byte spans, test ids and a generated report.
 
 examples:
   five tasks from one package:
-    python -m producers.make_bugs --package schedule==1.2.2 --count 5 --out rows.jsonl
+    python -m tools.make_bugs --package schedule==1.2.2 --count 5 --out rows.jsonl
   tests with more requirements than the package; on three Pythons, which must be installed:
-    python -m producers.make_bugs --package schedule==1.2.2 --count 5 --out rows.jsonl \\
+    python -m tools.make_bugs --package schedule==1.2.2 --count 5 --out rows.jsonl \\
         --extra-requirement pytz==2025.2 --python 3.11,3.12,3.13
   run the reference solutions, then see that doing nothing scores 0:
     python -m producers.swe_smith --dataset rows.jsonl --items all
@@ -117,9 +117,9 @@ class BugOptions(Options):
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The parser of `python -m producers.make_bugs`."""
+    """The parser of `python -m tools.make_bugs`."""
     parser = argparse.ArgumentParser(
-        prog="python -m producers.make_bugs",
+        prog="python -m tools.make_bugs",
         description="Make software-engineering tasks from a package on the index: small bugs that "
         "its own tests detect. All code of the package runs in sandboxes.",
         epilog=_EPILOG,
@@ -160,8 +160,8 @@ def pythons_of(texts: Sequence[str]) -> list[str | None]:
 
 
 async def _make(wanted: PackageOptions, rows: BugOptions) -> int:
-    from envs.swe.bugs.bench import open_bench
-    from envs.swe.bugs.package import parse_pin, survey
+    from tools.make_bugs.bench import open_bench
+    from tools.make_bugs.package import parse_pin, survey
 
     name, version = parse_pin(wanted.package)
     pythons = pythons_of(wanted.python)
@@ -198,8 +198,8 @@ async def _make(wanted: PackageOptions, rows: BugOptions) -> int:
 
 
 async def _try_bugs(bench: Bench, rows: BugOptions, out: _Out, status: Status) -> int:
-    from envs.swe.bugs.sites import Draw
-    from envs.swe.bugs.validate import UnsuitableBug, check
+    from tools.make_bugs.sites import Draw
+    from tools.make_bugs.validate import UnsuitableBug, check
 
     found = await bench.find_candidates()
     source, say = bench.package.source, status.console.print
@@ -284,7 +284,3 @@ class _Out:
         self._file.write(json.dumps(row, ensure_ascii=False) + "\n")
         flush(self._file)
         return True
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-import envs.swe.bugs.source as own_source
-from envs.swe.bugs.mutators import Site, find_sites, is_a_change
+import tools.make_bugs.source as own_source
 from envs.swe.recipe import splice
+from tools.make_bugs.mutators import Site, find_sites, is_a_change
 
 CASES = [
     ("cmp_flip", "return a < b", "return a >= b"),

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from envs.swe.bugs.values import MAX_VALUE_CHARS, find_origin, wrong_value
+from tools.make_bugs.values import MAX_VALUE_CHARS, find_origin, wrong_value
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,10 @@ from email.message import Message
 
 import pytest
 
-from envs.swe.bugs.package import find_tests, license_of, parse_pin
 from envs.swe.item import PYTEST_OWN
 from envs.swe.package.project import normalize
 from hermes_queue.errors import InputError
+from tools.make_bugs.package import find_tests, license_of, parse_pin
 
 TREE = frozenset(
     {

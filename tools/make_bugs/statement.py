@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from envs.swe.bugs.symptoms import FailedCheck, Library, Symptom, describe
+from tools.make_bugs.symptoms import FailedCheck, Library, Symptom, describe
 
 _MAX_SYMPTOMS = 4
 _MAX_AREAS = 5

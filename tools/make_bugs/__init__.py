@@ -1,6 +1,7 @@
 """Procedural bugs: small, validated defects in a package that its own test suite detects.
 
 bench.py        a package's suite in slots: clean runs and coverage
+command.py      the command line
 blocks.py       mutators of statements
 expressions.py  mutators of operators, constants, names and calls
 mutators.py     all mutators, applied to a file

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Sequence
 from itertools import pairwise
 
-from envs.swe.bugs.source import Proposals, Source, delete, replace, swap
+from tools.make_bugs.source import Proposals, Source, delete, replace, swap
 
 _SIMPLE = (ast.Assign, ast.AugAssign, ast.Expr, ast.If, ast.For)
 

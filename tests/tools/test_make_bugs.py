@@ -16,7 +16,7 @@ import pytest
 from sample_package import CORE, TEST_CLAMP, make_sdist
 from swe_bench import attempt
 
-from producers.make_bugs import main
+from tools.make_bugs.command import main
 
 PACKAGE = "hermes-queue-sample==1.0"
 

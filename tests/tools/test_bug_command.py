@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hermes_queue.errors import InputError
-from producers.make_bugs import main, pythons_of
+from tools.make_bugs.command import main, pythons_of
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_versions_with_three_parts_are_refused() -> None:
 
 
 def test_rows_of_the_file_are_json_lines(tmp_path: Path) -> None:
-    from producers.make_bugs import _Out
+    from tools.make_bugs.command import _Out
 
     row = {
         "instance_id": "a",

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from envs.swe.bugs import blocks, expressions
-from envs.swe.bugs.source import Proposals, Source
 from envs.swe.recipe import Edit, splice
+from tools.make_bugs import blocks, expressions
+from tools.make_bugs.source import Proposals, Source
 
 _FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 _DEFINITIONS: dict[type[ast.AST], Callable[[Source, Any], Proposals]] = {

@@ -7,17 +7,17 @@ import hashlib
 import re
 from typing import Any
 
-from envs.swe.bugs.bench import BAD, Bench, passed
-from envs.swe.bugs.mutators import is_a_change
-from envs.swe.bugs.sites import Candidate
-from envs.swe.bugs.statement import write_statement
-from envs.swe.bugs.symptoms import FailedCheck
 from envs.swe.grading.suite import SuiteRun
 from envs.swe.item import Item
 from envs.swe.recipe import Mutation, pin, splice
 from envs.swe.workspace import pin as pin_item
 from hermes_queue.errors import EnvInfraError
 from hermes_queue.sandbox.base import AssetSpec
+from tools.make_bugs.bench import BAD, Bench, passed
+from tools.make_bugs.mutators import is_a_change
+from tools.make_bugs.sites import Candidate
+from tools.make_bugs.statement import write_statement
+from tools.make_bugs.symptoms import FailedCheck
 
 MAX_SHARE = 0.35
 """Largest share of the suite that a bug may fail, unless it fails very few tests."""

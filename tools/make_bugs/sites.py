@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from envs.swe.bugs.mutators import Site, find_sites
 from envs.swe.item import SuiteRuntime
+from tools.make_bugs.mutators import Site, find_sites
 
 COVERAGE_FILE = ".coverage.json"
 _COVERAGE = ("coverage==7.10.7", "pytest-cov==7.0.0")

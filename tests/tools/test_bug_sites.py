@@ -7,8 +7,8 @@ from collections import Counter
 
 import pytest
 
-from envs.swe.bugs.sites import Candidate, Draw, candidates, covered_lines
-from envs.swe.bugs.validate import changed_lines, read_failure
+from tools.make_bugs.sites import Candidate, Draw, candidates, covered_lines
+from tools.make_bugs.validate import changed_lines, read_failure
 
 SOURCE = b"""\
 def first(a):
