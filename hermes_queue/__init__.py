@@ -21,7 +21,6 @@ and extensions import from the rooms:
     tools/       one file per tool
     images/      root file systems that tasks bring along
     sandbox/     the contract of a backend, and the backends: local/, modal/
-    localmodal/  a Modal-compatible server for the unmodified SDK
     trainers/    groups for a trainer's steps, each once in its weights
     sinks/       destinations of results: datasets/, atropos/
     view/        pages about runs, groups and trajectories

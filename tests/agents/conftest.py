@@ -17,7 +17,7 @@ from hermes_queue.agent.programs.catalogue import find_program, pack
 from hermes_queue.broker.enqueue import enqueue
 from hermes_queue.ledger import Ledger
 from hermes_queue.models import ScoredTrajectory
-from hermes_queue.testing import localmodal, localmodal_server
+from modal_server import localmodal, localmodal_server
 
 __all__ = ["localmodal", "localmodal_server"]  # fixtures that we ship
 

@@ -12,7 +12,7 @@ from modal_images import OWN, backend, server
 from modal_slots import out
 
 from hermes_queue.images.spec import ImageSpec
-from hermes_queue.localmodal.server import BackgroundServer
+from localmodal.server import BackgroundServer
 from hermes_queue.sandbox.base import SlotSpec
 
 __all__ = ["backend", "server"]  # fixtures

@@ -15,7 +15,7 @@ from worker_process import WorkerProcess, wait_until
 
 from hermes_queue.broker.enqueue import enqueue
 from hermes_queue.settings import PathSettings
-from hermes_queue.testing import localmodal, localmodal_server
+from modal_server import localmodal, localmodal_server
 
 __all__ = ["localmodal", "localmodal_server"]
 

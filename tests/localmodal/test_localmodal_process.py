@@ -15,11 +15,11 @@ import pytest
 from zygote import run_forked, zygote
 
 from hermes_queue.sandbox.host.interpreter import prepare
-from hermes_queue.testing import forget_modal_client
+from modal_server import forget_modal_client
 
 NAP = f"sleep {4_000_000 + os.getpid()}"
 """No other test process has this one, whose naps would be taken for ours."""
-IMPORTED = ("hermes_queue.cli.localmodal", "hermes_queue.localmodal.server")
+IMPORTED = ("hermes_queue.cli.localmodal", "localmodal.server")
 
 
 class Process:
@@ -163,7 +163,7 @@ def test_no_sandbox_has_network_when_it_says_so(serve):
 
 def test_faults_are_injected_from_another_process(serve):
     from hermes_queue.errors import ConfigurationError
-    from hermes_queue.localmodal.faults.service import RemoteFaults
+    from localmodal.faults.service import RemoteFaults
 
     process = serve()
     faults = RemoteFaults(process.environment)

@@ -20,14 +20,14 @@ from hermes_queue.errors import (
     SandboxRejected,
     TrajectoryFailure,
 )
-from hermes_queue.localmodal.box import Result
-from hermes_queue.localmodal.rooted.blobs import MAX_BLOB_BYTES
-from hermes_queue.localmodal.rooted.builds import no_images
-from hermes_queue.localmodal.rooted.recipe import Image
-from hermes_queue.localmodal.wire import Request, Stream
+from localmodal.box import Result
+from localmodal.rooted.blobs import MAX_BLOB_BYTES
+from localmodal.rooted.builds import no_images
+from localmodal.rooted.recipe import Image
+from localmodal.wire import Request, Stream
 
 if TYPE_CHECKING:
-    from hermes_queue.localmodal.storage.store import Store
+    from localmodal.storage.store import Store
 
 BUILDER_VERSION = "2025.06"
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from hermes_queue.cancellation import end_tasks
 from hermes_queue.errors import SandboxError
-from hermes_queue.localmodal.enclosure import Enclosure
-from hermes_queue.localmodal.rooted.builds import ImageBuilds
+from localmodal.enclosure import Enclosure
+from localmodal.rooted.builds import ImageBuilds
 from hermes_queue.sandbox.host import cgroups
 from hermes_queue.sandbox.host.bubblewrap import Bubblewrap
 from hermes_queue.sandbox.host.execution import Running

@@ -10,10 +10,10 @@ from google.protobuf.empty_pb2 import Empty
 from grpclib import GRPCError, Status
 from modal_proto import api_pb2
 
-from hermes_queue.localmodal.box import TERMINATED, WORKER_LOST, ServedSandbox
-from hermes_queue.localmodal.control import ControlPlane
-from hermes_queue.localmodal.storage.store import Store
-from hermes_queue.localmodal.wire import Request, Stream, Tokens, new_id
+from localmodal.box import TERMINATED, WORKER_LOST, ServedSandbox
+from localmodal.control import ControlPlane
+from localmodal.storage.store import Store
+from localmodal.wire import Request, Stream, Tokens, new_id
 
 PAGE = 100
 """Sandboxes per page of a list."""

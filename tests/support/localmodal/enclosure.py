@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from hermes_queue.errors import SandboxError
-from hermes_queue.localmodal.host import FILE_TOOL, Host
+from localmodal.host import FILE_TOOL, Host
 from hermes_queue.sandbox.host import cgroups
 from hermes_queue.sandbox.host.bubblewrap import (
     ETC_SHARED,

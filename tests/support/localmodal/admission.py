@@ -8,7 +8,7 @@ import re
 from grpclib import GRPCError, Status
 from modal_proto import api_pb2
 
-from hermes_queue.localmodal.wire import Request
+from localmodal.wire import Request
 
 CLOUDS = frozenset({"aws", "gcp", "oci", "azure", "auto"})
 REGION = re.compile(

@@ -16,12 +16,12 @@ from grpclib.client import Channel, UnaryUnaryMethod
 from grpclib.const import Cardinality, Handler
 
 from hermes_queue.errors import ConfigurationError
-from hermes_queue.localmodal.wire import Guard, Stream
+from localmodal.wire import Guard, Stream
 
 if TYPE_CHECKING:
-    from hermes_queue.localmodal.server import LocalModal
+    from localmodal.server import LocalModal
 
-PATH = "/hermes_queue.localmodal.Faults/Do"
+PATH = "/localmodal.Faults/Do"
 
 
 class FaultService:

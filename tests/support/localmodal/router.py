@@ -12,11 +12,11 @@ from google.protobuf.empty_pb2 import Empty
 from grpclib import GRPCError, Status
 from modal_proto import task_command_router_pb2 as router_pb2
 
-from hermes_queue.localmodal.box import ServedSandbox
-from hermes_queue.localmodal.commands import Command
-from hermes_queue.localmodal.storage import snapshots
-from hermes_queue.localmodal.storage.store import Store
-from hermes_queue.localmodal.wire import Request, Stream, new_id
+from localmodal.box import ServedSandbox
+from localmodal.commands import Command
+from localmodal.storage import snapshots
+from localmodal.storage.store import Store
+from localmodal.wire import Request, Stream, new_id
 
 LEAST_PROBE_PAUSE_S = 0.02
 

@@ -12,20 +12,20 @@ from typing import Any
 from grpclib import GRPCError, Status
 from modal_proto import api_pb2
 
-from hermes_queue.localmodal.admission import check_definition
-from hermes_queue.localmodal.box import TERMINATED, ServedSandbox
-from hermes_queue.localmodal.enclosure import Enclosure, Volume
-from hermes_queue.localmodal.faults.plan import FaultPlan
-from hermes_queue.localmodal.gvisor import GvisorEnclosure
-from hermes_queue.localmodal.host import Host
-from hermes_queue.localmodal.listener import Listener
-from hermes_queue.localmodal.rooted.blobs import BlobReceiver
-from hermes_queue.localmodal.rooted.builds import ImageBuilds
-from hermes_queue.localmodal.rooted.enclosure import RootedEnclosure
-from hermes_queue.localmodal.rooted.recipe import Image
-from hermes_queue.localmodal.rooted.uploads import Uploads
-from hermes_queue.localmodal.storage.volumes import Volumes
-from hermes_queue.localmodal.wire import Request, new_id
+from localmodal.admission import check_definition
+from localmodal.box import TERMINATED, ServedSandbox
+from localmodal.enclosure import Enclosure, Volume
+from localmodal.faults.plan import FaultPlan
+from localmodal.gvisor import GvisorEnclosure
+from localmodal.host import Host
+from localmodal.listener import Listener
+from localmodal.rooted.blobs import BlobReceiver
+from localmodal.rooted.builds import ImageBuilds
+from localmodal.rooted.enclosure import RootedEnclosure
+from localmodal.rooted.recipe import Image
+from localmodal.rooted.uploads import Uploads
+from localmodal.storage.volumes import Volumes
+from localmodal.wire import Request, new_id
 
 ENCLOSURES = {"namespaces": Enclosure, "gvisor": GvisorEnclosure}
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hermes_queue.errors import IsolationUnavailable, SandboxError
-from hermes_queue.localmodal.enclosure import CAPABILITIES, SHELL, Enclosure
+from localmodal.enclosure import CAPABILITIES, SHELL, Enclosure
 from hermes_queue.sandbox.host import cgroups
 from hermes_queue.sandbox.host.paths import is_root
 from hermes_queue.sandbox.host.processes import is_running, kill_process, read_stat

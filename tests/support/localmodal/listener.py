@@ -12,7 +12,7 @@ from typing import Any
 from grpclib.config import Configuration
 from grpclib.server import Server
 
-from hermes_queue.localmodal.wire import StatusDetails, Stream
+from localmodal.wire import StatusDetails, Stream
 
 WINDOW_BYTES = 64 << 20
 CLOSE_PATIENCE_S = 0.5

@@ -14,10 +14,10 @@ from grpclib import GRPCError, Status
 from modal_proto import api_pb2
 
 from hermes_queue.errors import SandboxError
-from hermes_queue.localmodal.commands import Command
-from hermes_queue.localmodal.enclosure import Enclosure
-from hermes_queue.localmodal.faults.plan import Conduct
-from hermes_queue.localmodal.listener import Connections, Listener
+from localmodal.commands import Command
+from localmodal.enclosure import Enclosure
+from localmodal.faults.plan import Conduct
+from localmodal.listener import Connections, Listener
 
 Result = api_pb2.GenericResult
 TERMINATED = Result(status=Result.GENERIC_STATUS_TERMINATED, exitcode=137)

@@ -18,7 +18,7 @@ from grpclib.const import Cardinality, Handler
 from grpclib.encoding.base import StatusDetailsCodecBase
 from modal_proto import api_pb2
 
-from hermes_queue.localmodal.faults.plan import FaultPlan
+from localmodal.faults.plan import FaultPlan
 
 Stream = Any
 """`grpclib.server.Stream`; its message types depend on the method."""

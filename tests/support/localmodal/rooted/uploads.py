@@ -12,7 +12,7 @@ from typing import IO
 
 from grpclib import GRPCError, Status
 
-from hermes_queue.localmodal.wire import Request
+from localmodal.wire import Request
 
 MAX_FILES = 100_000
 MAX_BYTES = 4 << 30

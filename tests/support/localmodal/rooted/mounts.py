@@ -12,7 +12,7 @@ from typing import Any
 from grpclib import GRPCError, Status
 
 from hermes_queue.errors import SandboxError
-from hermes_queue.localmodal.enclosure import Enclosure
+from localmodal.enclosure import Enclosure
 from hermes_queue.sandbox.host.execution import memory_file
 from hermes_queue.sandbox.host.paths import slot_directory
 from hermes_queue.sandbox.rootfs.fence import boot_command

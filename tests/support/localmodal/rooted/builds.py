@@ -16,8 +16,8 @@ from hermes_queue.images.context import BuildContext
 from hermes_queue.images.plan import plan
 from hermes_queue.images.spec import Rootfs
 from hermes_queue.images.store import ImageStore, PinnedImage
-from hermes_queue.localmodal.rooted.recipe import Image
-from hermes_queue.localmodal.rooted.uploads import Uploads
+from localmodal.rooted.recipe import Image
+from localmodal.rooted.uploads import Uploads
 from hermes_queue.sandbox.host.paths import slot_directory
 from hermes_queue.sandbox.host.spawner import Spawners
 from hermes_queue.sandbox.rootfs import changes as differences

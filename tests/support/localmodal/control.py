@@ -8,9 +8,9 @@ from google.protobuf.empty_pb2 import Empty
 from grpclib import GRPCError, Status
 from modal_proto import api_pb2
 
-from hermes_queue.localmodal.rooted.calls import BUILDER_VERSION, ImageCalls
-from hermes_queue.localmodal.storage.store import Store
-from hermes_queue.localmodal.wire import Request, Stream, Tokens, new_id
+from localmodal.rooted.calls import BUILDER_VERSION, ImageCalls
+from localmodal.storage.store import Store
+from localmodal.wire import Request, Stream, Tokens, new_id
 
 AUTH_TOKEN_LIFETIME_S = 1200.0
 ANONYMOUS = {

@@ -14,15 +14,15 @@ from grpclib import GRPCError, Status
 from modal_proto import api_pb2
 from modal_proto import task_command_router_pb2 as router_pb2
 
-from hermes_queue.localmodal.faults.plan import FaultPlan
-from hermes_queue.localmodal.faults.service import FaultService
-from hermes_queue.localmodal.gvisor import check_gvisor
-from hermes_queue.localmodal.host import Host
-from hermes_queue.localmodal.listener import Connections, Listener
-from hermes_queue.localmodal.router import Router
-from hermes_queue.localmodal.sandbox_calls import SandboxCalls
-from hermes_queue.localmodal.storage.store import SandboxLimits, Store
-from hermes_queue.localmodal.wire import Service, Stream, Tokens
+from localmodal.faults.plan import FaultPlan
+from localmodal.faults.service import FaultService
+from localmodal.gvisor import check_gvisor
+from localmodal.host import Host
+from localmodal.listener import Connections, Listener
+from localmodal.router import Router
+from localmodal.sandbox_calls import SandboxCalls
+from localmodal.storage.store import SandboxLimits, Store
+from localmodal.wire import Service, Stream, Tokens
 from hermes_queue.settings import PathSettings
 
 logger = logging.getLogger(__name__)

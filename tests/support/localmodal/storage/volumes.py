@@ -8,9 +8,9 @@ from pathlib import Path
 
 from grpclib import GRPCError, Status
 
-from hermes_queue.localmodal.enclosure import Volume
-from hermes_queue.localmodal.host import Host
-from hermes_queue.localmodal.wire import Request, new_id
+from localmodal.enclosure import Volume
+from localmodal.host import Host
+from localmodal.wire import Request, new_id
 
 SYNC = Path(__file__).with_name("volume_sync.py")
 

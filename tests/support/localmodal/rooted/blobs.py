@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 from typing import TYPE_CHECKING
 
-from hermes_queue.localmodal.rooted.uploads import Uploads
+from localmodal.rooted.uploads import Uploads
 
 if TYPE_CHECKING:
     from aiohttp import web

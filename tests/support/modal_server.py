@@ -1,4 +1,4 @@
-"""A pytest plugin for your own tests: `pytest_plugins = ["hermes_queue.testing"]`.
+"""A pytest plugin for your own tests: `pytest_plugins = ["modal_server"]`.
 
 The fixture `localmodal` runs a Modal-compatible server and sets the environment, so that the
 unmodified `modal` SDK uses it without an account. It needs `hermes-queue[modal,local]`.
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from hermes_queue.localmodal.faults.plan import FaultPlan
-    from hermes_queue.localmodal.server import BackgroundServer
+    from localmodal.faults.plan import FaultPlan
+    from localmodal.server import BackgroundServer
 
 
 class ModalTestServer:
@@ -49,7 +49,7 @@ class ModalTestServer:
 
     def reset(self) -> None:
         """End all sandboxes and clear all faults; apps, images and volumes stay."""
-        from hermes_queue.localmodal.faults.plan import Conduct
+        from localmodal.faults.plan import Conduct
 
         self.faults.clear()
         self.faults.adjust(**vars(Conduct()))
@@ -59,7 +59,7 @@ class ModalTestServer:
 @pytest.fixture(scope="session")
 def localmodal_server() -> Iterator[ModalTestServer]:
     """One server for the whole session; tests use `localmodal`."""
-    from hermes_queue.localmodal.server import BackgroundServer
+    from localmodal.server import BackgroundServer
 
     with BackgroundServer(worker_ports=True) as background:
         yield ModalTestServer(background)

@@ -14,7 +14,7 @@ from hermes_queue.errors import ConfigurationError
 from hermes_queue.view.terminal.output import echo
 
 if TYPE_CHECKING:
-    from hermes_queue.localmodal.server import LocalModal
+    from localmodal.server import LocalModal
 
 
 @click.command()
@@ -59,8 +59,8 @@ def localmodal(capabilities: str, runtime: str, **options: Any) -> None:
     Prints the variables that point the modal SDK at it, as `export` lines.
     """
     try:
-        from hermes_queue.localmodal.server import LocalModal
-        from hermes_queue.localmodal.storage.store import SandboxLimits
+        from localmodal.server import LocalModal
+        from localmodal.storage.store import SandboxLimits
     except ImportError as error:
         raise ConfigurationError(
             f"{error.name} is not installed: pip install 'hermes-queue[modal]'"
