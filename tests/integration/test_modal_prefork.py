@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from celery import Celery
 from celery_worker import eventually
-
 from modal_server import localmodal, localmodal_server
 
 __all__ = ["localmodal", "localmodal_server"]

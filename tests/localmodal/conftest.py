@@ -8,7 +8,6 @@ from typing import Any
 
 import modal
 import pytest
-
 from modal_server import ModalTestServer, localmodal, localmodal_server
 
 __all__ = ["localmodal", "localmodal_server"]

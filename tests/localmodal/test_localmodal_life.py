@@ -7,7 +7,6 @@ import time
 
 import modal
 import pytest
-
 from localmodal.enclosure import Enclosure
 
 

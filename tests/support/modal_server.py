@@ -1,20 +1,13 @@
-"""A pytest plugin for your own tests: `pytest_plugins = ["modal_server"]`.
-
-The fixture `localmodal` runs a Modal-compatible server and sets the environment, so that the
-unmodified `modal` SDK uses it without an account. It needs `hermes-queue[modal,local]`.
-"""
+"""Fixtures with a Modal-compatible server, which the unmodified `modal` SDK uses."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-if TYPE_CHECKING:
-    from localmodal.faults.plan import FaultPlan
-    from localmodal.server import BackgroundServer
+from localmodal.faults.plan import Conduct, FaultPlan
+from localmodal.server import BackgroundServer
 
 
 class ModalTestServer:
@@ -49,8 +42,6 @@ class ModalTestServer:
 
     def reset(self) -> None:
         """End all sandboxes and clear all faults; apps, images and volumes stay."""
-        from localmodal.faults.plan import Conduct
-
         self.faults.clear()
         self.faults.adjust(**vars(Conduct()))
         self._background.call(self._background.server.store.close())
@@ -59,8 +50,6 @@ class ModalTestServer:
 @pytest.fixture(scope="session")
 def localmodal_server() -> Iterator[ModalTestServer]:
     """One server for the whole session; tests use `localmodal`."""
-    from localmodal.server import BackgroundServer
-
     with BackgroundServer(worker_ports=True) as background:
         yield ModalTestServer(background)
 

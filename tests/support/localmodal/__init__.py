@@ -21,5 +21,5 @@ It answers the calls of the public protocol that `modal.App.lookup`, `modal.Imag
 `modal.Secret`, `modal.Volume` and `modal.Sandbox` make, and refuses every other one with
 UNIMPLEMENTED. docs/localmodal.md describes what it imitates and what it does not.
 
-Importing this package loads neither `modal` nor `grpclib`; its modules do.
+`make localmodal` starts it by itself; tests take it from the fixtures of `modal_server`.
 """

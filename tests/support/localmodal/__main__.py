@@ -1,4 +1,4 @@
-"""`hermes-queue localmodal`: the Modal-compatible server in the foreground."""
+"""`make localmodal`: the Modal-compatible server in the foreground."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ import asyncio
 import logging
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.view.terminal.output import echo
-
-if TYPE_CHECKING:
-    from localmodal.server import LocalModal
+from localmodal.server import LocalModal
+from localmodal.storage.store import SandboxLimits
 
 
 @click.command()
@@ -58,13 +57,6 @@ def localmodal(capabilities: str, runtime: str, **options: Any) -> None:
 
     Prints the variables that point the modal SDK at it, as `export` lines.
     """
-    try:
-        from localmodal.server import LocalModal
-        from localmodal.storage.store import SandboxLimits
-    except ImportError as error:
-        raise ConfigurationError(
-            f"{error.name} is not installed: pip install 'hermes-queue[modal]'"
-        ) from error
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     limits = SandboxLimits(capabilities=capabilities, runtime=runtime)
     asyncio.run(_serve(LocalModal(limits=limits, **options)))
@@ -85,3 +77,7 @@ async def _serve(server: LocalModal) -> None:
         await stopped.wait()
     finally:
         await server.stop()
+
+
+if __name__ == "__main__":
+    localmodal(prog_name="python -m localmodal")

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from hermes_queue.errors import SandboxError
-from localmodal.host import FILE_TOOL, Host
 from hermes_queue.sandbox.host import cgroups
 from hermes_queue.sandbox.host.bubblewrap import (
     ETC_SHARED,
@@ -29,6 +28,7 @@ from hermes_queue.sandbox.host.isolation import host_python, top_level
 from hermes_queue.sandbox.host.user_namespaces import UserNamespaces
 from hermes_queue.sandbox.local.registry import record_slot
 from hermes_queue.sandbox.rootfs.slot import HeldImage
+from localmodal.host import FILE_TOOL, Host
 
 PATH = f"{PYTHON_MOUNT}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 DOCKER_CAPABILITIES = (
@@ -56,7 +56,7 @@ OWN_ETC = {
 DIRECTORIES = (
     *((name, "0755") for name in ("/etc", "/home", "/mnt", "/opt", "/run", "/srv", "/var")),
     *((name, "0755") for name in ("/__modal", "/__modal/.bin")),
-    *((name, "1777") for name in ("/tmp", "/var/tmp")),  # noqa: S108
+    *((name, "1777") for name in ("/tmp", "/var/tmp")),
     ("/root", "0700"),
 )
 SHELL = f'{LEAVE}cd -- "$1" && shift && exec "$@"'
@@ -157,7 +157,7 @@ class Enclosure:
             arguments += ["--perms", mode, "--dir", name]
         arguments += ["--ro-bind", "/usr", "/usr", *self._top_level()]
         arguments += ["--proc", "/proc", "--dev", "/dev"]
-        arguments += ["--perms", "1777", "--tmpfs", "/dev/shm"]  # noqa: S108
+        arguments += ["--perms", "1777", "--tmpfs", "/dev/shm"]
         arguments += ["--ro-bind", str(self.init), INIT_PLACE]
         for name in ETC_SHARED:
             arguments += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
@@ -198,7 +198,7 @@ class Enclosure:
         self, cwd: str, argv: Sequence[str], environment: Mapping[str, str]
     ) -> list[str | bytes]:
         """The host's command line for `argv` inside; run it with the same environment."""
-        assert self._bubblewrap is not None  # noqa: S101 - only after start()
+        assert self._bubblewrap is not None
         capabilities = CAPABILITIES[self.capabilities]
         kept = ",".join(["-all", *(f"+{name}" for name in capabilities)])
         limited = [self.host.tools.setpriv, "--inh-caps=-all", f"--bounding-set={kept}"]

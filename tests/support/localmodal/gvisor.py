@@ -15,10 +15,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hermes_queue.errors import IsolationUnavailable, SandboxError
-from localmodal.enclosure import CAPABILITIES, SHELL, Enclosure
 from hermes_queue.sandbox.host import cgroups
 from hermes_queue.sandbox.host.paths import is_root
 from hermes_queue.sandbox.host.processes import is_running, kill_process, read_stat
+from localmodal.enclosure import CAPABILITIES, SHELL, Enclosure
 
 CALL_TIMEOUT_S = 60.0
 NAMESPACES = ("pid", "ipc", "uts", "mount")
@@ -100,7 +100,7 @@ class GvisorEnclosure(Enclosure):
                 os.symlink(words[index + 1], self._inside(words[index + 2]))
             elif word == "--dir":
                 self._inside(words[index + 1]).mkdir(parents=True, exist_ok=True)
-        shared = _mount("/dev/shm", "tmpfs", "tmpfs", ["nosuid", "mode=1777"])  # noqa: S108
+        shared = _mount("/dev/shm", "tmpfs", "tmpfs", ["nosuid", "mode=1777"])
         return [_mount("/proc", "proc", "proc", []), shared, *mounts]
 
     def _inside(self, path: str) -> Path:

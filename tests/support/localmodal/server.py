@@ -14,6 +14,7 @@ from grpclib import GRPCError, Status
 from modal_proto import api_pb2
 from modal_proto import task_command_router_pb2 as router_pb2
 
+from hermes_queue.settings import PathSettings
 from localmodal.faults.plan import FaultPlan
 from localmodal.faults.service import FaultService
 from localmodal.gvisor import check_gvisor
@@ -23,7 +24,6 @@ from localmodal.router import Router
 from localmodal.sandbox_calls import SandboxCalls
 from localmodal.storage.store import SandboxLimits, Store
 from localmodal.wire import Service, Stream, Tokens
-from hermes_queue.settings import PathSettings
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ class LocalModal:
     @property
     def store(self) -> Store:
         """The server's state, while it runs."""
-        assert self._store is not None, "the server has not been started"  # noqa: S101
+        assert self._store is not None, "the server has not been started"
         return self._store
 
     @property

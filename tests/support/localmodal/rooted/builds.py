@@ -16,8 +16,6 @@ from hermes_queue.images.context import BuildContext
 from hermes_queue.images.plan import plan
 from hermes_queue.images.spec import Rootfs
 from hermes_queue.images.store import ImageStore, PinnedImage
-from localmodal.rooted.recipe import Image
-from localmodal.rooted.uploads import Uploads
 from hermes_queue.sandbox.host.paths import slot_directory
 from hermes_queue.sandbox.host.spawner import Spawners
 from hermes_queue.sandbox.rootfs import changes as differences
@@ -27,6 +25,8 @@ from hermes_queue.sandbox.rootfs.slots import can_have_images
 from hermes_queue.sandbox.rootfs.steps import RootfsSteps
 from hermes_queue.settings import LocalSandboxSettings, PathSettings
 from hermes_queue.settings.images import ImageSettings
+from localmodal.rooted.recipe import Image
+from localmodal.rooted.uploads import Uploads
 
 logger = logging.getLogger(__name__)
 

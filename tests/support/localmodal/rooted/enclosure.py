@@ -12,8 +12,6 @@ from dataclasses import dataclass
 
 from hermes_queue.cancellation import end_tasks
 from hermes_queue.errors import SandboxError
-from localmodal.enclosure import Enclosure
-from localmodal.rooted.builds import ImageBuilds
 from hermes_queue.sandbox.host import cgroups
 from hermes_queue.sandbox.host.bubblewrap import Bubblewrap
 from hermes_queue.sandbox.host.execution import Running
@@ -22,6 +20,8 @@ from hermes_queue.sandbox.rootfs.place import SlotPlace
 from hermes_queue.sandbox.rootfs.slot import DiskUsage, HeldImage, overfull
 from hermes_queue.sandbox.rootfs.slots import MOST_FILES
 from hermes_queue.settings import LocalSandboxSettings
+from localmodal.enclosure import Enclosure
+from localmodal.rooted.builds import ImageBuilds
 
 logger = logging.getLogger(__name__)
 

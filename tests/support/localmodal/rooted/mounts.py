@@ -12,11 +12,11 @@ from typing import Any
 from grpclib import GRPCError, Status
 
 from hermes_queue.errors import SandboxError
-from localmodal.enclosure import Enclosure
 from hermes_queue.sandbox.host.execution import memory_file
 from hermes_queue.sandbox.host.paths import slot_directory
 from hermes_queue.sandbox.rootfs.fence import boot_command
 from hermes_queue.sandbox.rootfs.slot import HeldImage
+from localmodal.enclosure import Enclosure
 
 TIMEOUT_S = 60.0
 
@@ -62,7 +62,7 @@ def _run(enclosure: Enclosure, request: dict[str, Any], path: str) -> None:
             }
             file = memory_file(json.dumps(whole).encode())
             try:
-                done = subprocess.run(  # noqa: S603 - our own program
+                done = subprocess.run(
                     boot_command(file),
                     stdin=subprocess.DEVNULL,
                     capture_output=True,

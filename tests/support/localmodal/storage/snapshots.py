@@ -15,13 +15,13 @@ from grpclib import GRPCError, Status
 
 from hermes_queue.errors import SandboxError
 from hermes_queue.images.spec import ImageConfig, Rootfs
+from hermes_queue.sandbox.rootfs.slot import HeldImage
 from localmodal.box import ServedSandbox
 from localmodal.rooted import mounts
 from localmodal.rooted.enclosure import RootedEnclosure
 from localmodal.rooted.recipe import Image
 from localmodal.storage.store import Store
 from localmodal.wire import new_id
-from hermes_queue.sandbox.rootfs.slot import HeldImage
 
 PACK = ("tar", "--create", "--numeric-owner", "--sparse", "--file=-")
 UNPACK = ("tar", "--extract", "--numeric-owner", "--preserve-permissions", "--file=-")
