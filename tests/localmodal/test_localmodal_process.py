@@ -29,7 +29,7 @@ class Process:
         reader, writer = os.pipe()
         with os.fdopen(writer, "wb") as printed, (root / "log").open("ab") as log:
             self.process = zygote(*IMPORTED).start(
-                "localmodal",
+                "localmodal.__main__",
                 ["--root", str(root), *flags],
                 os.environ,
                 printed,
@@ -188,6 +188,6 @@ def test_faults_are_injected_from_another_process(serve):
 def test_a_taken_port_is_one_line_of_error(serve, root):
     port = serve().environment["MODAL_SERVER_URL"].rpartition(":")[2]
     flags = ("--root", root, "--port", port)
-    done = run_forked("hermes_queue.cli", "localmodal", *flags, imported=IMPORTED)
+    done = run_forked("localmodal.__main__", *flags, imported=IMPORTED)
     assert done.returncode == 2
     assert done.stderr.startswith("error: cannot listen")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -80,4 +81,8 @@ async def _serve(server: LocalModal) -> None:
 
 
 if __name__ == "__main__":
-    localmodal(prog_name="python -m localmodal")
+    try:
+        localmodal(prog_name="python -m localmodal")
+    except ConfigurationError as problem:
+        echo(f"error: {problem}", err=True)
+        sys.exit(problem.exit_code)
