@@ -172,7 +172,7 @@ class _Commands(click.Group):
 
 
 def _say(text: str) -> None:
-    from hermes_queue.view.terminal.output import echo  # after the errors of what it imports
+    from hermes_queue.terminal.output import echo  # after the errors of what it imports
 
     echo(text, err=True)
 

@@ -23,7 +23,7 @@ from hermes_queue.errors import EXIT_FAILED, EnvInfraError, InputError, SlotLost
 from hermes_queue.sandbox import make_backend
 from hermes_queue.sandbox.base import SlotSpec
 from hermes_queue.settings import SandboxSettings
-from hermes_queue.view.terminal.output import console as terminal_console
+from hermes_queue.terminal.output import console as terminal_console
 from producers.command import fail, run_command
 from producers.run.flags import Options, at_least, flag, switch
 

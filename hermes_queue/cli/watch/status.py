@@ -19,7 +19,7 @@ from hermes_queue.cli.watch.screen import frame
 from hermes_queue.cli.watch.scrolling import TRAJECTORIES, Scrolling
 from hermes_queue.errors import ConfigurationError, HermesQueueError
 from hermes_queue.ledger import Ledger
-from hermes_queue.view.terminal.output import console, echo
+from hermes_queue.terminal.output import console, echo
 
 _TIMEOUT_S = 3.0
 """Shorter than usual: an operator should not wait for Redis longer, and `top` tries again."""

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from hermes_queue.errors import ConfigurationError
-from hermes_queue.view.terminal.output import echo
+from hermes_queue.terminal.output import echo
 from localmodal.server import LocalModal
 from localmodal.storage.store import SandboxLimits
 

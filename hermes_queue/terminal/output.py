@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hermes_queue.view.present.signs import visible
+from hermes_queue.terminal.escapes import visible
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType  # noqa: TID251
