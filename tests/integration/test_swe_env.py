@@ -62,12 +62,11 @@ OF_EACH_KIND = {
     "source_becomes_link",
 }
 IN_MAKE_TEST = {
-    "counter_forged",
     "equal_to_everything",
     "plants_told_by_running",
     "reporter_inverts",
 }
-"""One at the counts, one at the objects compared, one at the plants and one at the reporter."""
+"""One at the objects compared, one at the plants and one at the reporter."""
 
 
 def target_of(case: str) -> tuple[pytest.MarkDecorator, ...]:
@@ -163,6 +162,7 @@ async def test_doing_nothing_scores_zero_by_the_tests(row: dict[str, Any]) -> No
     assert "assert" in verdict.report["first_failure"]
 
 
+@pytest.mark.fleet
 async def test_a_wrong_answer_that_a_plant_expects_by_chance_fails_the_tests(
     row: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,6 +207,7 @@ async def test_a_patch_is_not_graded_on_other_files_than_it_was_made_for(
     assert verdict.score == 1.0
 
 
+@pytest.mark.fleet
 async def test_a_patch_row_gives_the_same_task_as_the_recipe(row: dict[str, Any]) -> None:
     async with attempt(row | {"mutation": None, "patch": sample.bug_patch()}) as agent:
         await agent.solve()
@@ -300,7 +301,7 @@ async def test_tampering_beside_the_package_is_left_out(row: dict[str, Any], cas
     ("case", "reason"),
     [
         ("package_hard_exit", "cut_short"),
-        ("package_never_returns", "timed_out"),
+        pytest.param("package_never_returns", "timed_out", marks=pytest.mark.fleet),
         ("package_patches_runtest", "canary"),
         ("huge_patch", "too_large"),
     ],
@@ -393,6 +394,7 @@ async def test_honest_work_is_tested_as_the_known_fix_however_it_looks(
                 "printf '\\n\\nclamp, label = _limit, _name\\n' >> sample/core.py",
             ],
             id="private names",
+            marks=pytest.mark.fleet,
         ),
     ],
 )
@@ -529,7 +531,7 @@ def toss(monkeypatch: pytest.MonkeyPatch, coins: str, place: ModuleType = grader
     [
         pytest.param("th", FIX, id="the known fix fails"),
         pytest.param("tth", FIX, id="the control fails, too", marks=pytest.mark.fleet),
-        pytest.param("thth", ODD_FIX, id="another fix fails"),
+        pytest.param("thth", ODD_FIX, id="another fix fails", marks=pytest.mark.fleet),
     ],
 )
 async def test_a_test_that_the_known_fix_fails_and_passes_decides_nothing(
@@ -558,6 +560,7 @@ def test_last():
 CHAIN = ("tests/test_two.py::test_first", "tests/test_two.py::test_last")
 
 
+@pytest.mark.fleet
 async def test_a_test_that_needs_an_earlier_one_is_not_flaky(
     row: dict[str, Any], tmp_path: Path
 ) -> None:

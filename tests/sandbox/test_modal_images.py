@@ -43,6 +43,7 @@ async def test_a_slot_is_what_its_image_says(backend):
 
 
 @in_one_loop
+@pytest.mark.fleet
 async def test_changes_are_found_by_content_and_outlive_a_restart_and_a_commit(backend, server):
     slot = await backend.acquire("trajectory", ROOT)
     await out(
