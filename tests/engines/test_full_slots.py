@@ -77,3 +77,23 @@ async def test_nobody_waits_for_the_files_of_a_slot_that_has_ended(bench, monkey
     await bench.backend.stop()
     assert deleting == [left, fresh.sandbox_id]
     assert await bench.backend.list_sandboxes({"worker": bench.backend.labels["worker"]}) == []
+
+
+async def test_a_worker_starts_where_a_dead_ones_image_is_not_deleted_in_time(
+    make_backend, monkeypatch
+):
+    dead = (await make_backend()).backend
+    slot = await dead.acquire("trajectory", SPEC)
+    image = await dead.commit(slot)
+    dead._leftovers.close()
+    asked = []
+
+    async def slow(self, name):
+        asked.append(name)
+        raise SandboxError("removing an image: TimeoutError")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(docker.Engine, "remove_image", slow)
+        bench = await make_backend()
+    assert asked == [image.reference]
+    assert await bench.out(await bench.slot(SPEC), "echo alive") == "alive"
