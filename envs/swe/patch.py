@@ -91,7 +91,7 @@ class AgentPatch:
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class StartCommit:
     """What the agent began with, for a slot that has no history of its own."""
 
     commit: str
@@ -204,7 +204,7 @@ async def take_patch(context: SlotContext, item: Item, pinned: Pinned) -> AgentP
     budget_s = min(TAKING_S, context.remaining_s() / TAKING_SHARE)
     try:
         async with asyncio.timeout(budget_s):
-            patch = await _extract(context, pinned, rules, Start(commit, pack, largest))
+            patch = await _extract(context, pinned, rules, StartCommit(commit, pack, largest))
     except TimeoutError as error:
         raise ExtractionFailed(f"not done within {budget_s:.0f} s") from error
     if patch.data:
@@ -212,7 +212,9 @@ async def take_patch(context: SlotContext, item: Item, pinned: Pinned) -> AgentP
     return patch
 
 
-async def _extract(context: SlotContext, pinned: Pinned, rules: Rules, start: Start) -> AgentPatch:
+async def _extract(
+    context: SlotContext, pinned: Pinned, rules: Rules, start: StartCommit
+) -> AgentPatch:
     """The patch as the slot's programs give it. They may be the agent's, and never end."""
     own = pinned.image.facts.others if pinned.image else frozenset()
     try:
@@ -266,7 +268,7 @@ _EXCLUDED = re.compile(r"(^|/)__pycache__/|\.pyc$")
 
 
 async def _list_new(
-    context: SlotContext, scratch: str, start: Start, max_bytes: int
+    context: SlotContext, scratch: str, start: StartCommit, max_bytes: int
 ) -> dict[str, bool]:
     """Paths that the starting commit does not have -> whether the file is larger than `largest`.
 

@@ -217,6 +217,33 @@ async def test_everything_so_far_survives_a_failing_endpoint() -> None:
     assert kept.tool_calls.ok == 1
 
 
+WORKS = Message(role="assistant", content="Hel")
+"""The answer to the first call, which is made once more when another one fails."""
+
+
+async def test_a_call_at_which_a_working_server_fails_again_ends_the_agent_and_is_scored() -> None:
+    crash = ModelError("3 tries failed")
+    chat = Script(calls(add(1)), crash, WORKS, crash, WORKS)
+    result = await run(chat)
+    assert result.stop_reason == "format_errors"
+    assert chat.seen == [2, 4, 2, 4, 2]
+    assert len(result.turns) == 1, "what only shows that the server works is no turn"
+    assert {"turn": 1, "event": "call_at_fault", "message": "3 tries failed"} in result.events
+
+
+async def test_a_server_that_was_away_for_a_while_is_asked_the_same_again() -> None:
+    away = ModelError("3 tries failed")
+    result = await run(Script(calls(add(1)), away, WORKS, Message(role="assistant", content="2")))
+    assert (result.stop_reason, result.messages[-1].content) == ("no_tool_call", "2")
+
+
+async def test_a_server_that_fails_at_the_first_call_is_at_fault() -> None:
+    chat = Script(ModelError("gone"))
+    with pytest.raises(ModelError, match="gone"):
+        await run(chat)
+    assert chat.seen == [2]
+
+
 async def test_everything_so_far_survives_a_lost_sandbox() -> None:
     kept = AgentResult()
     async with leased_slot() as slot:
