@@ -17,6 +17,10 @@ from hermes_queue.models import Message
 
 T = TypeVar("T")
 
+_AT_FAULT = frozenset({400, 422, 500})
+"""Statuses of a server that has read the call. One that is overloaded, restarts or hides behind a
+gateway answers otherwise or not at all, and a malformed reply is nothing that was asked for."""
+
 FIRST_AGAIN_TOKENS = 16
 """Cap of the answer that shows whether a server works."""
 
@@ -28,13 +32,14 @@ class CallAtFault(Exception):
 async def answered(
     call: Callable[[], Awaitable[T]], still_works: Callable[[ModelError], Awaitable[bool]]
 ) -> T:
-    """What `call` returns, tried twice if the server `still_works` after it has failed.
+    """What `call` returns, tried twice if the server has failed at it and `still_works`.
 
     A server that was away for a while answers the second time.
 
     Raises:
         CallAtFault: it fails twice, and the server works.
-        ModelError: the server does not work; or whatever `call` raises.
+        ModelError: it is the server that fails.
+        Exception: whatever else `call` raises.
     """
     why = ""
     for _ in range(2):
@@ -43,7 +48,8 @@ async def answered(
         except ContextLengthExceeded:
             raise
         except ModelError as error:
-            if not await still_works(error):
+            status = getattr(error.__cause__, "status_code", None)
+            if status not in _AT_FAULT or not await still_works(error):
                 raise
             why = str(error)
     raise CallAtFault(why)

@@ -221,8 +221,14 @@ WORKS = Message(role="assistant", content="Hel")
 """The answer to the first call, which is made once more when another one fails."""
 
 
+def crashing() -> ModelError:
+    failure = ModelError("3 tries failed")
+    failure.__cause__ = type("StatusError", (Exception,), {"status_code": 500})()
+    return failure
+
+
 async def test_a_call_at_which_a_working_server_fails_again_ends_the_agent_and_is_scored() -> None:
-    crash = ModelError("3 tries failed")
+    crash = crashing()
     chat = Script(calls(add(1)), crash, WORKS, crash, WORKS)
     result = await run(chat)
     assert result.stop_reason == "format_errors"
@@ -232,8 +238,9 @@ async def test_a_call_at_which_a_working_server_fails_again_ends_the_agent_and_i
 
 
 async def test_a_server_that_was_away_for_a_while_is_asked_the_same_again() -> None:
-    away = ModelError("3 tries failed")
-    result = await run(Script(calls(add(1)), away, WORKS, Message(role="assistant", content="2")))
+    result = await run(
+        Script(calls(add(1)), crashing(), WORKS, Message(role="assistant", content="2"))
+    )
     assert (result.stop_reason, result.messages[-1].content) == ("no_tool_call", "2")
 
 
