@@ -12,7 +12,12 @@ from typing import Any, TypeVar
 
 from hermes_queue.agent.budget import AttemptBudget
 from hermes_queue.agent.chat import ChatClient
-from hermes_queue.errors import ContextLengthExceeded, ModelError, TrajectoryFailure
+from hermes_queue.errors import (
+    ContextLengthExceeded,
+    ModelConfigError,
+    ModelError,
+    TrajectoryFailure,
+)
 from hermes_queue.models import Message
 
 T = TypeVar("T")
@@ -30,7 +35,7 @@ class CallAtFault(Exception):
 
 
 async def answered(
-    call: Callable[[], Awaitable[T]], still_works: Callable[[ModelError], Awaitable[bool]]
+    call: Callable[[], Awaitable[T]], still_works: Callable[[TrajectoryFailure], Awaitable[bool]]
 ) -> T:
     """What `call` returns, tried twice if the server has failed at it and `still_works`.
 
@@ -38,7 +43,7 @@ async def answered(
 
     Raises:
         CallAtFault: it fails twice, and the server works.
-        ModelError: it is the server that fails.
+        ModelError, ModelConfigError: it is the server that fails, or its setting that is wrong.
         Exception: whatever else `call` raises.
     """
     why = ""
@@ -47,7 +52,7 @@ async def answered(
             return await call()
         except ContextLengthExceeded:
             raise
-        except ModelError as error:
+        except (ModelError, ModelConfigError) as error:
             status = getattr(error.__cause__, "status_code", None)
             if status not in _AT_FAULT or not await still_works(error):
                 raise

@@ -293,11 +293,11 @@ class _Loop:
             return await ask(
                 self.chat, view, tools, self._sampling(), deadline, anchor=anchor, timeline=noting
             )
-        except ModelError:
+        except TrajectoryFailure:
             self._postpone(time.monotonic() - began)
             raise
 
-    async def _still_works(self, error: ModelError) -> bool:
+    async def _still_works(self, error: TrajectoryFailure) -> bool:
         """Whether the server answers the first call once more, which takes none of our time."""
         if not self.result.turns:
             return False

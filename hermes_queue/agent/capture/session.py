@@ -21,7 +21,7 @@ from hermes_queue.agent.chat import ChatClient, Reply
 from hermes_queue.agent.fault import CallAtFault, answered, answers_again
 from hermes_queue.agent.loop import AgentResult, BeforeTurn
 from hermes_queue.agent.tokens.replies import ask
-from hermes_queue.errors import ContextLengthExceeded, ModelError, TrajectoryFailure
+from hermes_queue.errors import ContextLengthExceeded, TrajectoryFailure
 from hermes_queue.models import Message, StopReason
 
 MAX_OPEN_CALLS = 8
@@ -255,7 +255,7 @@ class AttemptSession:
                 self.stop("format_errors")
             raise self.account.refusal("bad_call", str(error)) from None
 
-    async def _still_works(self, error: ModelError) -> bool:
+    async def _still_works(self, error: TrajectoryFailure) -> bool:
         """Whether the server answers the first call once more."""
         if self._first is None or self.ended.is_set() or _refuses_the_request(error):
             return False
