@@ -27,6 +27,7 @@ from sample_package import make_mirror, make_row, make_sdist, sdist_row
 from swe_bench import attempt
 
 from envs.swe import item as items
+from envs.swe import patch
 from envs.swe.calls import write_command
 from envs.swe.grading import grader, places, repeated, suite
 from envs.swe.grading.suite import VENV
@@ -34,7 +35,7 @@ from envs.swe.item import Item
 from envs.swe.recorded import recorded_patch
 from envs.swe.sources import asset_reader
 from envs.swe.taken import TakenPatch
-from envs.swe.workspace import pin
+from envs.swe.workspace import GIT_ENV, pin
 from envs.swe_smith import ENV
 from hermes_queue.errors import (
     DeadlineExceeded,
@@ -454,6 +455,34 @@ async def test_a_file_of_the_package_that_no_patch_can_hold_is_named(row: dict[s
         verdict = await agent.verify()
     assert (verdict.score, verdict.report["reason"]) == (0.0, "too_large")
     assert "sample/core.dump" in verdict.report["detail"]
+
+
+async def test_a_slot_that_holds_up_the_taking_of_its_patch_scores_zero(
+    row: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As root of an image could do it, who may replace git."""
+    slow_git = """#!/bin/sh
+case $* in *ls-files*|*diff-index*) sleep 3 ;; esac
+exec /usr/bin/git "$@"
+"""
+    monkeypatch.setitem(GIT_ENV, "PATH", f"/home/agent/bin:{GIT_ENV['PATH']}")
+    async with attempt(row) as agent:
+        await agent.solve()
+        await agent.run(write_command("/home/agent/bin/git", slow_git), "chmod +x ~/bin/git")
+        monkeypatch.setattr(patch, "TAKING_S", 5.0)
+        verdict = await agent.verify()
+    assert (verdict.score, verdict.report["reason"]) == (0.0, "unreadable")
+    assert verdict.report["detail"] == "not done within 5 s"
+
+
+async def test_a_machine_too_slow_to_take_a_patch_is_no_score(
+    row: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with attempt(row) as agent:
+        await agent.solve()
+        monkeypatch.setattr(patch, "TAKING_S", 0.0)
+        with pytest.raises(SandboxError, match="cannot list its files: not done within 0 s"):
+            await agent.verify()
 
 
 async def test_nothing_the_agent_started_survives_into_grading(row: dict[str, Any]) -> None:
