@@ -127,11 +127,12 @@ def test_the_localmodal_profile_runs_jobs_in_sandboxes_of_the_modal_sdk(stack):
     stack.start("worker-localmodal")
     stack.wait_for("worker-localmodal", " ready.")
     flags = ("--items", "1", "--run-id", "by-modal", "--quiet")
+    status = ("hermes-queue", "status", "by-modal")
     sent = stack.run("producer", "python", "-m", "producers.gsm8k", *flags)
     assert sent.returncode == 0, sent.stderr
     wait_until(
         "it is scored",
-        lambda: '"finished": 1' in stack.run("cli", "hermes-queue", "status", "by-modal").stdout,
+        lambda: '"finished": 1' in stack.run("cli", *status, "--json").stdout,
     )
     assert stack.services["worker-localmodal"].stop(GRACE_S) == 0
     assert stack.services["localmodal"].stop(30) == 0
