@@ -18,8 +18,8 @@ from hermes_queue.sandbox.fleet import SandboxObserver
 logger = logging.getLogger(__name__)
 
 REMOVE_S = 20.0
-"""Then the host goes on removing a container without us: its slot may have made so many files that
-deleting them takes minutes. Its programs end first."""
+"""Then the host goes on removing a container without us: deleting what its slot has made may take
+minutes. Its programs end first."""
 
 MakeContainer = Callable[[ContainerPlan, Mapping[str, str]], Awaitable[str]]
 """Makes a container with these labels beside ours."""
