@@ -23,7 +23,10 @@ from hermes_queue.sandbox.context import SlotContext
 
 MAX_PATCH_BYTES = 2 << 20
 MAX_LISTING_BYTES = 16 << 20
-EXTRACT_TIMEOUT_S = 180.0
+TAKING_S = 180.0
+"""Time for everything that a slot does to show an agent's changes."""
+TAKING_SHARE = 3
+"""At most this part of what the stage has left: an untouched slot may have to be asked, too."""
 
 TEST_DIRECTORIES = {
     **{name: name for name in ("test", "tests", "testing", "spec", "specs")},
@@ -85,6 +88,17 @@ class AgentPatch:
     paths: tuple[str, ...]
     """Paths of the files that `data` changes."""
     dropped: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StartCommit:
+    """What the agent began with, for a slot that has no history of its own."""
+
+    commit: str
+    pack: bytes
+    """The commit's objects."""
+    largest: int
+    """Bytes of the largest file that is looked at."""
 
 
 class Rules:
@@ -178,34 +192,49 @@ async def take_patch(context: SlotContext, item: Item, pinned: Pinned) -> AgentP
 
     Raises:
         Rejected: too large, or not what git would have written.
-        ExtractionFailed: the slot's files could not be listed.
+        ExtractionFailed: the slot's files could not be listed, or not in the time for all of it.
         SandboxError: the slot is gone.
+        DeadlineExceeded: the stage has no time left.
     """
     listed = pinned.distribution.top_level if pinned.distribution else ()
     hidden = [each.path for each in await pinned.repository.changes(pinned.start, pinned.graded)]
     rules = Rules(item, await pinned.repository.files(pinned.start), listed, hidden)
     commit, pack = await pinned.repository.pack(pinned.start)
-    own = pinned.image.facts.others if pinned.image else frozenset()
     largest = max(MAX_FILE_BYTES, await pinned.repository.largest(pinned.start))
+    budget_s = min(TAKING_S, context.remaining_s() / TAKING_SHARE)
+    try:
+        async with asyncio.timeout(budget_s):
+            patch = await _extract(context, pinned, rules, StartCommit(commit, pack, largest))
+    except TimeoutError as error:
+        raise ExtractionFailed(f"not done within {budget_s:.0f} s") from error
+    if patch.data:
+        await _check(pinned, rules, patch.data)
+    return patch
+
+
+async def _extract(
+    context: SlotContext, pinned: Pinned, rules: Rules, start: StartCommit
+) -> AgentPatch:
+    """The patch as the slot's programs give it. They may be the agent's, and never end."""
+    own = pinned.image.facts.others if pinned.image else frozenset()
     try:
         scratch = await scratch_directory(context)
-        await context.write_file(f"{scratch}/start.pack", pack)
+        await context.write_file(f"{scratch}/start.pack", start.pack)
     except OSError as error:
         raise ExtractionFailed(str(error)) from error
     own_bytes = sum(len(os.fsencode(path)) + 1 for path in own)
-    new = await _list_new(context, scratch, commit, largest, MAX_LISTING_BYTES + own_bytes)
+    new = await _list_new(context, scratch, start, MAX_LISTING_BYTES + own_bytes)
     for path in own:
         new.pop(path, None)
-    wanted = await asyncio.to_thread(_choose, rules, new, largest)
-    raw = await _list_changes(context, scratch, commit, wanted)
+    wanted = await asyncio.to_thread(_choose, rules, new, start.largest)
+    raw = await _list_changes(context, scratch, start.commit, wanted)
     kept, dropped = await asyncio.to_thread(sort_changes, rules, raw)
     # Also names that git refuses to hold, such as `.GIT/x`.
     left = new.keys() - {change.path for change in kept} - {*dropped}
     dropped = tuple(sorted({*dropped, *left}))
     if not kept:
         return AgentPatch(b"", (), dropped)
-    data = await _read_patch(context, scratch, commit, kept)
-    await _check(pinned, rules, data)
+    data = await _read_patch(context, scratch, start.commit, kept)
     return AgentPatch(data, tuple(change.path for change in kept), dropped)
 
 
@@ -239,7 +268,7 @@ _EXCLUDED = re.compile(r"(^|/)__pycache__/|\.pyc$")
 
 
 async def _list_new(
-    context: SlotContext, scratch: str, commit: str, largest: int, max_bytes: int
+    context: SlotContext, scratch: str, start: StartCommit, max_bytes: int
 ) -> dict[str, bool]:
     """Paths that the starting commit does not have -> whether the file is larger than `largest`.
 
@@ -260,8 +289,8 @@ find . -type d ! -perm -u+rwx -exec chmod u+rwx {{}} ';' \\
     -o -type f ! -perm -u+r -exec chmod u+rwX {{}} + || true
 find . -name .git -prune -exec rm -rf -- {{}} +
 find . ! -type f ! -type d ! -type l -exec rm -f -- {{}} +
-find . -type f -size +{largest}c -print0 > "$SCRATCH/huge"
-git read-tree {commit}
+find . -type f -size +{start.largest}c -print0 > "$SCRATCH/huge"
+git read-tree {start.commit}
 git update-index --force-remove -z --stdin < "$SCRATCH/huge"
 git ls-files --others -z > "$SCRATCH/others"
 cat "$SCRATCH/huge" "$SCRATCH/others" > "$SCRATCH/new"
@@ -320,7 +349,7 @@ async def _output_of(
     }
     try:
         result = await context.run(
-            script, stdin=stdin, env=environment, cwd="/", timeout_s=EXTRACT_TIMEOUT_S
+            script, stdin=stdin, env=environment, cwd="/", timeout_s=TAKING_S
         )
         if not result.ok:
             raise ExtractionFailed("timed out" if result.timed_out else result.output[-500:])

@@ -3,6 +3,7 @@
 budget.py      limits of one attempt
 chat.py        interface of a model server or a scripted agent
 context.py     keeps a conversation within the model's context
+fault.py       whether a failed call is the fault of the server or of what was asked
 loop.py        model call, tool calls, observations, until a stop reason applies
 parameters.py  parameters of agents
 prices.py      prices of model calls

@@ -10,11 +10,13 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any
 
 from hermes_queue.agent.budget import STUCK_TURNS, AttemptBudget, Cost
 from hermes_queue.agent.chat import ChatClient, Reply
 from hermes_queue.agent.context import ContextControl
+from hermes_queue.agent.fault import CallAtFault, answered, answers_again
 from hermes_queue.agent.resumption import (
     CallsOfTurn,
     Checkpoints,
@@ -236,6 +238,9 @@ class _Loop:
         except ContextLengthExceeded as error:
             self._event("context_length", message=str(error)[:500])
             return "context_length"
+        except CallAtFault as error:
+            self._event("call_at_fault", message=str(error)[:500])
+            return "format_errors"
         except TimeoutError as error:
             if not self.result.turns:
                 raise ModelError("the agent's time ended before the model's first reply") from error
@@ -275,14 +280,34 @@ class _Loop:
                 self._event(**rewrite)
 
     async def _sampled(self, view: Sequence[Message]) -> Reply:
+        reply = await answered(lambda: self._asked(view), self._still_works)
+        self.sent = (*view, reply.message)
+        return reply
+
+    async def _asked(self, view: Sequence[Message]) -> Reply:
         anchor = self.replies.anchor(-1, self.sent)
         tools, deadline = self.toolbox.schemas, self.budget.deadline
         noting = self.result.timeline
-        reply = await ask(
-            self.chat, view, tools, self._sampling(), deadline, anchor=anchor, timeline=noting
-        )
-        self.sent = (*view, reply.message)
-        return reply
+        began = time.monotonic()
+        try:
+            return await ask(
+                self.chat, view, tools, self._sampling(), deadline, anchor=anchor, timeline=noting
+            )
+        except TrajectoryFailure:
+            self._postpone(time.monotonic() - began)
+            raise
+
+    async def _still_works(self, error: TrajectoryFailure) -> bool:
+        """Whether the server answers the first call once more, which takes none of our time."""
+        if not self.result.turns:
+            return False
+        first = list(takewhile(lambda each: each.role != "assistant", self.result.messages))
+        began = time.monotonic()
+        works = await answers_again(self.chat, first, self.toolbox.schemas, self.budget)
+        self._postpone(time.monotonic() - began)
+        for event in error.events if works else ():
+            self._event(**event)
+        return works
 
     async def _run_calls(self, calls: Sequence[ToolCall]) -> StopReason | None:
         step: CallsOfTurn = []

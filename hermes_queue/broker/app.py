@@ -12,23 +12,33 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Mapping
+from itertools import chain, count
+from pathlib import Path
 from typing import Any, get_args
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from celery import Celery, signals
 from celery.concurrency import get_implementation
+from celery.utils.nodenames import default_nodename
 from click import Choice, Option
 from kombu.entity import Exchange, Queue
 
 from hermes_queue.broker.pool import (
     remote_control as remote_control,  # registers with Celery's panel
 )
+from hermes_queue.disk.locks import try_hold
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.installation import check_installation, find_own_packages
 from hermes_queue.keyspace import sentinel
 from hermes_queue.keyspace.connection import redis_url
 from hermes_queue.queues import RUN_TRAJECTORY, queue_name, retry_queue_name
-from hermes_queue.settings import PREFIX, RedisSettings, WorkerSettings, check_environment
+from hermes_queue.settings import (
+    PREFIX,
+    PathSettings,
+    RedisSettings,
+    WorkerSettings,
+    check_environment,
+)
 from hermes_queue.settings.redis import CELERY_URLS, SentinelAddress, broker_url
 from hermes_queue.telemetry import logs
 
@@ -66,6 +76,26 @@ def _set_stages(options: Mapping[str, Any], **_: Any) -> None:
     """As a variable, which the workers that this one starts inherit."""
     if stages := options.get("stages"):
         os.environ[f"{PREFIX}WORKER_STAGES"] = stages
+
+
+@signals.celeryd_init.connect  # type: ignore[untyped-decorator]
+def _name_apart(instance: Any, **_: Any) -> None:
+    """Give a worker without `-n` a name that no other live worker of this host has."""
+    if instance.hostname == default_nodename(""):
+        instance.hostname = default_nodename("", _free_name(PathSettings().cache / "names"))
+
+
+def _free_name(directory: Path) -> str:
+    """`celery`, else `celery2` and so on, held by a lock until this process ends.
+
+    It is `celery` where no lock can be had.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        names = chain(["celery"], (f"celery{number}" for number in count(2)))
+        return next(name for name in names if try_hold(directory / name) is not None)
+    except OSError:
+        return "celery"
 
 
 @signals.worker_init.connect  # type: ignore[untyped-decorator]

@@ -193,7 +193,7 @@ class Exporter:
 
     def _read_slots(self, workers: Iterable[dict[str, Any]]) -> Iterator[MetricValues]:
         leased = self._client.zcard(self.ledger.key("leases"))
-        slots = sum(int(worker.get("slots", 0)) for worker in workers)
+        slots = sum(worker.get("slots", 0) for worker in workers)
         yield metrics.SLOTS, {("leased",): leased, ("free",): max(0, slots - leased)}
 
     def _read_lanes(
@@ -207,6 +207,7 @@ class Exporter:
         yield metrics.LANE_DEPTH, depth
         yield metrics.LANE_AGE_SECONDS, {(i.name,): max(0.0, i.oldest_s or 0.0) for i in lanes}
         yield metrics.LANE_BREAKER, {(i.name,): float(i.breaker.state != "closed") for i in lanes}
+        yield metrics.LANE_ENDPOINTS_HELD, {(i.name,): float(len(i.endpoints)) for i in lanes}
         wanted = wanted_slots(self.ledger, lanes, now)
         yield metrics.LANE_WANTED, {(name,): slots for name, slots in wanted.items()}
         yield from read_shares(self.ledger)

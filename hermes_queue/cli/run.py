@@ -19,6 +19,7 @@ from hermes_queue.errors import ConfigurationError
 from hermes_queue.ledger import Ledger, RunInfo, Runs
 from hermes_queue.ledger import policy as policies
 from hermes_queue.ledger.accounts.drift import drift_of, set_max_drift
+from hermes_queue.ledger.answers import MAIN_COUNTERS
 from hermes_queue.ledger.budgets import set_budgets
 from hermes_queue.ledger.cancelling import cancel as cancel_some
 from hermes_queue.ledger.fleet.pacing import AHEAD_MAX, RunPace, pace_of, set_pace
@@ -27,7 +28,6 @@ from hermes_queue.terminal.escapes import label
 from hermes_queue.terminal.output import echo
 
 Names = tuple[str, ...]
-_COUNTS = ("total", "queued", "running", "finished", "failed", "cancelled")
 
 
 @contextmanager
@@ -74,9 +74,9 @@ def list_(as_json: bool) -> None:
         for info in infos:
             echo(json.dumps(_row(info)))
         return
-    table = [["RUN", "STATE", "ENV", "AGENT", *map(str.upper, _COUNTS), "AGE"]]
+    table = [["RUN", "STATE", "ENV", "AGENT", *map(str.upper, MAIN_COUNTERS), "AGE"]]
     for info in infos:
-        counts = [str(getattr(info.counters, name)) for name in _COUNTS]
+        counts = [str(getattr(info.counters, name)) for name in MAIN_COUNTERS]
         env, agent = (str(info.config.get(name) or "-") for name in ("env", "agent"))
         table.append(
             [info.run_id, info.state, env, agent, *counts, age(time.time() - info.created)]

@@ -25,6 +25,8 @@ T = TypeVar("T")
 
 LIFE_TTL_S = 86400
 """Seconds after a worker's last beat in which its death can be examined."""
+MOST_SLOTS = 1 << 20
+"""Of one worker; a heartbeat that reports more is junk in this place."""
 LEFT_TO_PARENT = -2
 """Answer of `worker_ended`: the worker's parent lives and reports the death."""
 
@@ -213,6 +215,8 @@ def _facts(heartbeat: bytes) -> dict[str, Any]:
             facts.pop(name, None)
     if not isinstance(facts.get("beat_s"), int | float):
         facts.pop("beat_s", None)
+    if type(slots := facts.get("slots")) is not int or not 0 <= slots <= MOST_SLOTS:
+        facts.pop("slots", None)
     trouble = facts.pop("trouble", None)
     if isinstance(trouble, dict):
         facts["trouble"] = {run: text for run, text in trouble.items() if isinstance(text, str)}

@@ -358,6 +358,8 @@ class RunStatus:
 
 ENDED = ("finished", "failed", "surplus", "cancelled", "stale")
 """Counters of ended trajectories; each trajectory is in one of them."""
+MAIN_COUNTERS = ("total", "queued", "running", "finished", "failed", "cancelled")
+"""Those that people look at."""
 RUN_COUNTERS = [field.name for field in fields(RunStatus) if field.name != "queued"]
 
 

@@ -208,6 +208,10 @@ LANE_AGE_SECONDS = _exporter(
 LANE_BREAKER = _exporter(
     "lane_paused{lane}", "1 while the circuit breaker of a lane is not closed."
 )
+LANE_ENDPOINTS_HELD = _exporter(
+    "lane_endpoints_held{lane}",
+    "Endpoints, by model, whose circuit breaker in a lane is not closed: jobs that call one wait.",
+)
 LANE_WANTED = _exporter(
     "lane_wanted_slots{lane}",
     "Slots that a lane wants: its running jobs and, unless its circuit breaker has paused it, the "

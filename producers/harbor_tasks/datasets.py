@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from producers.run.dataset import Dataset, SourceRow
 
 MAX_DEPTH = 4
 MAX_REGISTRY_BYTES = 256 << 20
+ARCHIVES = tuple(ending for _, endings, _ in shutil.get_unpack_formats() for ending in endings)
 
 
 class FolderDataset:
@@ -32,7 +34,8 @@ class FolderDataset:
         found = list(_task_folders(self.path, MAX_DEPTH))
         found.sort(key=lambda folder: folder.name not in self._first)
         if not found:
-            raise InputError(f"{self.path}: has no folder with a {CONFIG} in it")
+            packed = _packed(self.path)
+            raise InputError(f"{self.path}: has no folder with a {CONFIG} in it{packed}")
         for folder in _ordered(found, seed):
             name = folder.name if folder == self.path else str(folder.relative_to(self.path))
             yield SourceRow(str(folder), {"instance_id": name, "task": str(folder)})
@@ -86,7 +89,16 @@ def open_tasks(name: str) -> Dataset | None:
         if not path.exists():
             raise InputError(f"{path}: no such file; --dataset takes registry.json#NAME")
         return RegistryDataset(path, dataset)
+    if path.name.endswith(ARCHIVES) and path.exists():
+        raise InputError(f"{path}: is an archive: unpack it, and name the folder with --dataset")
     return None
+
+
+def _packed(path: Path) -> str:
+    """Which archives are in a folder, where tasks may be; "" = none."""
+    found = sorted(name for name in os.listdir(path) if name.endswith(ARCHIVES))
+    more = ", ..." if len(found) > 3 else ""
+    return f"; first unpack what is in {', '.join(found[:3])}{more} ({len(found)})" if found else ""
 
 
 def _only(datasets: Iterable[dict[str, Any]], name: str) -> dict[str, Any] | None:

@@ -70,13 +70,8 @@ def late(tasks: Iterable[tuple[str, Task]], limit_s: float) -> list[str]:
 
 
 def lane_slots(workers: Iterable[Mapping[str, Any]], lane: str) -> int:
-    """Slots of live workers that serve a lane. What a worker reports may be anything."""
-    slots = 0
-    for facts in workers:
-        lanes, own = facts.get("lanes"), facts.get("slots")
-        if isinstance(lanes, list) and lane in lanes and isinstance(own, int) and 0 < own < 1 << 20:
-            slots += own
-    return slots
+    """Slots of live workers (`Ledger.workers`) that serve a lane."""
+    return sum(each.get("slots", 0) for each in workers if lane in each.get("lanes", ()))
 
 
 def _duration(seconds: float) -> str:

@@ -11,8 +11,9 @@ import logging
 import math
 import secrets
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from redis.exceptions import NoPermissionError
 
@@ -62,9 +63,8 @@ def refuse_without_results(ledger: Ledger) -> None:
             ) from error
 
 
-def no_worker(ledger: Ledger, lane: str) -> str:
-    """What to do if no live worker serves the lane; "" if one does."""
-    workers = ledger.workers()
+def no_worker(workers: Sequence[Mapping[str, Any]], lane: str) -> str:
+    """What to do if none of the live workers (`Ledger.workers`) serves the lane; "" if one does."""
     if not workers:
         return "jobs wait, but no worker is alive; start one: celery -A hermes_queue worker"
     if any(lane in worker.get("lanes", ()) for worker in workers):
@@ -75,16 +75,13 @@ def no_worker(ledger: Ledger, lane: str) -> str:
     )
 
 
-def refuse_untrusted(ledger: Ledger, lane: str, base_url: str | None) -> None:
+def refuse_untrusted(workers: Sequence[Mapping[str, Any]], lane: str, base_url: str | None) -> None:
     """Fail before anything is sent if no worker of the lane calls the endpoint that jobs name.
 
     Raises:
         ConfigurationError: every one that serves the lane trusts others only.
-        RedisUnavailable: Redis does not answer.
     """
-    lists = [
-        worker.get("endpoints") for worker in ledger.workers() if lane in worker.get("lanes", ())
-    ]
+    lists = [worker.get("endpoints") for worker in workers if lane in worker.get("lanes", ())]
     urls = split_urls(base_url)
     if not urls or not lists:
         return
@@ -294,7 +291,7 @@ class Follower:
 
     async def _hint(self) -> None:
         """Report that no worker serves the waiting jobs; usually none was started."""
-        if missing := await asyncio.to_thread(no_worker, self.ledger, self.lane):
+        if missing := no_worker(await asyncio.to_thread(self.ledger.workers), self.lane):
             self.progress.say(missing)
 
     def _remove_group(self) -> None:

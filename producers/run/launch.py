@@ -134,15 +134,16 @@ class Launch:
         with closing(Ledger.connect()) as ledger:
             if warning := poison_note(ledger, self.selection):
                 self.report.progress.say(f"warning: {warning}")
-            refuse_untrusted(ledger, self.options.run.lane, self.plan.agent.base_url)
+            lane, workers = self.options.run.lane, ledger.workers()
+            refuse_untrusted(workers, lane, self.plan.agent.base_url)
             if not output.follows:
-                return self._send(ledger)
+                return self._send(ledger, no_worker(workers, lane))
             refuse_without_results(ledger)
             with JsonlSink(output.out) if output.out else nullcontext() as sink:
                 return self._watch(ledger, self.report.groups, sink)
 
-    def _send(self, ledger: Ledger) -> int:
-        """Enqueue, and leave the results to other consumers."""
+    def _send(self, ledger: Ledger, missing: str) -> int:
+        """Enqueue, and leave the results to other consumers; `missing` as in `no_worker`."""
         again = f"the same command with --run-id {self.plan.run_id}"
         self._open(ledger)
         try:
@@ -151,7 +152,7 @@ class Launch:
         except KeyboardInterrupt:
             echo(f"interrupted while enqueueing; send the rest with {again}", err=True)
             return self.report.finish(EXIT_INTERRUPTED)
-        if missing := no_worker(ledger, self.options.run.lane):
+        if missing:
             self.report.progress.say(f"warning: {missing}")
         self.report.progress.say(f"watch the run with {again} --follow")
         return self.report.finish(0)

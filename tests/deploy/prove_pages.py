@@ -169,7 +169,7 @@ def test_every_page_shows_a_run_of_200_and_disturbs_none_of_it(stack, top, page,
             seen[name] += 1
         for query in queries():
             answered[query] += bool(ask(stack, query))
-        shown = stack.run("cli", "hermes-queue", "status", RUN)
+        shown = stack.run("cli", "hermes-queue", "status", RUN, "--json")
         assert shown.returncode == 0, shown.stderr
         counts = json.loads(shown.stdout)
         if counts["finished"] >= TRAJECTORIES // 2 and not seen["pictures"]:

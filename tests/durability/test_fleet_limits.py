@@ -98,6 +98,7 @@ def test_leases_of_long_calls_are_kept_and_those_of_a_killed_worker_end(
     assert limits.state(name).leased == 4
 
 
+@pytest.mark.fleet
 def test_a_paused_endpoint_is_waited_out_beyond_every_deadline(
     start_worker, ledger, factory, serve
 ):

@@ -37,6 +37,7 @@ def assert_drains(ledger):
     wait_until("nothing waits anywhere", lambda: drained(ledger), timeout_s=90.0)
 
 
+@pytest.mark.fleet
 def test_redis_killed_under_running_jobs_for_longer_than_a_lease(
     factory, ledger, redis_server, start_worker
 ):
@@ -54,6 +55,7 @@ def test_redis_killed_under_running_jobs_for_longer_than_a_lease(
     assert_drains(ledger)
 
 
+@pytest.mark.fleet
 def test_every_connection_reset_under_running_jobs(factory, ledger, start_worker):
     worker = start_worker(concurrency=3)
     jobs = factory.enqueue(4, seconds=5)

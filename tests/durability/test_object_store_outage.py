@@ -51,6 +51,7 @@ def read(url: str, count: int) -> list[tuple[str, int]]:
     return asyncio.run(asyncio.wait_for(members(), 90))
 
 
+@pytest.mark.fleet
 def test_a_worker_killed_between_store_and_publication_loses_and_doubles_nothing(
     factory, ledger, start_worker, directory, store, tmp_path
 ):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
 from records import make_job
 from worker_process import wait_until
 
@@ -15,6 +16,7 @@ SUPPORT = str(Path(__file__).parents[1] / "support")
 ROW = {"question": "How many eggs are two dozen?", "answer": "2*12=<<2*12=24>>24\n#### 24"}
 
 
+@pytest.mark.fleet
 def test_a_lane_pauses_in_an_outage_and_finishes_everything_after_it(
     factory, ledger, start_worker, tmp_path
 ):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+import pytest
 from records import make_job
 from worker_process import wait_until
 
@@ -26,6 +27,7 @@ def jobs_of(run, groups, size, seconds):
     ]
 
 
+@pytest.mark.fleet
 def test_no_sample_is_older_than_its_bound_and_another_run_gets_the_slots(
     start_worker, redis_server, ledger, tmp_path
 ):

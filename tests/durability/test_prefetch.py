@@ -28,6 +28,7 @@ def test_the_next_job_waits_set_up_for_the_place_of_an_agent(factory, start_work
     assert max(record.stage_seconds["agent_wait"] for record in records) > 1.0
 
 
+@pytest.mark.fleet
 def test_a_worker_that_ends_leaves_what_it_has_set_up_to_others(
     factory, start_worker, ledger
 ) -> None:

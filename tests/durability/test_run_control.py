@@ -24,6 +24,7 @@ def slow_job(instance, *, seconds, turns, **limits):
     return make_job("run", instance, item=ROW, agent=agent, limits=limits)
 
 
+@pytest.mark.fleet
 def test_a_running_trajectory_waits_for_its_paused_run_and_the_wait_costs_no_deadline(
     factory, ledger, start_worker
 ):

@@ -93,6 +93,7 @@ def test_a_worker_killed_while_the_policy_moves_on_loses_and_doubles_nothing(
     assert status.total == 6 + status.stale
 
 
+@pytest.mark.fleet
 def test_a_record_that_a_dead_worker_left_in_its_spool_is_judged_like_any_other(
     start_worker, redis_server, ledger, policy
 ):

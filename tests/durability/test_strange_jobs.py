@@ -134,6 +134,7 @@ def test_code_that_swallows_its_deadline_ends_without_a_score(factory, ledger, s
 
 
 @pytest.mark.slow("until the lease of a job that cannot be ended has expired")
+@pytest.mark.fleet
 def test_a_job_that_nothing_ends_loses_its_lease_and_its_place(factory, ledger, start_worker):
     worker, job = swallowing(start_worker, env="strange_env:SWALLOWS_ALL")
     enqueue([job], ledger=ledger)

@@ -68,6 +68,7 @@ def records(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
+@pytest.mark.fleet
 def test_the_run_pauses_at_the_first_trajectory_and_says_what_to_do(
     url: str, tmp_path: Path
 ) -> None:

@@ -130,6 +130,7 @@ def test_ctrl_c_leaves_nothing_running_and_the_run_can_be_taken_up(start, tmp_pa
     assert len(records(tmp_path / "o.jsonl")) == 2
 
 
+@pytest.mark.fleet
 def test_killing_the_producer_takes_redis_worker_and_slots_with_it(start):
     process = start("gsm8k", "--items", "1", *slow(300), forked=False)
     started = wait_for_slots(process, 1)

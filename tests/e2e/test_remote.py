@@ -173,6 +173,7 @@ def test_an_expected_score_without_results_is_a_usage_error(produce):
     assert "--follow" in done.stderr
 
 
+@pytest.mark.fleet
 def test_a_full_backlog_makes_a_following_producer_wait_for_results_not_for_ever(worker, produce):
     # Four at once, and these too slow to be done before the producer has come to the limit.
     slow = ("--agent", "slow", "--agent-param", "seconds=2", "--agent-param", "turns=1")

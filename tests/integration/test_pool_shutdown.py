@@ -59,6 +59,7 @@ def test_sigterm_cancels_what_outlasts_the_drain(redis_server: RedisServer, tmp_
         assert worker.marks[-1] == ["closed"]
 
 
+@pytest.mark.fleet
 def test_a_cold_shutdown_cancels_at_once_and_requeues_unacknowledged_messages(
     redis_server: RedisServer, tmp_path: Path
 ) -> None:

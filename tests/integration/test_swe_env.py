@@ -27,6 +27,7 @@ from sample_package import make_mirror, make_row, make_sdist, sdist_row
 from swe_bench import attempt
 
 from envs.swe import item as items
+from envs.swe import patch
 from envs.swe.calls import write_command
 from envs.swe.grading import grader, places, repeated, suite
 from envs.swe.grading.suite import VENV
@@ -34,7 +35,7 @@ from envs.swe.item import Item
 from envs.swe.recorded import recorded_patch
 from envs.swe.sources import asset_reader
 from envs.swe.taken import TakenPatch
-from envs.swe.workspace import pin
+from envs.swe.workspace import GIT_ENV, pin
 from envs.swe_smith import ENV
 from hermes_queue.errors import (
     DeadlineExceeded,
@@ -62,12 +63,11 @@ OF_EACH_KIND = {
     "source_becomes_link",
 }
 IN_MAKE_TEST = {
-    "counter_forged",
     "equal_to_everything",
     "plants_told_by_running",
     "reporter_inverts",
 }
-"""One at the counts, one at the objects compared, one at the plants and one at the reporter."""
+"""One at the objects compared, one at the plants and one at the reporter."""
 
 
 def target_of(case: str) -> tuple[pytest.MarkDecorator, ...]:
@@ -163,6 +163,7 @@ async def test_doing_nothing_scores_zero_by_the_tests(row: dict[str, Any]) -> No
     assert "assert" in verdict.report["first_failure"]
 
 
+@pytest.mark.fleet
 async def test_a_wrong_answer_that_a_plant_expects_by_chance_fails_the_tests(
     row: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,6 +208,7 @@ async def test_a_patch_is_not_graded_on_other_files_than_it_was_made_for(
     assert verdict.score == 1.0
 
 
+@pytest.mark.fleet
 async def test_a_patch_row_gives_the_same_task_as_the_recipe(row: dict[str, Any]) -> None:
     async with attempt(row | {"mutation": None, "patch": sample.bug_patch()}) as agent:
         await agent.solve()
@@ -300,7 +302,7 @@ async def test_tampering_beside_the_package_is_left_out(row: dict[str, Any], cas
     ("case", "reason"),
     [
         ("package_hard_exit", "cut_short"),
-        ("package_never_returns", "timed_out"),
+        pytest.param("package_never_returns", "timed_out", marks=pytest.mark.fleet),
         ("package_patches_runtest", "canary"),
         ("huge_patch", "too_large"),
     ],
@@ -393,6 +395,7 @@ async def test_honest_work_is_tested_as_the_known_fix_however_it_looks(
                 "printf '\\n\\nclamp, label = _limit, _name\\n' >> sample/core.py",
             ],
             id="private names",
+            marks=pytest.mark.fleet,
         ),
     ],
 )
@@ -452,6 +455,34 @@ async def test_a_file_of_the_package_that_no_patch_can_hold_is_named(row: dict[s
         verdict = await agent.verify()
     assert (verdict.score, verdict.report["reason"]) == (0.0, "too_large")
     assert "sample/core.dump" in verdict.report["detail"]
+
+
+async def test_a_slot_that_holds_up_the_taking_of_its_patch_scores_zero(
+    row: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As root of an image could do it, who may replace git."""
+    slow_git = """#!/bin/sh
+case $* in *ls-files*|*diff-index*) sleep 3 ;; esac
+exec /usr/bin/git "$@"
+"""
+    monkeypatch.setitem(GIT_ENV, "PATH", f"/home/agent/bin:{GIT_ENV['PATH']}")
+    async with attempt(row) as agent:
+        await agent.solve()
+        await agent.run(write_command("/home/agent/bin/git", slow_git), "chmod +x ~/bin/git")
+        monkeypatch.setattr(patch, "TAKING_S", 5.0)
+        verdict = await agent.verify()
+    assert (verdict.score, verdict.report["reason"]) == (0.0, "unreadable")
+    assert verdict.report["detail"] == "not done within 5 s"
+
+
+async def test_a_machine_too_slow_to_take_a_patch_is_no_score(
+    row: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with attempt(row) as agent:
+        await agent.solve()
+        monkeypatch.setattr(patch, "TAKING_S", 0.0)
+        with pytest.raises(SandboxError, match="cannot list its files: not done within 0 s"):
+            await agent.verify()
 
 
 async def test_nothing_the_agent_started_survives_into_grading(row: dict[str, Any]) -> None:
@@ -529,7 +560,7 @@ def toss(monkeypatch: pytest.MonkeyPatch, coins: str, place: ModuleType = grader
     [
         pytest.param("th", FIX, id="the known fix fails"),
         pytest.param("tth", FIX, id="the control fails, too", marks=pytest.mark.fleet),
-        pytest.param("thth", ODD_FIX, id="another fix fails"),
+        pytest.param("thth", ODD_FIX, id="another fix fails", marks=pytest.mark.fleet),
     ],
 )
 async def test_a_test_that_the_known_fix_fails_and_passes_decides_nothing(
@@ -558,6 +589,7 @@ def test_last():
 CHAIN = ("tests/test_two.py::test_first", "tests/test_two.py::test_last")
 
 
+@pytest.mark.fleet
 async def test_a_test_that_needs_an_earlier_one_is_not_flaky(
     row: dict[str, Any], tmp_path: Path
 ) -> None:

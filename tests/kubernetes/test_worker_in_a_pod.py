@@ -82,7 +82,7 @@ def test_probes_and_drain_of_a_worker(pod, redis_server):
     wait_until(f"it starts: {log.read_text()}", lambda: probe("startup"))
     wait_until("it is ready", lambda: probe("readiness"))
     ledger = Ledger.connect(url=redis_server.url)
-    agent = {"kind": "slow", "params": {"seconds": 8.0, "turns": 1}}
+    agent = {"kind": "slow", "params": {"seconds": 25.0, "turns": 1}}
     enqueue([make_job("run", f"i{n}", item=ROW, agent=agent) for n in range(4)], ledger=ledger)
     wait_until("two run", lambda: ledger.run_status("run").running == 2)
     stopped = stop()
@@ -90,7 +90,7 @@ def test_probes_and_drain_of_a_worker(pod, redis_server):
     wait_until("it takes no more", lambda: not probe("readiness"))
     assert probe("liveness")
     process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 0, log.read_text()
+    assert process.wait(90) == 0, log.read_text()
     status = ledger.run_status("run")
     assert (status.finished, status.running) == (2, 0)
     ledger.close()

@@ -104,6 +104,7 @@ async def test_the_end_of_a_sandbox_can_show_late(localmodal, sandbox):
     assert await sandbox.poll.aio() == 137
 
 
+@pytest.mark.fleet
 async def test_a_lost_worker_is_noticed_by_commands_only(localmodal, app, create, run):
     lost, other = await create(), await create()
     await run(lost, "true")

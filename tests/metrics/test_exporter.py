@@ -19,6 +19,7 @@ from hermes_queue.ledger.fleet.creations import FleetCreationGate
 from hermes_queue.ledger.fleet.lanes import EndedAttempts, Watched
 from hermes_queue.ledger.fleet.limiter import EndpointLimits
 from hermes_queue.ledger.fleet.sandboxes import Sandboxes, SandboxRecord
+from hermes_queue.models import AgentSpec
 from hermes_queue.queues import quarantine_lane, queue_keys
 from hermes_queue.results.consume import consume
 from hermes_queue.sandbox.fleet import CreationRate
@@ -67,6 +68,8 @@ def test_leases_runs_and_delayed_jobs_are_counted(deployment):
     jobs = [make_job("run", f"i{n}") for n in range(3)]
     enqueue(jobs, ledger=deployment)
     deployment.beat("w1", {"slots": 8, "lanes": ["train"]}, ttl_s=60)
+    for number, junk in enumerate(("x", -3, 2.5, True, 1 << 40)):
+        deployment.beat(f"odd{number}", {"slots": junk}, ttl_s=60)
     claims = [Claim(job.trajectory_id, begin(deployment, job).epoch) for job in jobs[:2]]
     deployment.requeue(claims[1], owner="w1", delay_s=600)
     found = read(deployment)
@@ -112,6 +115,16 @@ def test_a_lane_whose_breaker_is_open_is_paused(deployment):
     Breakers(deployment).record(Watched("train"), {"sandbox": EndedAttempts(50, "down")})
     deployment.beat("w1", {"slots": 1, "lanes": ["train"]}, ttl_s=60)
     assert read(deployment)[metrics.LANE_BREAKER] == {("idle",): 0, ("train",): 1}
+
+
+def test_endpoints_that_are_held_in_a_lane_are_counted(deployment):
+    agent = AgentSpec(kind="openai", model="m", base_url="http://a/v1")
+    down = Watched.endpoint_of("train", agent)
+    Breakers(deployment).record(down, {"model": EndedAttempts(50, "down")})
+    deployment.beat("w1", {"slots": 1, "lanes": ["train"]}, ttl_s=60)
+    found = read(deployment)
+    assert found[metrics.LANE_ENDPOINTS_HELD] == {("idle",): 0, ("train",): 1}
+    assert found[metrics.LANE_BREAKER] == {("idle",): 0, ("train",): 0}
 
 
 def test_a_breaker_that_may_be_tried_wants_one_slot(deployment):

@@ -77,6 +77,7 @@ def test_one_that_drains_is_alive_and_not_ready(ledger, start_worker):
     assert ledger.run_status("run").done
 
 
+@pytest.mark.fleet
 def test_idle_connections_keep_no_probe_out(ledger, start_worker):
     worker = start_worker()
     ask = probe(ledger, worker)
@@ -89,6 +90,7 @@ def test_idle_connections_keep_no_probe_out(ledger, start_worker):
             each.close()
 
 
+@pytest.mark.fleet
 def test_a_scaler_learns_what_each_lane_wants(ledger, start_worker, exporter, redis_server):
     start_worker(concurrency=2)
     enqueue(slow_jobs(5, 60.0), ledger=ledger)

@@ -86,7 +86,9 @@ def test_json_logs_are_one_object_per_line_and_name_what_they_are_about(
     events = [json.loads(line) for line in logged]
     about = [event for event in events if event.get("trajectory_id") == job.trajectory_id]
     assert {event["run_id"] for event in about} == {"run"}
-    assert [event["action"] for event in about if "action" in event] == ["bug", "published"]
+    # A worker drops a message that comes a second time, as the scheduler's tick may send one.
+    actions = [event["action"] for event in about if "action" in event]
+    assert [action for action in actions if action != "dropped"] == ["bug", "published"]
     [agent] = [event for event in about if event["logger"] == "leaky_agent"]
     assert (agent["level"], agent["message"].count("***")) == ("error", 3)
     assert agent["exception"].startswith("Traceback")

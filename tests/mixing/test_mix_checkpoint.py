@@ -71,6 +71,7 @@ def rows_without_prefix(ledger):
     return [row.removeprefix(ledger.prefix) for row in rows_in(ledger)]
 
 
+@pytest.mark.fleet
 def test_a_mix_that_is_killed_eighty_times_enqueues_the_same_as_one_that_is_not(
     ledger, other, redis_server, tmp_path
 ):

@@ -105,6 +105,7 @@ def test_a_trainer_that_goes_back_to_its_checkpoint_trains_the_same_batches(ledg
     assert_each_group_once(ledger, tmp_path)
 
 
+@pytest.mark.fleet
 def test_both_killed_go_on_from_the_checkpoint_and_the_batches_that_were_written(ledger, tmp_path):
     publish_groups(ledger, STEPS)
     with orchestrate(ledger, tmp_path, "written:4") as first:

@@ -159,6 +159,7 @@ def test_planted_rewards_tests_and_startup_files_do_not_grade(play: Play) -> Non
     assert play(work, "restart").score == 0
 
 
+@pytest.mark.fleet
 def test_programs_that_the_agent_put_first_do_not_grade(play: Play) -> None:
     config = ImageConfig(
         env={"PATH": "/opt/venv/bin:/usr/bin:/bin"}, workdir="/app", entrypoint=("/app/start",)
@@ -169,6 +170,7 @@ def test_programs_that_the_agent_put_first_do_not_grade(play: Play) -> None:
     assert (restart.score, restart.report["reason"]) == (0, "suspect")
 
 
+@pytest.mark.fleet
 def test_settings_in_homes_are_undone_where_the_agents_box_grades(play: Play) -> None:
     work = """\
 mkdir -p .config /root/.config/pip /srv/u /opt/cfg/pip /home/v/.config/app
@@ -188,6 +190,7 @@ echo 1 >/logs/verifier/reward.txt
     assert {"/home/v/.local", "/home/v/.netrc", "/srv/u/.curlrc"} <= {*verdict.report["undone"]}
 
 
+@pytest.mark.fleet
 def test_an_agents_pytest_and_its_plugins_do_not_grade_where_tests_install_pytest(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,8 +17,10 @@ from envs.harbor import ENV
 from envs.harbor_task.item import HarborItem
 from envs.harbor_task.validation import AttemptResult
 from hermes_queue.errors import EnvInfraError, SandboxRejected
-from hermes_queue.sandbox.base import Capabilities
+from hermes_queue.sandbox.archives import FilesRefused
+from hermes_queue.sandbox.base import Capabilities, Slot
 from hermes_queue.sandbox.context import SlotContext
+from hermes_queue.sandbox.image_slots import FileChange
 from workers.validation.poisoned import _poison, is_marked
 
 STEPS = IMAGE + '[[steps]]\nname = "one"\n[[steps]]\nname = "two"\n'
@@ -105,6 +107,31 @@ def test_a_setup_that_the_agent_has_broken_counts_as_0(play: Play) -> None:
 def test_a_box_without_a_shell_is_the_agents_doing(play: Play) -> None:
     verdicts = play(["rm /bin /lib /lib64", "true"])
     assert (scores(verdicts), verdicts[1].report["reason"]) == ([0, 0], "setup_failed")
+
+
+@pytest.mark.parametrize("is_the_agents", [True, False])
+def test_a_step_keeps_its_score_where_its_agents_files_keep_the_next_from_beginning(
+    play: Play, monkeypatch: pytest.MonkeyPatch, is_the_agents: bool
+) -> None:
+    listed = BoxedSlots.changes
+    asked: list[str] = []
+
+    async def too_slow(self: BoxedSlots, slot: Slot) -> list[FileChange]:
+        asked.append(slot.slot_id)
+        if len(asked) == 1 or not is_the_agents:
+            raise FilesRefused("the slot's files were not listed in time")
+        return await listed(self, slot)
+
+    monkeypatch.setattr(BoxedSlots, "changes", too_slow)
+    separate = '[verifier]\nenvironment_mode = "separate"\n[[artifacts]]\nsource = "/app/work"\n'
+    files = {"config": STEPS.replace("[[steps]]", f"{separate}[[steps]]", 1)}
+    if is_the_agents:
+        verdicts = play(["mkdir work; echo first >work/one", "true"], **files)
+        assert (scores(verdicts), verdicts[1].report["reason"]) == ([1, 0], "setup_failed")
+    else:
+        with pytest.raises(FilesRefused):
+            play(["mkdir work; echo first >work/one", "true"], **files)
+    assert len(set(asked)) == 2
 
 
 @pytest.mark.parametrize("step", ["one", "two"])

@@ -12,11 +12,13 @@ from modal_slots import answer, out
 from hermes_queue.errors import IsolationUnavailable, SandboxRejected, SlotKilled, SlotLost
 from hermes_queue.images.spec import ImageSpec
 from hermes_queue.sandbox import files
+from hermes_queue.sandbox.archives import FilesRefused
 from hermes_queue.sandbox.base import SlotSpec
 from hermes_queue.sandbox.commands import deadline
 from hermes_queue.sandbox.containers import box
 from hermes_queue.sandbox.image_slots import FileChange
 from hermes_queue.sandbox.modal.rooted import host as rooted_host
+from hermes_queue.sandbox.modal.rooted import listing, slots
 
 __all__ = ["backend", "server"]  # fixtures
 
@@ -43,6 +45,7 @@ async def test_a_slot_is_what_its_image_says(backend):
 
 
 @in_one_loop
+@pytest.mark.fleet
 async def test_changes_are_found_by_content_and_outlive_a_restart_and_a_commit(backend, server):
     slot = await backend.acquire("trajectory", ROOT)
     await out(
@@ -72,6 +75,35 @@ async def test_changes_are_found_by_content_and_outlive_a_restart_and_a_commit(b
         await backend.acquire("trajectory", SlotSpec(image=image))
     snapshots = [each for each in server.server.store.images.values() if not each.commands]
     assert snapshots == []
+
+
+@in_one_loop
+@pytest.mark.parametrize(("module", "limit"), [(slots, "KEEP_TIMEOUT_S"), (listing, "TIMEOUT_S")])
+async def test_files_that_are_not_compared_in_time_may_be_the_agents_doing(
+    backend, monkeypatch, module, limit
+):
+    slot = await backend.acquire("trajectory", ROOT)
+    monkeypatch.setattr(module, limit, 0)
+    with pytest.raises(FilesRefused, match="in 0 s"):
+        await backend.changes(slot)
+    assert await out(backend, slot, "echo alive") == "alive"
+    await backend.release(slot)
+
+
+@in_one_loop
+async def test_a_slot_whose_files_are_not_kept_in_time_goes_on_without_a_restart(
+    backend, monkeypatch
+):
+    slot = await backend.acquire("trajectory", ROOT)
+    with monkeypatch.context() as patch:
+        patch.setattr(slots, "KEEP_TIMEOUT_S", 0)
+        with pytest.raises(FilesRefused, match="were not kept"):
+            await backend.restart(slot)
+    assert await out(backend, slot, "echo alive") == "alive"
+    fresh = await backend.renew(slot)
+    assert await out(backend, fresh, "echo alive") == "alive"
+    await backend.release(fresh)
+    assert backend.free_slots == 2
 
 
 def replaced(program: str, text: str) -> str:

@@ -41,6 +41,7 @@ async def test_a_timeout_kills_what_only_its_command_began(
     assert await out(backend, neighbour, COUNT) == "1"
 
 
+@pytest.mark.fleet
 async def test_a_tree_whose_end_cannot_be_confirmed_is_a_failure(start_modal, monkeypatch):
     backend = await start_modal(slots=1)
     [slot] = await acquire(backend)

@@ -113,6 +113,7 @@ async def test_a_new_server_with_another_batch_size_is_served_by_that(api, put, 
     assert provenance(await new.next_batch()) == [*chain(*ids)]
 
 
+@pytest.mark.fleet
 async def test_a_killed_sink_leaves_nothing_to_repeat_while_the_server_lives(
     api, trainer, put, start, ledger
 ):

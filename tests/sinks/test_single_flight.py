@@ -75,6 +75,7 @@ async def test_who_waits_for_it_can_be_cancelled_at_any_moment(ledger, held):
         assert task.cancelled(), steps
 
 
+@pytest.mark.fleet
 async def test_a_cancelled_wait_takes_nothing_afterwards(ledger, held):
     async def hold():
         async with held():

@@ -54,6 +54,7 @@ def read(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+@pytest.mark.fleet
 def test_a_row_pins_the_sdist_and_holds_no_code_of_it(made: list[dict[str, Any]]) -> None:
     [row] = made
     assert row["source"]["name"] == "hermes-queue-sample"
@@ -65,6 +66,7 @@ def test_a_row_pins_the_sdist_and_holds_no_code_of_it(made: list[dict[str, Any]]
         assert len(line.strip()) < 12 or line.strip() not in text
 
 
+@pytest.mark.fleet
 async def test_the_gold_answer_of_a_made_row_scores_one_and_doing_nothing_zero(
     made: list[dict[str, Any]],
 ) -> None:

@@ -69,6 +69,16 @@ def test_a_folder_without_tasks_says_what_is_missing(tmp_path: Path) -> None:
         chosen(tmp_path)
 
 
+def test_a_folder_of_packed_tasks_says_which_archives_to_unpack(tmp_path: Path) -> None:
+    for name in ("one", "two", "three", "four"):
+        shutil.make_archive(str(tmp_path / "dev" / name), "zip", write_task(tmp_path / "t" / name))
+    found = r"dev: .*; first unpack what is in four\.zip, one\.zip, three\.zip, \.\.\. \(4\)"
+    with pytest.raises(InputError, match=found):
+        chosen(tmp_path / "dev")
+    with pytest.raises(InputError, match=r"one\.zip: is an archive: unpack it"):
+        chosen(tmp_path / "dev" / "one.zip")
+
+
 def test_tasks_travel_in_their_jobs_on_request(tmp_path: Path) -> None:
     task = write_task(tmp_path / "t")
     row = only(task, "--embed")

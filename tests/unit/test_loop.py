@@ -19,6 +19,7 @@ from hermes_queue.errors import (
     ModelConfigError,
     ModelError,
     SandboxError,
+    TrajectoryFailure,
 )
 from hermes_queue.models import FunctionCall, Limits, Message, ToolCall, Turn, Usage
 from hermes_queue.sandbox.base import Slot, SlotSpec
@@ -215,6 +216,49 @@ async def test_everything_so_far_survives_a_failing_endpoint() -> None:
     assert [m.role for m in kept.messages] == ["system", "user", "assistant", "tool"]
     assert kept.stop_reason is None
     assert kept.tool_calls.ok == 1
+
+
+WORKS = Message(role="assistant", content="Hel")
+"""The answer to the first call, which is made once more when another one fails."""
+
+
+def because_of(status: int, failure: TrajectoryFailure) -> TrajectoryFailure:
+    failure.__cause__ = type("StatusError", (Exception,), {"status_code": status})()
+    return failure
+
+
+@pytest.mark.parametrize(
+    "crash",
+    [because_of(500, ModelError("it failed")), because_of(400, ModelConfigError("it failed"))],
+)
+async def test_a_call_at_which_a_working_server_fails_again_ends_the_agent_and_is_scored(
+    crash: TrajectoryFailure,
+) -> None:
+    chat = Script(calls(add(1)), crash, WORKS, crash, WORKS)
+    result = await run(chat)
+    assert result.stop_reason == "format_errors"
+    assert chat.seen == [2, 4, 2, 4, 2]
+    assert len(result.turns) == 1, "what only shows that the server works is no turn"
+    assert {"turn": 1, "event": "call_at_fault", "message": "it failed"} in result.events
+
+
+async def test_a_server_that_was_away_for_a_while_is_asked_the_same_again() -> None:
+    away = because_of(500, ModelError("3 tries failed"))
+    result = await run(Script(calls(add(1)), away, WORKS, Message(role="assistant", content="2")))
+    assert (result.stop_reason, result.messages[-1].content) == ("no_tool_call", "2")
+
+
+async def test_a_server_that_refuses_the_first_call_too_is_set_up_wrongly() -> None:
+    wrong = because_of(400, ModelConfigError("temperature must be 1"))
+    with pytest.raises(ModelConfigError, match="temperature"):
+        await run(Script(calls(add(1)), wrong))
+
+
+async def test_a_server_that_fails_at_the_first_call_is_at_fault() -> None:
+    chat = Script(ModelError("gone"))
+    with pytest.raises(ModelError, match="gone"):
+        await run(chat)
+    assert chat.seen == [2]
 
 
 async def test_everything_so_far_survives_a_lost_sandbox() -> None:

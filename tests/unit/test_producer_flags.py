@@ -107,6 +107,17 @@ def test_a_run_that_no_trainer_can_read_does_not_wait_for_one(
     assert "--max-ahead: no trainer reads a run that is made on" in capsys.readouterr().err
 
 
+def test_a_model_without_an_endpoint_is_refused_before_anything_starts(
+    rows: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("HERMES_QUEUE_REDIS_URL", "OPENAI_API_KEY", "OPENAI_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    assert main(PRODUCER, ["--dataset", rows, "--agent", "openai", "--model", "m"]) == 2
+    said = capsys.readouterr().err
+    assert "--agent openai: name the model's endpoint with --base-url URL or " in said
+    assert "HERMES_QUEUE_MODEL_BASE_URL" in said
+
+
 def test_a_wrong_variable_is_named(
     rows: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -21,7 +21,12 @@ from hermes_queue.agent.capture.tool_calls import fits
 from hermes_queue.agent.capture.tree import ReplyTree
 from hermes_queue.agent.chat import Reply
 from hermes_queue.agent.loop import AgentResult
-from hermes_queue.errors import ContextLengthExceeded, ModelConfigError, ModelError
+from hermes_queue.errors import (
+    ContextLengthExceeded,
+    ModelConfigError,
+    ModelError,
+    TrajectoryFailure,
+)
 from hermes_queue.models import FunctionCall, Limits, Message, ToolCall, Turn, Usage
 from hermes_queue.telemetry.otel.timeline import Timeline
 
@@ -367,10 +372,17 @@ async def test_a_model_server_that_fails_for_good_ends_the_attempt_at_once() -> 
     assert await refused(attempt, longer(1)) == "stopped"
 
 
-def refusing(status: int) -> ModelConfigError:
-    error = ModelConfigError("bad schema")
-    error.__cause__ = type("StatusError", (Exception,), {"status_code": status})()
-    return error
+def because_of(status: int, failure: TrajectoryFailure) -> TrajectoryFailure:
+    failure.__cause__ = type("StatusError", (Exception,), {"status_code": status})()
+    return failure
+
+
+def refusing(status: int) -> TrajectoryFailure:
+    return because_of(status, ModelConfigError("bad schema"))
+
+
+def crashing(status: int = 500) -> TrajectoryFailure:
+    return because_of(status, ModelError("3 tries failed"))
 
 
 async def test_a_call_that_the_server_refuses_is_wrong_only_after_it_has_served_one() -> None:
@@ -387,7 +399,7 @@ async def test_a_call_that_the_server_refuses_is_wrong_only_after_it_has_served_
 
 
 async def test_a_call_at_which_a_working_server_fails_is_wrong_and_the_program_goes_on() -> None:
-    crash = ModelError("3 tries failed")
+    crash = crashing()
     attempt = Attempt(Model("one", crash, "works", crash, "works", "two"))
     await attempt.ask(longer(0))
     assert await refused(attempt, longer(1)) == "bad_call"
@@ -397,14 +409,22 @@ async def test_a_call_at_which_a_working_server_fails_is_wrong_and_the_program_g
 
 
 async def test_a_server_that_was_away_for_a_while_is_asked_the_same_again() -> None:
-    attempt = Attempt(Model("one", ModelError("3 tries failed"), "works", "two"))
+    attempt = Attempt(Model("one", crashing(), "works", "two"))
     await attempt.ask(longer(0))
     assert (await attempt.ask(longer(1))).message.content == "two"
 
 
 async def test_a_server_that_fails_again_and_answers_nothing_else_is_at_fault() -> None:
-    down = ModelError("3 tries failed")
+    down = crashing()
     attempt = Attempt(Model("one", down, "works", down))
+    await attempt.ask(longer(0))
+    assert await refused(attempt, longer(1)) == "upstream"
+    assert attempt.session.failure is down
+
+
+@pytest.mark.parametrize("down", [crashing(503), ModelError("a reply without its logprobs")])
+async def test_a_server_that_is_overloaded_or_replies_wrongly_is_at_fault(down: ModelError) -> None:
+    attempt = Attempt(Model("one", down, "works", down, "works"))
     await attempt.ask(longer(0))
     assert await refused(attempt, longer(1)) == "upstream"
     assert attempt.session.failure is down
@@ -414,7 +434,7 @@ async def test_a_program_that_goes_on_with_such_calls_is_stopped_and_scored() ->
     class Fragile(Model):
         async def complete(self, messages: Sequence[Message], *asked: Any, **more: Any) -> Reply:
             if len(messages) > 1:
-                raise ModelError("3 tries failed")
+                raise crashing()
             return await super().complete(messages, *asked, **more)
 
     attempt = Attempt(Fragile())

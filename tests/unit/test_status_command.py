@@ -151,9 +151,14 @@ def test_a_silent_worker_is_forgotten(ledger):
     assert ledger.client.zrange("hq:workers", 0, -1) == [b"a@host"]
 
 
-def test_a_run_alone_is_its_counters_as_json(ledger):
+def test_a_run_alone_is_its_counters(ledger):
     enqueue(jobs("run", 3), ledger=ledger)
-    assert json.loads(status("run"))["queued"] == 3
+    lines = [line.split() for line in status("run").splitlines()]
+    assert lines[:2] == [["total", "3"], ["queued", "3"]]
+    assert ["failed", "0"] in lines
+    assert "stale" not in status("run")
+    counters = json.loads(status("run", "--json"))
+    assert (counters["queued"], counters["stale"]) == (3, 0)
     assert "unknown" in CliRunner().invoke(cli, ["status", "nope"]).output
 
 

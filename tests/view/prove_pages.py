@@ -90,7 +90,8 @@ def test_a_long_reason_of_a_run_stays_on_the_page(viewed):
 def test_the_first_page_has_all_runs_and_the_deployment_as_it_is(viewed):
     runs = viewed.api("/api/runs")["runs"]
     assert sorted(rows(viewed)[: len(runs)]) == sorted(run["run"] for run in runs)
-    for text in ("running 152/200", "waiting 90", "98/260", "trainer-2", "paused (model)"):
+    lanes = ("paused (sandbox)", "the quota is used up", "without m at http://a (model)", "503")
+    for text in ("running 152/200", "waiting 90", "98/260", "trainer-2", *lanes):
         viewed.says(text)
     viewed.keep("fleet")
 

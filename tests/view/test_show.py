@@ -229,6 +229,7 @@ def test_of_a_running_trajectory_the_ledger_is_shown_with_its_turns_so_far(ledge
     shown = show(job.trajectory_id, url=ledger.url)
     for part in ("running, stage load, worker w1", "→ terminal pytest", "SlotLost", "FAILED"):
         assert part in shown
+    assert "turn 1" in shown  # as on the pages
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", shown)
 
 

@@ -86,9 +86,17 @@ async def listed(context: SlotContext, script: str, paths: Sequence[str]) -> lis
     if not paths:
         return []
     given = "\0".join([*paths, ""]).encode("utf-8", "surrogateescape")
+    try:
+        return await printed(context, script, given)
+    except FilesRefused as error:
+        raise FilesRefused(f"{len(paths)} paths cannot be looked at: {error}") from error
+
+
+async def printed(context: SlotContext, script: str, stdin: bytes = b"") -> list[str]:
+    """What a script prints in a box, each part ended by a zero byte. Raises as `listed`."""
     result = await context.run(
         script,
-        stdin=given,
+        stdin=stdin,
         cwd="/",
         user=ROOT,
         timeout_s=TIMEOUT_S,
@@ -96,5 +104,5 @@ async def listed(context: SlotContext, script: str, paths: Sequence[str]) -> lis
     )
     if result.timed_out or result.truncated or not result.ok:
         why = f"no answer within {TIMEOUT_S:g} s" if result.timed_out else result.output[-300:]
-        raise FilesRefused(f"{len(paths)} paths cannot be looked at: {why}")
-    return [each for each in result.stdout.decode("utf-8", "surrogateescape").split("\0") if each]
+        raise FilesRefused(why)
+    return result.stdout.decode("utf-8", "surrogateescape").split("\0")[:-1]

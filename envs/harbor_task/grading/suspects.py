@@ -11,14 +11,13 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 
+from envs.harbor_task.grading.links import printed
 from envs.harbor_task.grading.places import Decisive, parents
 from envs.harbor_task.grading.users import changed_users, read_lists
 from hermes_queue.errors import SandboxError
-from hermes_queue.sandbox.archives import ROOT
+from hermes_queue.sandbox.archives import FilesRefused
 from hermes_queue.sandbox.context import SlotContext
 from hermes_queue.sandbox.image_slots import FileChange
-
-MAX_LISTING_BYTES = 64 << 20
 
 _WITHOUT_EFFECT = re.compile(
     r"/usr/(?:local/)?share/(?:doc|man|info|locale|icons|applications|mime|bash-completion|"
@@ -130,25 +129,18 @@ async def shadowing(
         return []
     await context.renew()
     folders = _words((*decisive.folders, *decisive.search))
-    listed = await _listed(context, f"find {folders} -xdev -print0 2>/dev/null; true")
+    try:  # A fresh box has nothing of the agent's: what it does not answer is no agent's doing.
+        listed = await printed(context, f"find {folders} -xdev -print0 2>/dev/null; true")
+        links = await printed(context, _LINKED.format(folders=_words(decisive.search)))
+        lists = await read_lists(context) if users else {}
+    except FilesRefused as error:
+        raise SandboxError(f"a fresh box cannot list programs of its image: {error}") from error
     known = keys(listed, decisive)
     found = {path for key, path in added.items() if key in known}
-    links = await _listed(context, _LINKED.format(folders=_words(decisive.search)))
     for link, target in zip(links[::2], links[1::2], strict=True):
         path = posixpath.normpath(posixpath.join(posixpath.dirname(link), target))
         found |= {path} & others
-    if users:
-        found.update(changed_users(await read_lists(context), users))
-    return sorted(found)
-
-
-async def _listed(context: SlotContext, command: str) -> list[str]:
-    result = await context.run(
-        command, cwd="/", user=ROOT, timeout_s=300.0, max_output_bytes=MAX_LISTING_BYTES
-    )
-    if not result.ok or result.truncated:
-        raise SandboxError("a fresh box cannot list the programs of its image")
-    return result.stdout.decode("utf-8", "surrogateescape").split("\0")[:-1]
+    return sorted(found.union(changed_users(lists, users) if users else ()))
 
 
 def _words(paths: Iterable[str]) -> str:

@@ -42,7 +42,12 @@ async def grade_step(item: HarborItem, context: SlotContext) -> Verdict:
         return verdict
     if isinstance(error, TooManyChanges) or verdict.report["reason"] in ("unreadable", "too_large"):
         return verdict  # whose doing it is was found out: nothing can follow on such a box
-    raise error
+    if not isinstance(error, FilesRefused):
+        raise error
+    await context.renew()  # an untouched box says whose doing it is
+    await context.restart()
+    await context.changes()
+    return verdict
 
 
 async def begin_first(context: SlotContext, task: TaskFolder) -> None:

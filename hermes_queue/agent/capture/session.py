@@ -18,9 +18,10 @@ from hermes_queue.agent.capture.open_calls import OpenCalls, Sampling
 from hermes_queue.agent.capture.tool_calls import fits
 from hermes_queue.agent.capture.tree import Placement, ReplyTree, Unplaceable, understood
 from hermes_queue.agent.chat import ChatClient, Reply
+from hermes_queue.agent.fault import CallAtFault, answered, answers_again
 from hermes_queue.agent.loop import AgentResult, BeforeTurn
 from hermes_queue.agent.tokens.replies import ask
-from hermes_queue.errors import ContextLengthExceeded, ModelError, TrajectoryFailure
+from hermes_queue.errors import ContextLengthExceeded, TrajectoryFailure
 from hermes_queue.models import Message, StopReason
 
 MAX_OPEN_CALLS = 8
@@ -33,8 +34,6 @@ MAX_CONTEXT_REFUSALS = 3
 """Calls in a row that are too long for the model: such a program does not compact."""
 MAX_FAULTY_CALLS = 3
 """Calls at which the model server fails although it answers others: each takes many tries."""
-FIRST_AGAIN_TOKENS = 16
-"""Cap of the answer that shows whether a server works."""
 REQUESTS_PER_TURN = 50
 """Calls and token counts, refused and repeated ones included, per turn that the job allows."""
 REQUESTS_AT_LEAST = 500
@@ -247,38 +246,23 @@ class AttemptSession:
             raise self.account.refusal("upstream", "the model server failed") from None
 
     async def _tried(self, call: ModelCall, measure: Measure) -> Answer:
-        """The reply, asked for twice if the server fails at this call and answers the first one.
-
-        Programs choose what they ask: a prompt at which a server fails would let them choose that
-        nothing is scored. A server that was away for a while answers the second time.
-        """
-        for _ in range(2):
-            try:
-                return await self._made(call, measure)
-            except ContextLengthExceeded:
-                raise
-            except ModelError as error:
-                if _refuses_the_request(error) or not await self._answers_the_first():
-                    raise
-                self.account.events(error.events)
-                why = str(error)
-        self._faulty_calls += 1
-        if self._faulty_calls >= MAX_FAULTY_CALLS:
-            self.stop("format_errors")
-        raise self.account.refusal("bad_call", why)
-
-    async def _answers_the_first(self) -> bool:
-        """Whether the server answers the first call once more. That is no part of the attempt."""
-        if self._first is None or self.ended.is_set():
-            return False
-        messages, tools = self._first
-        budget = self._budget
-        sampling = budget.capped(budget.reply_cap(None), FIRST_AGAIN_TOKENS)
+        """The reply. Raises Refused if the call is at fault; what `answered` raises."""
         try:
-            await self._chat.complete(messages, tools, sampling, budget.deadline)
-        except (TrajectoryFailure, TimeoutError):
+            return await answered(lambda: self._made(call, measure), self._still_works)
+        except CallAtFault as error:
+            self._faulty_calls += 1
+            if self._faulty_calls >= MAX_FAULTY_CALLS:
+                self.stop("format_errors")
+            raise self.account.refusal("bad_call", str(error)) from None
+
+    async def _still_works(self, error: TrajectoryFailure) -> bool:
+        """Whether the server answers the first call once more."""
+        if self._first is None or self.ended.is_set() or _refuses_the_request(error):
             return False
-        return True
+        works = await answers_again(self._chat, *self._first, self._budget)
+        if works:
+            self.account.events(error.events)
+        return works
 
     async def _made(self, call: ModelCall, measure: Measure) -> Answer:
         try:

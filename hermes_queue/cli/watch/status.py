@@ -17,8 +17,10 @@ from hermes_queue.cli.watch.keys import QUIT, keys_pressed
 from hermes_queue.cli.watch.running import all_running
 from hermes_queue.cli.watch.screen import frame
 from hermes_queue.cli.watch.scrolling import TRAJECTORIES, Scrolling
+from hermes_queue.cli.watch.table import print_table
 from hermes_queue.errors import ConfigurationError, HermesQueueError
 from hermes_queue.ledger import Ledger
+from hermes_queue.ledger.answers import MAIN_COUNTERS
 from hermes_queue.terminal.output import console, echo
 
 _TIMEOUT_S = 3.0
@@ -33,13 +35,21 @@ def _connect() -> Ledger:
 @click.argument("run_id", required=False, metavar="[RUN]")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON object.")
 def status(run_id: str | None, as_json: bool) -> None:
-    """Show the deployment on one screen, or print the counters of RUN as JSON."""
+    """Show the deployment on one screen, or the counters of RUN.
+
+    Of a RUN, counters of what happens seldom are left out while they are 0.
+    """
     with closing(_connect()) as ledger:
         if run_id is not None:
             counters = ledger.run_status(run_id)
             if not counters.total:
                 raise ConfigurationError(f"run {run_id!r} is unknown in this Redis")
-            echo(json.dumps(asdict(counters)))
+            counts = asdict(counters)
+            if as_json:
+                echo(json.dumps(counts))
+            else:
+                shown = [[k, str(n)] for k, n in counts.items() if n or k in MAIN_COUNTERS]
+                print_table(shown)
             return
         seen = overview(ledger)
     if as_json:

@@ -64,6 +64,10 @@ def find_engine(host: str | None) -> str:
     )
 
 
+class AnswerTooLong(SandboxError):
+    """The engine's answer is longer than anybody reads."""
+
+
 class EngineClient:
     """One engine, for one event loop; see `open`."""
 
@@ -126,14 +130,17 @@ class EngineClient:
             await _close(client, self._connector)
 
     async def json(self, path: str, method: str = "GET", **options: Any) -> Any:
-        """A request's answer as JSON, None if it is empty; `options` as `request`."""
+        """A request's answer as JSON, None if it is empty; `options` as `request`.
+
+        Raises AnswerTooLong.
+        """
         async with self.request(path, method, **options) as response:
             parts, size = [], 0
             async for chunk in response.content.iter_chunked(1 << 16):
                 parts.append(chunk)
                 size += len(chunk)
                 if size > MAX_ANSWER_BYTES:
-                    raise SandboxError(f"the engine's answer to {path} is longer than 64 MiB")
+                    raise AnswerTooLong(f"the engine's answer to {path} is longer than 64 MiB")
         data = b"".join(parts)
         return await asyncio.to_thread(json.loads, data) if data.strip() else None
 

@@ -255,14 +255,13 @@ class ContainerBackend(SlotBackend):
         self._observer.released(slot.slot_id)
         try:
             lease = asyncio.ensure_future(self._lease(slot.trajectory_id, spec))
-            ending = asyncio.ensure_future(self._end(box, keep_commits=True))
             try:
                 renewed = await asyncio.shield(lease)
             except asyncio.CancelledError:
                 lease.add_done_callback(self._release_late)
                 raise
-            finally:
-                await unbroken(ending)
+            finally:  # not before: Podman makes no container while it deletes another one's files
+                await unbroken(self._end(box, keep_commits=True))
         except BaseException:
             await unbroken(self._planner.drop_commits(box))
             self._capacity.release()

@@ -9,10 +9,11 @@ A dead worker cannot hold its lock, however it died.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from hermes_queue.disk.locks import is_held, try_hold
@@ -25,6 +26,16 @@ logger = logging.getLogger(__name__)
 
 REGISTRY, OWNER = "registry", "owner"
 """Labels."""
+
+
+@contextlib.contextmanager
+def _left(what: str, name: str) -> Iterator[None]:
+    """Log that something cannot be removed: the next round tries again."""
+    try:
+        yield
+    except SandboxError as error:
+        extra = {"action": "sandbox_left"}
+        logger.warning("%s %s is left: %s", what, name, error, extra=extra)
 
 
 class Leftovers:
@@ -71,16 +82,13 @@ class Leftovers:
         removed = []
         for info in await host.list(mine):
             if self._is_dead(info.labels.get(OWNER, "")):
-                try:
+                with _left("container", info.sandbox_id):
                     await host.remove(info.sandbox_id)
-                except SandboxError as error:
-                    extra = {"action": "sandbox_left"}
-                    logger.warning("container %s is left: %s", info.sandbox_id, error, extra=extra)
-                else:
                     removed.append(info.sandbox_id)
         for name, labels in (await host.list_images(mine)).items():
             if self._is_dead(labels.get(OWNER, "")):
-                await host.remove_image(name)
+                with _left("image", name):
+                    await host.remove_image(name)
         if networks is not None:
             await self._reclaim_networks(networks, mine)
         if removed:
@@ -94,11 +102,8 @@ class Leftovers:
         ):
             for name, labels in listed.items():
                 if self._is_dead(labels.get(OWNER, "")):
-                    try:
+                    with _left("network", name):
                         await remove(name)
-                    except SandboxError as error:
-                        extra = {"action": "sandbox_left"}
-                        logger.warning("network %s is left: %s", name, error, extra=extra)
 
     def _is_dead(self, token: str) -> bool:
         """Whether no process holds the lock of this worker."""

@@ -8,7 +8,7 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 
-from hermes_queue.cancellation import unbroken
+from hermes_queue.cancellation import end_tasks, unbroken
 from hermes_queue.errors import SandboxError
 from hermes_queue.sandbox.containers.box import SlotBox
 from hermes_queue.sandbox.containers.host import ContainerHost
@@ -16,6 +16,10 @@ from hermes_queue.sandbox.containers.plan import ContainerPlan
 from hermes_queue.sandbox.fleet import SandboxObserver
 
 logger = logging.getLogger(__name__)
+
+REMOVE_S = 20.0
+"""Then the host goes on removing a container without us: deleting what its slot has made may take
+minutes. Its programs end first."""
 
 MakeContainer = Callable[[ContainerPlan, Mapping[str, str]], Awaitable[str]]
 """Makes a container with these labels beside ours."""
@@ -36,6 +40,8 @@ class Stock:
         self._waiting: Counter[tuple[object, ...]] = Counter()
         self._left: set[str] = set()
         """Ended containers that are still there: the host did not answer."""
+        self._removing: dict[str, asyncio.Task[None]] = {}
+        """By container."""
         self.is_open = False
 
     @contextlib.contextmanager
@@ -108,6 +114,13 @@ class Stock:
 
     async def remove(self, container: str) -> None:
         """The same for a container that the ledger does not know."""
+        removing = self._removing.get(container)
+        if removing is None:
+            removing = self._removing[container] = asyncio.create_task(self._remove(container))
+            removing.add_done_callback(lambda _: self._removing.pop(container))
+        await asyncio.wait({removing}, timeout=REMOVE_S)
+
+    async def _remove(self, container: str) -> None:
         try:
             await self._host.remove(container)
         except SandboxError as error:
@@ -135,6 +148,7 @@ class Stock:
             if isinstance(found, SlotBox):
                 await self.drop(found)
         ends = asyncio.get_running_loop().time() + give_up_s
-        while self._left and asyncio.get_running_loop().time() < ends:
+        while (self._left or self._removing) and asyncio.get_running_loop().time() < ends:
             await asyncio.sleep(0.5)
             await asyncio.gather(*map(self.remove, list(self._left)))
+        await end_tasks(*self._removing.values())

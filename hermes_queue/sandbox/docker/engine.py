@@ -12,9 +12,9 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from hermes_queue.cancellation import unbroken
+from hermes_queue.cancellation import end_tasks, unbroken
 from hermes_queue.errors import SandboxError, SlotKilled, SlotLost
-from hermes_queue.images.engine.client import EngineClient, translated
+from hermes_queue.images.engine.client import AnswerTooLong, EngineClient, translated
 from hermes_queue.images.engine.hosted import EngineImages, HostedImage
 from hermes_queue.sandbox.archives import FilesRefused
 from hermes_queue.sandbox.base import SandboxInfo
@@ -40,12 +40,17 @@ from hermes_queue.sandbox.docker.networks import (
     unprefixed,
     volume_mounts,
 )
-from hermes_queue.sandbox.image_slots import FileChange
+from hermes_queue.sandbox.image_slots import FileChange, TooManyChanges
 from hermes_queue.settings import DockerSettings, PathSettings
 
 logger = logging.getLogger(__name__)
 FIRST_IS_GONE = re.compile(r'exec: "/bin/sh"|executable file `?/bin/sh`? not found')
 """What engines say of a container whose first process cannot start again."""
+
+LIST_ROUNDS, LIST_ROUND_S = 30, 10.0
+"""How long a list of changes may take; between rounds the engine must answer another request."""
+ANSWER_S = 60.0
+"""For that request."""
 
 NOFILE, NPROC = 65_536, 30_000
 """The kernel counts a user's processes in all containers together; PidsLimit limits a slot's."""
@@ -265,10 +270,27 @@ class Engine:
             raise
 
     async def changes(self, container: str, most: int) -> list[FileChange]:
-        """See `ContainerHost`."""
-        with translated("listing a container's changes", gone=True):
-            found = await self._client.json(f"containers/{container}/changes") or []
-        return await asyncio.to_thread(file_changes, found, most)
+        """See `ContainerHost`.
+
+        Raises:
+            FilesRefused: not in time. What holds up the engine itself is not counted: the files of
+                other containers, which Podman deletes, for one.
+        """
+        path = f"containers/{container}/changes"
+        whole_s = 2 * LIST_ROUNDS * LIST_ROUND_S
+        asking = asyncio.ensure_future(self._client.json(path, timeout_s=whole_s))
+        try:
+            with translated("listing a container's changes", gone=True):
+                for _ in range(LIST_ROUNDS):
+                    if (await asyncio.wait({asking}, timeout=LIST_ROUND_S))[0]:
+                        return await asyncio.to_thread(file_changes, await asking or [], most)
+                    every = {"all": "true"}
+                    await self._client.json("containers/json", params=every, timeout_s=ANSWER_S)
+        except AnswerTooLong as error:
+            raise TooManyChanges(str(error)) from error
+        finally:
+            await end_tasks(asking)
+        raise FilesRefused(f"the slot's files were not listed in {LIST_ROUNDS * LIST_ROUND_S:g} s")
 
     async def commit(self, container: str, name: str, labels: Mapping[str, str]) -> HostedImage:
         """See `ContainerHost`."""

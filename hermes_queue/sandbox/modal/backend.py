@@ -15,6 +15,7 @@ from hermes_queue.cancellation import unbroken
 from hermes_queue.errors import NoSnapshot, SandboxRejected, SlotLost
 from hermes_queue.images.spec import ImageSpec
 from hermes_queue.sandbox import files
+from hermes_queue.sandbox.archives import FilesRefused
 from hermes_queue.sandbox.base import Capabilities, Listening, Slot, SlotSpec
 from hermes_queue.sandbox.fleet import Fleet
 from hermes_queue.sandbox.image_slots import FileChange
@@ -193,6 +194,8 @@ class ModalBackend(SharedSlots):
         self._rooted.leased(slot)
         try:
             return await self._checked(await self._rooted.restart(slot))
+        except FilesRefused:  # the lease goes on
+            raise
         except BaseException:
             self._capacity.release()
             raise

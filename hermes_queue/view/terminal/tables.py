@@ -155,7 +155,7 @@ def _turns(turns: Sequence[Any], logprobs: Sequence[float]) -> Table:
         known = [value for value in own if math.isfinite(value)] if turn["trained"] else []
         rows.append(
             [
-                "?" if turn["turn"] is None else str(turn["turn"]),
+                "?" if turn["turn"] is None else str(turn["turn"] + 1),
                 str(turn["start"]),
                 str(turn["length"]),
                 "yes" if turn["trained"] else "no",

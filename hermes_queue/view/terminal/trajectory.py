@@ -166,7 +166,7 @@ def _message(message: ShownMessage) -> Iterator[RenderableType]:
         title.append(f"exit {message['exit']}")
     turn = message["turn"]
     if turn:
-        title.append(f"turn {turn['n']}")
+        title.append(f"turn {turn['n'] + 1}")
         title += [f"{turn['seconds']:.1f} s"] if turn["seconds"] else []
         title += [f"{turn['completion_tokens']} tokens"] if turn["completion_tokens"] else []
     style = "red" if message["kind"] == "error" else _ROLES.get(message["role"], "white")

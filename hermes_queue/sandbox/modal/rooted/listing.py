@@ -15,6 +15,8 @@ from typing import Any, Literal, cast
 
 from hermes_queue.cancellation import unbroken
 from hermes_queue.errors import SandboxError, SandboxRejected
+from hermes_queue.sandbox.archives import FilesRefused
+from hermes_queue.sandbox.commands.deadline import NoAnswer
 from hermes_queue.sandbox.image_slots import MAX_CHANGES, FileChange, TooManyChanges
 from hermes_queue.sandbox.modal.box import ROOT, ModalSandbox
 from hermes_queue.sandbox.modal.failures import explained
@@ -30,7 +32,8 @@ SEEN = f"{ROOT}/seen"
 async def changes(reader: ModalSandbox, base: RootImage, snapshot: Any) -> list[FileChange]:
     """In what the snapshot differs from the image; `reader` is a sandbox without slots.
 
-    Raises TooManyChanges, SandboxError; SandboxRejected: its image has no Python.
+    Raises TooManyChanges; FilesRefused: not in time, though the reader answers; SandboxError;
+    SandboxRejected: its image has no Python.
     """
     if not reader.abilities.python:
         raise SandboxRejected(
@@ -51,6 +54,9 @@ async def changes(reader: ModalSandbox, base: RootImage, snapshot: Any) -> list[
             max_output_bytes=MAX_OUTPUT_BYTES,
             whole=True,
         )
+    except NoAnswer as error:
+        await reader.touch()
+        raise FilesRefused(f"a slot was not compared with its image in {TIMEOUT_S:g} s") from error
     finally:
         reader.idle_since = time.monotonic()
         with explained("unmounting a slot's files", gone=True):

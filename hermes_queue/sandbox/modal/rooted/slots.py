@@ -17,6 +17,7 @@ from hermes_queue.errors import SandboxError, SandboxRejected, SlotLost
 from hermes_queue.images.dockerfile.evaluation import DEFAULT_PATH
 from hermes_queue.images.permission import check_resources
 from hermes_queue.images.spec import ImageSpec
+from hermes_queue.sandbox.archives import FilesRefused
 from hermes_queue.sandbox.base import Slot, SlotSpec
 from hermes_queue.sandbox.containers.box import SlotBox
 from hermes_queue.sandbox.containers.host import ContainerSpec
@@ -230,12 +231,24 @@ class RootedSlots:
             logger.info(message, image_id, error, extra=extra)
 
     async def _snapshot(self, lease: RootedLease) -> Any:
-        """The slot's files as an image at Modal."""
+        """The slot's files as an image at Modal.
+
+        Raises:
+            FilesRefused: not in time, though the sandbox answers.
+            SandboxError: Modal failed.
+        """
         sandbox = self._host.sandboxes.get(lease.box.container)
         if sandbox is None:
             raise SlotLost("the slot has ended")
+        keep = sandbox.sandbox.snapshot_filesystem.aio
         with explained("keeping a slot's files", gone=True):
-            return await sandbox.sandbox.snapshot_filesystem.aio(timeout=KEEP_TIMEOUT_S, ttl=KEPT_S)
+            try:
+                async with asyncio.timeout(KEEP_TIMEOUT_S):
+                    return await keep(timeout=KEEP_TIMEOUT_S + 60, ttl=KEPT_S)
+            except TimeoutError as error:
+                await self._host.state(lease.box.container)
+                why = f"the slot's files were not kept in {KEEP_TIMEOUT_S} s"
+                raise FilesRefused(why) from error
 
     # --- `hermes_queue.sandbox.image_slots.ImageSlots` -------------------------------------
 
@@ -265,6 +278,10 @@ class RootedSlots:
             self._kept.setdefault(slot.slot_id, []).append(str(snapshot.object_id))
             await unbroken(self._end(lease.box, slot.slot_id))
             box = await self._start(snapshot, lease.box.plan, lease.profile, lease.assets)
+        except FilesRefused:  # the lease goes on: whoever renews it gets a fresh sandbox
+            self._leases[slot.slot_id], lease.box.slot_id = lease, slot.slot_id
+            self._observer.leased(slot)
+            raise
         except BaseException:
             if not lease.box.spent:
                 await unbroken(self._end(lease.box, slot.slot_id))

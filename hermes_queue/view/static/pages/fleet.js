@@ -52,10 +52,15 @@ function Runs({ session }) {
     <tbody>${runs.map((run) => html`<${Run} key=${run.run} run=${run} session=${session} />`)}</tbody></table></div>`}</section>`;
 }
 
+/** The breaker that holds jobs of a lane: its own, else the first of an endpoint. @param {any} lane */
+const holding = (lane) => [lane.breaker, ...(lane.endpoints || [])].find((each) => each && each.state !== "closed");
+
 /** @param {any} lane */
 function laneState(lane) {
-  if (lane.breaker?.state && lane.breaker.state !== "closed") {
-    return html`<span class="warn">! ${lane.breaker.state === "open" ? "paused" : "probing"} (${safe(lane.breaker.cause)})</span>`;
+  const held = holding(lane);
+  if (held) {
+    const what = held.endpoint ? `without ${safe(held.endpoint)}` : held.state === "open" ? "paused" : "probing";
+    return html`<span class="warn">! ${what} (${safe(held.cause)})</span>`;
   }
   return lane.depth && !lane.workers ? html`<span class="fail">✗ no worker serves it</span>` : html`<span class="pass">✓</span>`;
 }
@@ -63,8 +68,8 @@ function laneState(lane) {
 /** @param {{of: any[], session: any}} props */
 const Lanes = ({ of, session }) => html`<section class="panel" aria-labelledby="lanes"><h2 id="lanes">Lanes</h2><div class="scroll" role="region" aria-label="table of lanes" tabindex="0"><table class="small"><thead><tr><th scope="col">lane</th><th scope="col" class="n">waiting</th><th scope="col" class="n">oldest</th><th scope="col" class="n">active</th><th scope="col" class="n">workers</th><th scope="col">state</th></tr></thead>
   <tbody>${of.map((lane) => html`<tr key=${lane.name}><th scope="row">${safe(lane.name)}</th><td class="n">${count(lane.depth)}</td><td class="n">${lane.oldest_s === null ? "" : seconds(lane.oldest_s)}</td><td class="n">${lane.running}</td><td class="n">${lane.workers}</td>
-    <td>${laneState(lane)} <${session.Actions} of=${[lane.breaker?.state === "open" ? { name: "lane_resume", title: "Free", args: { lane: lane.name } } : { name: "lane_pause", title: "Hold", args: { lane: lane.name } }]} /></td></tr>
-    ${lane.breaker?.message && lane.breaker.state !== "closed" && html`<tr><td></td><td colspan="5" class="warn said">${safe(lane.breaker.message)}</td></tr>`}`)}</tbody></table></div></section>`;
+    <td>${laneState(lane)} <${session.Actions} of=${[holding(lane) && { name: "lane_resume", title: "Free", args: { lane: lane.name } }, lane.breaker?.state !== "open" && { name: "lane_pause", title: "Hold", args: { lane: lane.name } }].filter(Boolean)} /></td></tr>
+    ${holding(lane)?.message && html`<tr><td></td><td colspan="5" class="warn said">${safe(holding(lane).message)}</td></tr>`}`)}</tbody></table></div></section>`;
 
 /** @param {any} worker */
 const stages = (worker) => Object.entries(worker.stages || {}).sort((a, b) => b[1] - a[1]).map(([name, n]) => `${safe(name)} ${n}`).join(" · ");
