@@ -27,6 +27,7 @@ LIVE_TESTS ?= tests/live
 SEED ?= 1
 GRADERS ?= 0
 PREFETCH ?= 0
+PORT ?= 21100
 # Adapters of hermes_queue/trainers whose trainer has a lock; make test-trainers NAME=trl
 NAME := $(patsubst requirements/trainers-%.txt,%,$(wildcard requirements/trainers-*.txt))
 
@@ -39,7 +40,7 @@ SLOW := test-fleet|test-exhaustive|test-images|test-agents|test-engines|test-eng
 RUN_EXTRAS := --extra producer --extra worker --extra local --extra images --extra view
 
 .PHONY: .engine-docker .engine-podman test-failover test-kubernetes help demo test test-all test-exhaustive test-fleet test-agents test-engines test-engine-kill test-harbor test-aimock test-atropos test-compose test-flower test-image test-images test-modal-oldest test-pages test-prometheus \
-	test-gvisor test-modal-docker test-sglang test-trainers test-view test-vllm validate tamper chaos datasets lint audit sbom format bench bench-view soak lock lock-programs lock-trainers docs site clean redis tools lint-files
+	test-gvisor test-modal-docker test-sglang test-trainers test-view test-vllm validate tamper chaos localmodal datasets lint audit sbom format bench bench-view soak lock lock-programs lock-trainers docs site clean redis tools lint-files
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 20
@@ -144,8 +145,11 @@ validate: $(VENV)/.run ## Oracle 1.0 and nop 0.0 on every bundled row, on each P
 tamper: $(VENV)/.run ## Every known way to cheat scores 0 on the first four bundled rows
 	$(BIN)/python -m producers.swe_smith --items 4 --agent tamper --expect-score 0
 
+localmodal: $(VENV)/.dev ## A server that speaks Modal's protocol, for the unmodified SDK without an account (PORT=21100)
+	PYTHONPATH=tests/support $(BIN)/python -m localmodal --port $(PORT)
+
 chaos: $(VENV)/.run ## Kill everything under load and prove that nothing is lost (MINUTES=5 SEED=1 GRADERS=0 PREFETCH=0)
-	$(BIN)/python -m workers.chaos --minutes $(MINUTES) --seed $(SEED) --graders $(GRADERS) --prefetch $(PREFETCH)
+	$(BIN)/python -m tests.chaos --minutes $(MINUTES) --seed $(SEED) --graders $(GRADERS) --prefetch $(PREFETCH)
 
 test-failover: redis $(VENV)/.dev ## Redis Sentinel: the master is killed, hangs and is cut off while 160 trajectories run; TLS (7 minutes)
 	$(BIN)/python -m pytest tests/failover

@@ -33,7 +33,7 @@ from hermes_queue.models import Message, ScoredTrajectory, ToolCall, TrajectoryJ
 from hermes_queue.sandbox.base import SlotSpec
 from hermes_queue.sandbox.context import SlotContext
 from hermes_queue.settings import LeaseSettings, ResumeSettings
-from workers.chaos.fleet import Process
+from tests.chaos.fleet import Process
 
 RUN = "kills"
 COMPLETION_TOKENS = 300

@@ -8,7 +8,6 @@ and extensions import from the rooms:
     extensions.py               envs, tools, sinks, ... by name, those of plugins too
     queues.py                   names of lanes and queues
     policy.py                   versions of a policy, and the age of a sample
-    testing.py                  a pytest fixture for your own tests
     wire/        parts of the models
     settings/    one frozen section per component, read from `HERMES_QUEUE_*`
     results/     reading the results stream: consume, batches, replay, lag
@@ -21,11 +20,11 @@ and extensions import from the rooms:
     tools/       one file per tool
     images/      root file systems that tasks bring along
     sandbox/     the contract of a backend, and the backends: local/, modal/
-    localmodal/  a Modal-compatible server for the unmodified SDK
     trainers/    groups for a trainer's steps, each once in its weights
     sinks/       destinations of results: datasets/, atropos/
     view/        pages about runs, groups and trajectories
     telemetry/   logs and metrics
+    terminal/    what a terminal is given: nothing that it would obey
     cli/         the command `hermes-queue`
     celery.py         the module in which `celery -A hermes_queue` finds the app
     cancellation.py   cancellations that libraries swallow

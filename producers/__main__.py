@@ -6,7 +6,7 @@ import sys
 
 from hermes_queue import extensions
 from hermes_queue.errors import ConfigurationError
-from hermes_queue.view.terminal.output import echo
+from hermes_queue.terminal.output import echo
 from producers.base import main
 from producers.command import fail
 

@@ -27,7 +27,7 @@ from hermes_queue.sandbox import make_backend
 from hermes_queue.sandbox.base import AssetSpec, SandboxBackend, SlotSpec
 from hermes_queue.sandbox.context import SlotContext
 from hermes_queue.settings import SandboxSettings
-from hermes_queue.view.terminal.output import echo
+from hermes_queue.terminal.output import echo
 from producers.run.options import ProducerOptions
 from producers.run.progress import Progress
 from producers.run.report import listed

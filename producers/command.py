@@ -17,7 +17,7 @@ from hermes_queue.errors import (
 )
 from hermes_queue.installation import check_installation
 from hermes_queue.settings import check_environment
-from hermes_queue.view.terminal.output import echo
+from hermes_queue.terminal.output import echo
 
 _EXTRAS = {"celery": "producer", "kombu": "producer", "rich": "producer", "click": "worker"}
 """Modules that a plain `pip install hermes-queue` lacks, and the extra that has them."""

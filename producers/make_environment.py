@@ -25,7 +25,7 @@ from hermes_queue.errors import ConfigurationError, EnvBug, EnvInfraError, Input
 from hermes_queue.sandbox import make_backend
 from hermes_queue.sandbox.base import AssetSpec, SlotSpec
 from hermes_queue.settings import SandboxSettings
-from hermes_queue.view.terminal.output import echo
+from hermes_queue.terminal.output import echo
 from producers.command import run_command
 from producers.environments import read_environments
 from producers.run.flags import Options, flag, switch

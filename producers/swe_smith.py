@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _EXAMPLES = """\
 SWE-smith:
-  one of your own rows (see also producers.make_bugs), with the gold fix:
+  one of your own rows (see also tools.make_bugs), with the gold fix:
     python -m producers.swe_smith --dataset rows.jsonl --instance-id ID
   the public dataset, with repositories from a mirror directory; its rows have no environments,
   so make them with producers.make_environment; first check that everything fits together:

@@ -16,7 +16,6 @@ trajectory.py   the Celery task: one attempt, from its message to its record
 verdicts.py     validates what an env returns
 bounds/         what keeps a stage from lasting for ever
 calls/          permission to call a model
-chaos/          kills everything, proves that nothing is lost
 goodput/        where the time of slots goes, and what it costs
 intake/         from a message to a leased trajectory and its row
 judging/        a model judges what was measured

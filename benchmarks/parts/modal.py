@@ -27,6 +27,7 @@ from benchmarks.processes import QUIET, process
 from hermes_queue.sandbox.base import SlotSpec
 from hermes_queue.settings import ModalSettings
 
+SUPPORT = Path(__file__).parents[2] / "tests/support"
 COMMANDS, TRAJECTORIES = 100, 12
 AT_ONCE = 4
 
@@ -34,16 +35,19 @@ AT_ONCE = 4
 @contextmanager
 def modal_server() -> Iterator[int]:
     """Its pid; the SDK of this process and its children talks to it. Gone at the end."""
-    program = "from hermes_queue.cli import main; main()"
-    command = [sys.executable, "-c", program, "localmodal", "--worker-ports", "--root"]
+    command = [sys.executable, "-m", "localmodal", "--worker-ports", "--root"]
     with tempfile.TemporaryDirectory(prefix="hq-bench-modal-") as directory:
         Path(directory).chmod(0o755)
-        with process([*command, directory], stdout=subprocess.PIPE, stderr=QUIET) as server:
+        environment = {**os.environ, "PYTHONPATH": str(SUPPORT)}
+        started = process(
+            [*command, directory], stdout=subprocess.PIPE, stderr=QUIET, env=environment
+        )
+        with started as server:
             assert server.stdout
             for _ in range(3):
                 name, given, value = server.stdout.readline().partition("=")
                 if not given:
-                    raise RuntimeError("hermes-queue localmodal does not start here")
+                    raise RuntimeError("the Modal-compatible server does not start here")
                 os.environ[name.removeprefix("export ")] = value.strip()
             yield server.pid
 

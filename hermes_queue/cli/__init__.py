@@ -9,7 +9,6 @@
     images/        images of tasks on this host
     lanes.py       circuit breakers, manual pause
     limits.py      permits of model endpoints
-    localmodal.py  the Modal-compatible server
     mixing/        producers of many sources
     overview.py    the whole deployment at a glance
     play.py        one trajectory in this terminal
@@ -70,7 +69,6 @@ COMMANDS = {
     "images": ("images.command", "Pull, build, import and prune the images of tasks on this host."),
     "lanes": ("lanes", "Show which lanes are paused, and why; pause and resume them."),
     "limits": ("limits", "Show the call limits of model endpoints, and how many calls wait."),
-    "localmodal": ("localmodal", "Serve the Modal protocol on 127.0.0.1."),
     "mix": ("mixing.command", "Enqueue rows of many sources by weights; change them, show them."),
     "play": ("play", "Play one trajectory by hand, or watch an agent; no Redis needed."),
     "plugins": (
@@ -174,7 +172,7 @@ class _Commands(click.Group):
 
 
 def _say(text: str) -> None:
-    from hermes_queue.view.terminal.output import echo  # after the errors of what it imports
+    from hermes_queue.terminal.output import echo  # after the errors of what it imports
 
     echo(text, err=True)
 

@@ -12,8 +12,8 @@ import click
 from hermes_queue.cli.watch.table import duration
 from hermes_queue.ledger import DeadLetters, Ledger, poison
 from hermes_queue.ledger.dead import Letter, LetterFilter
-from hermes_queue.view.present import label
-from hermes_queue.view.terminal.output import echo
+from hermes_queue.terminal.escapes import label
+from hermes_queue.terminal.output import echo
 from hermes_queue.wire.names import NAME_CHARACTERS
 
 

@@ -44,7 +44,7 @@ from hermes_queue.telemetry.endpoint import MetricsEndpoint
 from hermes_queue.telemetry.meter import PrometheusMeter, Values
 from hermes_queue.telemetry.metrics import Metric
 from hermes_queue.telemetry.pages import NotNow
-from hermes_queue.view.terminal.output import echo
+from hermes_queue.terminal.output import echo
 
 logger = logging.getLogger(__name__)
 

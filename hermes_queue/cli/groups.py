@@ -14,7 +14,7 @@ from hermes_queue.cli.watch.table import age, print_table
 from hermes_queue.ledger import Ledger
 from hermes_queue.results.consumers import consumer_groups, forget_consumer_group
 from hermes_queue.results.consumers import rewind as set_back
-from hermes_queue.view.terminal.output import echo
+from hermes_queue.terminal.output import echo
 
 _HELP = """List the consumer groups of the results; rewind and remove them.
 

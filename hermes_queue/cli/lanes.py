@@ -10,7 +10,7 @@ import click
 
 from hermes_queue.ledger import Breakers, Ledger
 from hermes_queue.ledger.fleet.lanes import LaneState, pause_lane
-from hermes_queue.view.terminal.output import echo
+from hermes_queue.terminal.output import echo
 from hermes_queue.wire.names import check_served_lane
 
 _HELP = """Show which lanes are paused, by a breaker or by hand; pause and resume them.

@@ -15,7 +15,7 @@ from hermes_queue.ledger.fleet.limiter import EndpointLimits
 from hermes_queue.telemetry import metrics
 from hermes_queue.telemetry.meter import Values
 from hermes_queue.telemetry.metrics import Metric
-from hermes_queue.view.terminal.output import echo
+from hermes_queue.terminal.output import echo
 
 _HELP = """Show the call limits of model endpoints, and how many calls wait.
 

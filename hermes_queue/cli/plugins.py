@@ -10,7 +10,7 @@ import click
 from hermes_queue import extensions
 from hermes_queue.cli.watch.table import print_table
 from hermes_queue.errors import EXIT_FAILED
-from hermes_queue.view.terminal.output import echo
+from hermes_queue.terminal.output import echo
 
 _HELP = """List envs, tools, agents, sinks and other extensions that have a name here.
 

@@ -24,8 +24,8 @@ from hermes_queue.ledger.budgets import set_budgets
 from hermes_queue.ledger.cancelling import cancel as cancel_some
 from hermes_queue.ledger.fleet.pacing import AHEAD_MAX, RunPace, pace_of, set_pace
 from hermes_queue.ledger.run_lock import kept_lock
-from hermes_queue.view.present import label
-from hermes_queue.view.terminal.output import echo
+from hermes_queue.terminal.escapes import label
+from hermes_queue.terminal.output import echo
 
 Names = tuple[str, ...]
 

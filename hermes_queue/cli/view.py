@@ -22,7 +22,7 @@ from hermes_queue.settings import (
     ViewSettings,
     check_environment,
 )
-from hermes_queue.view.terminal.output import echo
+from hermes_queue.terminal.output import echo
 
 if TYPE_CHECKING:
     from hermes_queue.ledger import Ledger

@@ -12,7 +12,7 @@ import click
 from hermes_queue.cli.watch.running import print_running
 from hermes_queue.cli.watch.table import age, print_table
 from hermes_queue.ledger import Ledger
-from hermes_queue.view.terminal.output import echo
+from hermes_queue.terminal.output import echo
 
 _TIMEOUT_S = 5.0
 _ALL = "all"

@@ -20,7 +20,7 @@ from hermes_queue.errors import (
 from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.tasks import TaskMemory
 from hermes_queue.settings import RedisSettings
-from hermes_queue.view.terminal.output import echo
+from hermes_queue.terminal.output import echo
 from producers.mixing.document import MixDocument, read_mix
 from producers.mixing.known import FromMemory
 from producers.mixing.server import MixKeeper, MixServer

@@ -30,7 +30,7 @@ from hermes_queue.ledger.run_lock import keep_lock
 from hermes_queue.models import AgentSpec
 from hermes_queue.settings import PREFIX, ModelSettings, RedisSettings
 from hermes_queue.sinks.datasets.jsonl import JsonlSink
-from hermes_queue.view.terminal.output import echo
+from hermes_queue.terminal.output import echo
 from hermes_queue.wire.names import make_ids
 from producers.known.consult import consulted, poison_note
 from producers.lock.contents import LockFile, check_lock, lock_of

@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING
 
 from hermes_queue.ledger import RunStatus
 from hermes_queue.models import ScoredTrajectory
-from hermes_queue.view.terminal.output import console as terminal_console
+from hermes_queue.terminal.output import console as terminal_console
 
 if TYPE_CHECKING:
     import rich.progress

@@ -16,7 +16,7 @@ from typing import Any
 from hermes_queue.errors import EXIT_FAILED
 from hermes_queue.ledger import Pause
 from hermes_queue.sinks.datasets.jsonl import JsonlSink
-from hermes_queue.view.terminal.output import echo
+from hermes_queue.terminal.output import echo
 from hermes_queue.wire.ids import group_of
 from producers.run.follow import Follower
 from producers.run.options import OutputOptions

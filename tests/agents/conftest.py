@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from modal_server import localmodal, localmodal_server
 from records import make_job, published_records
 from redis_server import RedisServer
 from scripted_model import ScriptedModel, scripted_model, steps
@@ -17,7 +18,6 @@ from hermes_queue.agent.programs.catalogue import find_program, pack
 from hermes_queue.broker.enqueue import enqueue
 from hermes_queue.ledger import Ledger
 from hermes_queue.models import ScoredTrajectory
-from hermes_queue.testing import localmodal, localmodal_server
 
 __all__ = ["localmodal", "localmodal_server"]  # fixtures that we ship
 

@@ -8,11 +8,11 @@ from typing import Any
 import modal
 import pytest
 import pytest_asyncio
+from localmodal.server import BackgroundServer
 from modal_images import OWN, backend, server
 from modal_slots import out
 
 from hermes_queue.images.spec import ImageSpec
-from hermes_queue.localmodal.server import BackgroundServer
 from hermes_queue.sandbox.base import SlotSpec
 
 __all__ = ["backend", "server"]  # fixtures

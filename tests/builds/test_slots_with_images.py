@@ -8,17 +8,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from localmodal.server import BackgroundServer
+from modal_server import forget_modal_client
 
 from hermes_queue.images.base_image import BaseImage, make_base_image
 from hermes_queue.images.fetch.archives import import_archive
 from hermes_queue.images.store import ImageStore
-from hermes_queue.localmodal.server import BackgroundServer
 from hermes_queue.sandbox.host.paths import remove_tree
 from hermes_queue.sandbox.rootfs.steps import RootfsSteps
 from hermes_queue.sandbox.selfcheck import CHECKS, NotApplicable, Subject
 from hermes_queue.settings import PathSettings
 from hermes_queue.settings.images import ImageSettings
-from hermes_queue.testing import forget_modal_client
 
 pytestmark = [
     pytest.mark.timeout(1800),

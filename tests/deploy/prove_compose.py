@@ -119,20 +119,3 @@ def test_the_atropos_profile_starts_its_server_and_the_sink_registers_there(stac
     assert sink.process
     assert sink.process.poll() is None, sink.log
     assert sink.stop(60) == 0, sink.log
-
-
-def test_the_localmodal_profile_runs_jobs_in_sandboxes_of_the_modal_sdk(stack):
-    stack.start("localmodal")
-    stack.wait_for("localmodal", "MODAL_SERVER_URL")
-    stack.start("worker-localmodal")
-    stack.wait_for("worker-localmodal", " ready.")
-    flags = ("--items", "1", "--run-id", "by-modal", "--quiet")
-    status = ("hermes-queue", "status", "by-modal")
-    sent = stack.run("producer", "python", "-m", "producers.gsm8k", *flags)
-    assert sent.returncode == 0, sent.stderr
-    wait_until(
-        "it is scored",
-        lambda: '"finished": 1' in stack.run("cli", *status, "--json").stdout,
-    )
-    assert stack.services["worker-localmodal"].stop(GRACE_S) == 0
-    assert stack.services["localmodal"].stop(30) == 0

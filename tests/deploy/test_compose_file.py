@@ -91,11 +91,10 @@ DOCKERFILE = (ROOT / "deploy/Dockerfile").read_text()
 def test_a_setting_in_settings_env_reaches_our_services_or_is_settled_for_a_reason(variables):
     services = load(variables, settings=dict.fromkeys(variable_names(), "chosen"))["services"]
     ours = {name: s for name, s in services.items() if s.get("image") == "hermes-queue"}
-    assert set(ours) >= {"worker", "worker-localmodal", "sink", "flower", "producer", "cli"}
+    assert set(ours) >= {"worker", "sink", "flower", "producer", "cli"}
     for name, service in ours.items():
         kept = {k for k in variable_names() if service["environment"].get(k) != "chosen"}
-        of_name = {"HERMES_QUEUE_SANDBOX_BACKEND"} if name == "worker-localmodal" else set()
-        assert kept - of_name <= set(SETTLED), name
+        assert kept <= set(SETTLED), name
 
 
 def test_a_setting_named_without_a_value_comes_from_the_environment_file(variables):
@@ -188,7 +187,6 @@ def test_every_process_has_the_least_user_of_redis_that_does(services):
     }
     assert users == {
         "worker": "worker",
-        "worker-localmodal": "worker",
         "sink": "consumer",
         "atropos-sink": "consumer",
         "flower": "flower",
@@ -200,11 +198,11 @@ def test_every_process_has_the_least_user_of_redis_that_does(services):
 
 
 def test_workers_have_longer_to_end_than_they_drain(services):
-    for name in ("worker", "worker-localmodal"):
-        minutes, seconds = services[name]["stop_grace_period"].removesuffix("s").split("m")
-        grace_s = 60 * float(minutes) + float(seconds)
-        drain_s = float(services[name]["environment"]["HERMES_QUEUE_WORKER_SOFT_SHUTDOWN_S"])
-        assert grace_s >= drain_s + 45
+    worker = services["worker"]
+    minutes, seconds = worker["stop_grace_period"].removesuffix("s").split("m")
+    grace_s = 60 * float(minutes) + float(seconds)
+    drain_s = float(worker["environment"]["HERMES_QUEUE_WORKER_SOFT_SHUTDOWN_S"])
+    assert grace_s >= drain_s + 45
 
 
 def test_prometheus_reaches_what_it_scrapes(services):
@@ -226,12 +224,10 @@ def test_prometheus_reaches_what_it_scrapes(services):
 
 def test_prometheus_reaches_every_worker(services):
     networks = set(services["prometheus"]["networks"])
-    for name in ("worker", "worker-localmodal"):
-        environment = services[name]["environment"]
-        assert environment["HERMES_QUEUE_METRICS_ADDRESS"] == "0.0.0.0"
-        assert environment["HERMES_QUEUE_METRICS_WORKER_PORT"] == "9809"
-        shared = services[name].get("network_mode", f"service:{name}").removeprefix("service:")
-        assert networks & set(services[shared]["networks"])
+    environment = services["worker"]["environment"]
+    assert environment["HERMES_QUEUE_METRICS_ADDRESS"] == "0.0.0.0"
+    assert environment["HERMES_QUEUE_METRICS_WORKER_PORT"] == "9809"
+    assert networks & set(services["worker"]["networks"])
 
 
 def test_grafana_finds_its_dashboards_and_its_source(services):

@@ -13,7 +13,7 @@ from ledger_steps import begin, enqueue, publish
 from records import make_job, make_record
 from zygote import run_forked
 
-from workers.chaos.__main__ import drain
+from tests.chaos.__main__ import drain
 
 
 @pytest.mark.fleet
@@ -23,7 +23,7 @@ from workers.chaos.__main__ import drain
     "stages", [[], ["--graders", "1", "--prefetch", "1"]], ids=["whole", "with-graders"]
 )
 def test_nothing_is_lost_doubled_or_left_behind_when_everything_is_killed(stages):
-    command = [sys.executable, "-m", "workers.chaos", "--json", "--minutes", "0.2"]
+    command = [sys.executable, "-m", "tests.chaos", "--json", "--minutes", "0.2"]
     command += ["--interval", "2", "--workers", "2", "--concurrency", "4", "--rate", "1", *stages]
     done = subprocess.run(command, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -34,7 +34,7 @@ def test_nothing_is_lost_doubled_or_left_behind_when_everything_is_killed(stages
 
 
 def test_help_says_what_it_does_and_how_to_run_it():
-    shown = run_forked("workers.chaos", "--help").stdout
+    shown = run_forked("tests.chaos", "--help").stdout
     assert "Exit code 1 when anything was lost" in " ".join(shown.split())
     assert "--minutes 10 --seed 7" in shown
 

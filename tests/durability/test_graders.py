@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 from deadly_backend import AT
+from modal_server import localmodal, localmodal_server
 from records import make_job
 from steps_env import played
 from worker_process import WorkerProcess, wait_until
 
 from hermes_queue.broker.enqueue import enqueue
 from hermes_queue.settings import PathSettings
-from hermes_queue.testing import localmodal, localmodal_server
 
 __all__ = ["localmodal", "localmodal_server"]
 

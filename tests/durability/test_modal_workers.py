@@ -8,11 +8,11 @@ import os
 
 import modal
 import pytest
+from modal_server import localmodal, localmodal_server
 from worker_process import wait_until
 from zygote import run_forked
 
 from hermes_queue.ledger.fleet.sandboxes import Sandboxes
-from hermes_queue.testing import localmodal, localmodal_server
 
 __all__ = ["localmodal", "localmodal_server"]
 

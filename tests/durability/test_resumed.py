@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 import steps_env
 from counting_model import CountingModel
+from modal_server import ModalTestServer, localmodal, localmodal_server
 from records import make_job
 from worker_process import wait_until
 
 from hermes_queue.agent.tokens.invariants import token_violations
 from hermes_queue.broker.enqueue import enqueue
 from hermes_queue.settings import PathSettings
-from hermes_queue.testing import ModalTestServer, localmodal, localmodal_server
 
 __all__ = ["localmodal", "localmodal_server"]
 

@@ -11,12 +11,12 @@ import pytest
 
 import producers
 from envs.base import ReadAsset
-from envs.swe.bugs.statement import quotes
-from envs.swe.bugs.validate import changed_lines
 from envs.swe.item import Item
 from envs.swe.workspace import Pinned, pin
 from hermes_queue.sandbox.base import AssetSpec, SlotSpec
 from hermes_queue.sandbox.local.backend import LocalBackend
+from tools.make_bugs.statement import quotes
+from tools.make_bugs.validate import changed_lines
 
 FILE = Path(producers.__file__).parent / "data" / "swe_smith.jsonl"
 ROWS: list[dict[str, Any]] = [json.loads(line) for line in FILE.read_text().splitlines()]

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 from celery import Celery
 from celery_worker import eventually
-
-from hermes_queue.testing import localmodal, localmodal_server
+from modal_server import localmodal, localmodal_server
 
 __all__ = ["localmodal", "localmodal_server"]
 

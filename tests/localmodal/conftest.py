@@ -8,8 +8,7 @@ from typing import Any
 
 import modal
 import pytest
-
-from hermes_queue.testing import ModalTestServer, localmodal, localmodal_server
+from modal_server import ModalTestServer, localmodal, localmodal_server
 
 __all__ = ["localmodal", "localmodal_server"]
 

@@ -7,8 +7,7 @@ import time
 
 import modal
 import pytest
-
-from hermes_queue.localmodal.enclosure import Enclosure
+from localmodal.enclosure import Enclosure
 
 
 async def test_an_app_must_exist_or_be_asked_for(app):

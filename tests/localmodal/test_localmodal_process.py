@@ -1,4 +1,4 @@
-"""`hermes-queue localmodal`: the server as a process of its own."""
+"""The server as a process of its own, as `make localmodal` starts it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pathlib import Path
 
 import modal
 import pytest
+from modal_server import forget_modal_client
 from zygote import run_forked, zygote
 
 from hermes_queue.sandbox.host.interpreter import prepare
-from hermes_queue.testing import forget_modal_client
 
 NAP = f"sleep {4_000_000 + os.getpid()}"
 """No other test process has this one, whose naps would be taken for ours."""
-IMPORTED = ("hermes_queue.cli.localmodal", "hermes_queue.localmodal.server")
+IMPORTED = ("localmodal.server",)
 
 
 class Process:
@@ -29,8 +29,8 @@ class Process:
         reader, writer = os.pipe()
         with os.fdopen(writer, "wb") as printed, (root / "log").open("ab") as log:
             self.process = zygote(*IMPORTED).start(
-                "hermes_queue.cli",
-                ["localmodal", "--root", str(root), *flags],
+                "localmodal.__main__",
+                ["--root", str(root), *flags],
                 os.environ,
                 printed,
                 error=log,
@@ -162,8 +162,9 @@ def test_no_sandbox_has_network_when_it_says_so(serve):
 
 
 def test_faults_are_injected_from_another_process(serve):
+    from localmodal.faults.service import RemoteFaults
+
     from hermes_queue.errors import ConfigurationError
-    from hermes_queue.localmodal.faults.service import RemoteFaults
 
     process = serve()
     faults = RemoteFaults(process.environment)
@@ -187,6 +188,6 @@ def test_faults_are_injected_from_another_process(serve):
 def test_a_taken_port_is_one_line_of_error(serve, root):
     port = serve().environment["MODAL_SERVER_URL"].rpartition(":")[2]
     flags = ("--root", root, "--port", port)
-    done = run_forked("hermes_queue.cli", "localmodal", *flags, imported=IMPORTED)
+    done = run_forked("localmodal.__main__", *flags, imported=IMPORTED)
     assert done.returncode == 2
     assert done.stderr.startswith("error: cannot listen")

@@ -98,6 +98,7 @@ def test_a_documented_test_passes(block: Block, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-o", "asyncio_mode=auto", "-p", "no:cacheprovider"],
         cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(SUPPORT)},
         capture_output=True,
         text=True,
         timeout=120,

@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from localmodal import enclosure
+from modal_server import ModalTestServer, localmodal, localmodal_server
 
-from hermes_queue.localmodal import enclosure
 from hermes_queue.sandbox import make_backend
 from hermes_queue.sandbox.base import SandboxBackend
 from hermes_queue.sandbox.fleet import Fleet, SandboxObserver
 from hermes_queue.sandbox.modal.backend import ModalBackend
 from hermes_queue.sandbox.selfcheck import bench as selfcheck
 from hermes_queue.settings import ModalSettings
-from hermes_queue.testing import ModalTestServer, localmodal, localmodal_server
 
 __all__ = ["localmodal", "localmodal_server"]  # fixtures that we ship
 

@@ -36,7 +36,7 @@ def harbor_backend(wanted: str) -> Iterator[dict[str, str]]:
     """The settings for a backend as variables. Raises NoEngine."""
     with contextlib.ExitStack() as stack:
         if wanted == "localmodal":
-            from hermes_queue.localmodal.server import BackgroundServer
+            from localmodal.server import BackgroundServer
 
             server = stack.enter_context(BackgroundServer()).server
             yield {**server.environment, "HERMES_QUEUE_MODAL_CREATES_PER_S": "1000"}

@@ -9,19 +9,19 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from localmodal.server import BackgroundServer
+from modal_server import forget_modal_client
 from tiny_image import PROGRAMS, write_tiny_image
 
 from hermes_queue.images.fetch.archives import import_archive
 from hermes_queue.images.spec import OWN_ROOT, ImageConfig, ImageSpec
 from hermes_queue.images.store import ImageStore
-from hermes_queue.localmodal.server import BackgroundServer
 from hermes_queue.sandbox.host.paths import remove_tree
 from hermes_queue.sandbox.modal.backend import ModalBackend
 from hermes_queue.sandbox.rootfs.slots import can_have_images
 from hermes_queue.sandbox.rootfs.steps import RootfsSteps
 from hermes_queue.settings import ModalSettings
 from hermes_queue.settings.images import ImageSettings
-from hermes_queue.testing import forget_modal_client
 
 CONFIG = ImageConfig(env={"COLOUR": "red"}, workdir="/app", user="ann")
 TINY = ImageSpec(reference="tiny:1")

@@ -410,7 +410,7 @@ def _run(module: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.path[0] = str(Path(__file__).parents[2])
+    sys.path[:1] = [str(Path(__file__).parents[2]), str(Path(__file__).parent)]
     _import(sys.argv[2:])
     gc.freeze()
     wanted = _Server(socket.socket(fileno=int(sys.argv[1]))).serve()

@@ -18,12 +18,12 @@ from worker_process import wait_until
 from hermes_queue.ledger import Ledger
 from hermes_queue.models import Usage
 from hermes_queue.sandbox.local.registry import HostRegistry
-from workers.chaos.__main__ import wait_for_reapers
-from workers.chaos.env import expected_score
-from workers.chaos.fleet import CONSUMERS, DoomedFleet
-from workers.chaos.judgement import Judgement
-from workers.chaos.producer import group
-from workers.chaos.skewed import SKEW_S, skewed
+from tests.chaos.__main__ import wait_for_reapers
+from tests.chaos.env import expected_score
+from tests.chaos.fleet import CONSUMERS, DoomedFleet
+from tests.chaos.judgement import Judgement
+from tests.chaos.producer import group
+from tests.chaos.skewed import SKEW_S, skewed
 
 SEED = 3
 
@@ -152,7 +152,7 @@ def test_a_dead_letter_of_an_innocent_job_is_seen(scene):
 
 
 def test_a_poison_job_that_was_scored_and_left_no_letter_is_seen(scene, monkeypatch):
-    monkeypatch.setattr("workers.chaos.judgement.poisoned", lambda index: True)
+    monkeypatch.setattr("tests.chaos.judgement.poisoned", lambda index: True)
     poison = scene.jobs[0].trajectory_id
     problems = scene.problems()
     assert f"{poison}: poison, and 0 dead letters" in problems

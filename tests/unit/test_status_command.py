@@ -31,7 +31,7 @@ from hermes_queue.ledger.fleet.lanes import EndedAttempts, Watched, note_lanes, 
 from hermes_queue.ledger.fleet.pacing import set_pace
 from hermes_queue.ledger.fleet.tally import Tally
 from hermes_queue.ledger.scheduling import Shares
-from hermes_queue.view.terminal.output import console
+from hermes_queue.terminal.output import console
 
 ITEM = {"question": "1+1", "answer": "#### 2"}
 

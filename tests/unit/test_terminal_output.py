@@ -13,7 +13,7 @@ from hermes_queue.cli import cli
 from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.fleet.lanes import note_lanes, pause_lane
 from hermes_queue.models import Failure
-from hermes_queue.view.terminal.output import console
+from hermes_queue.terminal.output import console
 from producers.run.progress import Progress
 
 OBEYED = "\x1b\x07\r\u202e\x9b\x08\x7f"

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from strange_records import nearly, record, text
 
+from hermes_queue.terminal.escapes import visible
 from hermes_queue.view import present
 from hermes_queue.view.compare import compare, patch_against
 from hermes_queue.view.present import conversation, texts
 from hermes_queue.view.present.conversation import _Turns as Turns
-from hermes_queue.view.present.signs import visible
 from hermes_queue.view.present.texts import MARKS_MOST, text_of
 from hermes_queue.wire.arrays import PackedArray
 

@@ -18,10 +18,10 @@ import click
 from envs.base import Verdict
 from hermes_queue.errors import TrajectoryFailure
 from hermes_queue.models import Limits, Message, ProgramRun, ToolCall, TrajectoryJob
+from hermes_queue.terminal.escapes import visible
+from hermes_queue.terminal.output import echo
 from hermes_queue.tools.base import Tool
 from hermes_queue.tools.toolbox import cap
-from hermes_queue.view.present.signs import visible
-from hermes_queue.view.terminal.output import echo
 from workers.play.entry import usage
 
 REPORT_LINES = 60

@@ -23,7 +23,7 @@ from hermes_queue.cli.doctor.redis_server import redis_findings
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.installation import check_installation, shadows
 from hermes_queue.settings import SECTIONS, check_environment
-from hermes_queue.view.terminal.output import echo
+from hermes_queue.terminal.output import echo
 
 _COLOURS = {"ok": "green", "warning": "yellow", "error": "red"}
 

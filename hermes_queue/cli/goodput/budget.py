@@ -13,7 +13,7 @@ import click
 from hermes_queue.cli.watch.table import age, print_table
 from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.accounts.shared import AMOUNTS, WINDOWS, SharedBudget, SharedBudgets
-from hermes_queue.view.terminal.output import echo
+from hermes_queue.terminal.output import echo
 
 _HELP = """Set, list and lift budgets that the runs of an env, a team or a model share.
 

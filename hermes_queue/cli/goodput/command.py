@@ -20,8 +20,8 @@ from hermes_queue.ledger.accounts.goodput import (
     goodput_of_run,
 )
 from hermes_queue.ledger.fleet.tally import Tally
-from hermes_queue.view.present import label
-from hermes_queue.view.terminal.output import echo
+from hermes_queue.terminal.escapes import label
+from hermes_queue.terminal.output import echo
 
 _HOURS_MOST = 1.5
 

@@ -15,8 +15,8 @@ from hermes_queue.cli.goodput.page import page_of
 from hermes_queue.cli.goodput.text import lines_of
 from hermes_queue.disk.locked import replacing
 from hermes_queue.ledger import Ledger
-from hermes_queue.view.present import label
-from hermes_queue.view.terminal.output import echo
+from hermes_queue.terminal.escapes import label
+from hermes_queue.terminal.output import echo
 
 _HELP = """Report on RUN: throughput, scores, costs, where slot-time went, failures and the slowest.
 

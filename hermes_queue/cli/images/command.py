@@ -11,7 +11,7 @@ import click
 from hermes_queue.cli.images.kept import list_images, prune
 from hermes_queue.cli.images.store import WrongInput, with_store
 from hermes_queue.cli.watch.finite import FiniteRange
-from hermes_queue.view.terminal.output import echo
+from hermes_queue.terminal.output import echo
 
 if TYPE_CHECKING:
     from hermes_queue.images.spec import ImageSpec

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from hermes_queue.errors import EXIT_USAGE, EnvBug, TrajectoryFailure
-from hermes_queue.view.terminal.output import echo
+from hermes_queue.terminal.output import echo
 
 if TYPE_CHECKING:
     from hermes_queue.images.store import ImageStore

@@ -20,7 +20,7 @@ from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.mixing.checkpoint import forget as forget_mix
 from hermes_queue.ledger.mixing.shown import find_mix, mix_names
 from hermes_queue.ledger.mixing.tuning import check_marks, tune, unknown_mix
-from hermes_queue.view.terminal.output import echo
+from hermes_queue.terminal.output import echo
 
 _HELP = """Enqueue rows of many sources by weights, and keep the backlog between two marks.
 

@@ -20,7 +20,7 @@ from hermes_queue.agent.tokens.rescore import Difference, incomparable, rescore_
 from hermes_queue.errors import InputError, ModelConfigError, ModelError
 from hermes_queue.models import ScoredTrajectory
 from hermes_queue.settings import ModelSettings
-from hermes_queue.view.terminal.output import echo
+from hermes_queue.terminal.output import echo
 
 BOUND = 1e-3
 """In nats. The servers in the tests differ by nothing or by float32 rounding."""

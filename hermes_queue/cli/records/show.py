@@ -15,11 +15,11 @@ import click
 
 from hermes_queue.errors import InputError
 from hermes_queue.models import ScoredTrajectory
+from hermes_queue.terminal.escapes import INVISIBLE, label, visible
+from hermes_queue.terminal.output import console, echo
 from hermes_queue.view.lookup import LookedUp, NotFound, find, open_places
 from hermes_queue.view.present.patches import patch_text
 from hermes_queue.view.present.shapes import as_json
-from hermes_queue.view.present.signs import INVISIBLE, label, visible
-from hermes_queue.view.terminal.output import console, echo
 from hermes_queue.wire.arrays import PackedArray
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from hermes_queue.cli.watch.table import age, duration, print_table
 from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.scheduling import KINDS, Scheduler, Share, Shares, SlotUse
 from hermes_queue.ledger.scheduling.shares import ShareKind
-from hermes_queue.view.present import label
-from hermes_queue.view.terminal.output import echo
+from hermes_queue.terminal.escapes import label
+from hermes_queue.terminal.output import echo
 
 _HELP = """Show and set who gets how many of the slots.
 

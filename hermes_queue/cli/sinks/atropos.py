@@ -12,7 +12,7 @@ import click
 
 from hermes_queue.cli.sinks.options import flags_of, place, validated
 from hermes_queue.sinks.atropos.options import AtroposCounts, AtroposOptions
-from hermes_queue.view.terminal.output import echo
+from hermes_queue.terminal.output import echo
 
 
 def _atropos(**flags: Any) -> None:

@@ -13,7 +13,7 @@ import click
 
 from hermes_queue.cli.sinks.options import flags_of, validated
 from hermes_queue.sinks.atropos_server.options import AtroposServerOptions
-from hermes_queue.view.terminal.output import echo
+from hermes_queue.terminal.output import echo
 
 _HELP = """Hand out finished groups as batches to a trainer that speaks the Atropos API.
 

@@ -22,7 +22,7 @@ from hermes_queue.errors import EXIT_INTERRUPTED, ConfigurationError, RedisUnava
 from hermes_queue.sinks.base import START, DatasetSink, Format
 from hermes_queue.sinks.feed import MAX_DELIVERIES, Fed, claim_consumer_group, feed
 from hermes_queue.sinks.selection import Selection, counted
-from hermes_queue.view.terminal.output import echo
+from hermes_queue.terminal.output import echo
 
 _PROGRESS_S = 10.0
 

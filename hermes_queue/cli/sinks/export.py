@@ -19,7 +19,7 @@ from hermes_queue.results.record_file import read_records
 from hermes_queue.sinks.base import Format
 from hermes_queue.sinks.feed import GROUPS_PER_WRITE, store
 from hermes_queue.sinks.selection import counted
-from hermes_queue.view.terminal.output import echo
+from hermes_queue.terminal.output import echo
 
 _HELP = """Write a dataset of everything finished so far, and end.
 

@@ -16,7 +16,7 @@ from hermes_queue.bodies.reviews import ReviewFile
 from hermes_queue.cli.view import check_libraries
 from hermes_queue.disk.locked import replacing
 from hermes_queue.errors import EXIT_FAILED, ConfigurationError
-from hermes_queue.view.terminal.output import echo
+from hermes_queue.terminal.output import echo
 
 if TYPE_CHECKING:
     from hermes_queue.view.index.index import Index

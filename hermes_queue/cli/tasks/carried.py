@@ -12,7 +12,7 @@ from hermes_queue.errors import InputError
 from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.tasks import TaskMemory
 from hermes_queue.ledger.tasks.lines import LINE_BYTES, line_of, tasks_in
-from hermes_queue.view.terminal.output import echo
+from hermes_queue.terminal.output import echo
 
 
 @click.command("export")

@@ -15,8 +15,8 @@ from hermes_queue.errors import ConfigurationError
 from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.tasks import Task, TaskMemory, band_of
 from hermes_queue.ledger.tasks.lines import line_of
-from hermes_queue.view.present import label
-from hermes_queue.view.terminal.output import echo
+from hermes_queue.terminal.escapes import label
+from hermes_queue.terminal.output import echo
 
 _HEAD = ("pass rate", "scored", "attempts", "seconds", "flaky", "deaths", "last", "task", "row")
 

@@ -14,7 +14,7 @@ import click
 from hermes_queue.errors import EXIT_INTERRUPTED, EXIT_USAGE, TrajectoryFailure
 from hermes_queue.installation import check_installation
 from hermes_queue.settings import check_environment
-from hermes_queue.view.terminal.output import echo
+from hermes_queue.terminal.output import echo
 
 _VALIDATE = """Find out which tasks can be trusted on this machine; no Redis, no worker.
 

@@ -18,8 +18,8 @@ import redis
 from hermes_queue.cli.watch.table import age, print_table
 from hermes_queue.keyspace.connection import explained
 from hermes_queue.ledger.ledger import Ledger
-from hermes_queue.view.present import label
-from hermes_queue.view.terminal.output import echo
+from hermes_queue.terminal.escapes import label
+from hermes_queue.terminal.output import echo
 
 MOST = 50_000
 """Trajectories that are read; further ones are counted."""

@@ -17,7 +17,7 @@ from hermes_queue.cli.watch.scrolling import Scrolling
 from hermes_queue.cli.watch.table import age, ahead_of_trainer, figure
 from hermes_queue.ledger.accounts.goodput import goodput_of
 from hermes_queue.ledger.answers import middle
-from hermes_queue.view.present import label
+from hermes_queue.terminal.escapes import label
 
 _BAR_CELLS = 5
 _CHOSEN_WEIGHT = 100

@@ -21,7 +21,7 @@ from hermes_queue.cli.watch.table import print_table
 from hermes_queue.errors import ConfigurationError, HermesQueueError
 from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.answers import MAIN_COUNTERS
-from hermes_queue.view.terminal.output import console, echo
+from hermes_queue.terminal.output import console, echo
 
 _TIMEOUT_S = 3.0
 """Shorter than usual: an operator should not wait for Redis longer, and `top` tries again."""

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 import click
 
 from hermes_queue.ledger.fleet.pacing import RunPace
-from hermes_queue.view.present import label
-from hermes_queue.view.terminal.output import echo
+from hermes_queue.terminal.escapes import label
+from hermes_queue.terminal.output import echo
 from hermes_queue.wire.names import NAME_CHARACTERS
 
 _SECONDS_OF = {"s": 1, "m": 60, "h": 3600, "d": 86400}

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from hermes_queue.terminal.escapes import label
 from hermes_queue.view.compare.alignment import AlignedRow, aligned
 from hermes_queue.view.compare.parting import SampleCourse, parting
 from hermes_queue.view.compare.patching import patches
 from hermes_queue.view.compare.steps import AgentStep, AgentSteps, steps_of
 from hermes_queue.view.compare.testing import tests_by_sample
 from hermes_queue.view.present.shapes import items, mapping, number, whole
-from hermes_queue.view.present.signs import label
 
 SAMPLES_MOST = 64
 ROWS_MOST = 3000

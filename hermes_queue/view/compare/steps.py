@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from hermes_queue.terminal.escapes import label
 from hermes_queue.view.present.conversation import all_messages, arguments_of, main_argument
 from hermes_queue.view.present.shapes import as_json, items, mapping
-from hermes_queue.view.present.signs import label
 
 STEPS_MOST = 2000
 """Of one sample."""

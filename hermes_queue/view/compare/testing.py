@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hermes_queue.terminal.escapes import label
 from hermes_queue.view.present.shapes import whole
-from hermes_queue.view.present.signs import label
 from hermes_queue.view.present.verdicts import (
     failing_of,
     failing_tests,

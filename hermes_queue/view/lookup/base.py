@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from hermes_queue.errors import ConfigurationError, HermesQueueError
 from hermes_queue.keyspace.connection import masked, redis_url
 from hermes_queue.settings import ArchiveSettings, RedisSettings
-from hermes_queue.view.present.signs import label
+from hermes_queue.terminal.escapes import label
 from hermes_queue.view.sources.places import no_source
 
 Raw = dict[str, Any]

@@ -9,7 +9,6 @@
     passages.py      findings of judges at what they quote, labels of people
     patches.py       `patch`: unified diff by file
     shapes.py        values of a record as they ought to be, or as JSON
-    signs.py         characters that would deceive, as visible signs: `label`
     texts.py         long texts with their marks: `text_of`
     tokens.py        sequences: `tokens`, `sequences`, `sequence_turns`
     verdicts.py      `verifier`: what the report says
@@ -22,6 +21,7 @@ returns, in time by the size of the record. What they return can be dumped as JS
 octets of `tokens`.
 """
 
+from hermes_queue.terminal.escapes import label
 from hermes_queue.view.present.branches import branches, of_branch
 from hermes_queue.view.present.conversation import each_message, message, messages, outline
 from hermes_queue.view.present.decoding import Decoder
@@ -35,7 +35,6 @@ from hermes_queue.view.present.passages import (
     with_passages,
 )
 from hermes_queue.view.present.patches import patch
-from hermes_queue.view.present.signs import label
 from hermes_queue.view.present.texts import text_of
 from hermes_queue.view.present.tokens import sequence_turns, sequences, tokens
 from hermes_queue.view.present.verdicts import report, verifier

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
+from hermes_queue.terminal.escapes import label
 from hermes_queue.view.present.shapes import items, mapping, whole
-from hermes_queue.view.present.signs import label
 
 BRANCHES_MOST = 500
 

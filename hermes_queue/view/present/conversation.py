@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, TypedDict
 
+from hermes_queue.terminal.escapes import known_label, label
 from hermes_queue.view.present.shapes import items, mapping, number, whole
-from hermes_queue.view.present.signs import known_label, label
 from hermes_queue.view.present.texts import WHOLE_BYTES, ShownText, text_of
 
 CUT_BYTES = 4096

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hermes_queue.errors import ConfigurationError
-from hermes_queue.view.present.signs import visible
+from hermes_queue.terminal.escapes import visible
 
 TOGETHER_MOST = 12
 """Ids that may share one character: it has at most four bytes, and some tokens have less than one

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from hermes_queue.terminal.escapes import known_label, label
 from hermes_queue.view.present.conversation import messages, turn_of_messages
 from hermes_queue.view.present.shapes import items, mapping, number, numbers_of, tree, whole
-from hermes_queue.view.present.signs import known_label, label
 from hermes_queue.view.present.texts import text_of
 
 STAGES = ("queue", "load", "prepare", "acquire", "setup", "agent", "verify", "release", "publish")

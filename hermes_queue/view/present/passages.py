@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from hermes_queue.bodies.findings import TranscriptFinding
 from hermes_queue.bodies.reviews import TrajectoryReview
+from hermes_queue.terminal.escapes import label
 from hermes_queue.view.present.conversation import (
     OutlineEntry,
     ShownMessage,
@@ -23,7 +24,6 @@ from hermes_queue.view.present.conversation import (
 )
 from hermes_queue.view.present.patches import patch_text
 from hermes_queue.view.present.shapes import items, mapping
-from hermes_queue.view.present.signs import label
 from hermes_queue.view.present.texts import ShownText, TextMark, text_of, utf16_units
 
 MARK = "finding"

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from hermes_queue.terminal.escapes import label
 from hermes_queue.view.present.shapes import mapping, whole
-from hermes_queue.view.present.signs import label
 from hermes_queue.view.present.texts import text_of
 
 PATCH_BYTES = 1 << 20

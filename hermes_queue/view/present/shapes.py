@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from hermes_queue.view.present.signs import visible
+from hermes_queue.terminal.escapes import visible
 
 DEPTH_MOST = 64
 STRING_MOST = 4096

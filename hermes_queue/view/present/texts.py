@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 from typing import TypedDict
 
+from hermes_queue.terminal.escapes import INVISIBLE, RETURN, ROW, signs, visible
 from hermes_queue.view.present.ansi import PLAIN, SgrStyle
 from hermes_queue.view.present.shapes import as_json
-from hermes_queue.view.present.signs import INVISIBLE, RETURN, ROW, signs, visible
 
 WHOLE_BYTES = 8 << 20
 """Most of one text that is ever shown; the record as a file has all of it."""

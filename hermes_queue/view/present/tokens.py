@@ -12,8 +12,8 @@ from typing import Any, TypedDict
 
 import msgpack
 
+from hermes_queue.terminal.escapes import label
 from hermes_queue.view.present.shapes import items, mapping, whole
-from hermes_queue.view.present.signs import label
 from hermes_queue.wire.arrays import PackedArray, TypeCode
 
 TOKENS_MOST = 16 << 20

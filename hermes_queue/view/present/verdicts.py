@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from hermes_queue.terminal.escapes import label
 from hermes_queue.view.present.shapes import items, mapping, tree, whole
-from hermes_queue.view.present.signs import label
 from hermes_queue.view.present.texts import text_of
 
 TESTS_MOST = 2000

@@ -1,6 +1,5 @@
-"""Trajectories and groups in a terminal, as pieces of styled text, and what writes to it.
+"""Trajectories and groups in a terminal, as pieces of styled text.
 
-    output.py      what commands and producers write: `echo`, `console`
     tables.py      a group with its aligned steps; tokens by turn, or as text
     trajectory.py  one trajectory: head, transcript, verdict, patch
 

@@ -9,10 +9,10 @@ from rich.console import RenderableType
 from rich.rule import Rule
 from rich.text import Text
 
+from hermes_queue.terminal.escapes import visible
 from hermes_queue.view import present
 from hermes_queue.view.present.conversation import ShownCall, ShownMessage
 from hermes_queue.view.present.shapes import as_json, number
-from hermes_queue.view.present.signs import visible
 from hermes_queue.view.present.texts import ShownText
 
 CUT_BYTES = 16 << 10

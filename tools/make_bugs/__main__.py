@@ -1,0 +1,5 @@
+"""`python -m tools.make_bugs`."""
+
+from tools.make_bugs.command import main
+
+raise SystemExit(main())
