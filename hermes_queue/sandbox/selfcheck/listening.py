@@ -197,6 +197,8 @@ async def connections_are_bounded_and_slow_readers_wait(bench: Trial, slot: Slot
 
     drip = asyncio.create_task(program(bench, slot, DRIP, listening.port, timeout_s=60))
     await present(bench, slot, "begun")
+    while len(served.made) == MAX_CONNECTIONS + SURPLUS:  # it is on its way
+        await asyncio.sleep(0.005)
     writer, written = served.made[-1], 0
     while not writer.paused.is_set() and written < MOST_HELD_BYTES:
         writer.transport.write(bytes(1 << 16))
