@@ -60,6 +60,7 @@ def test_one_whose_event_loop_stands_still_is_not_alive(ledger, start_worker, tm
     )
     ask = probe(ledger, worker)
     enqueue([make_job(item=ROW, env="strange_env:BLOCKS_ONCE")], ledger=ledger)
+    wait_until("its loop is blocked", (tmp_path / "blocked").exists)
     wait_until("it is not alive", lambda: ask("live")[0] == 503, timeout_s=11)
     assert "stuck" in ask("live")[1]
     worker.kill9()
