@@ -398,6 +398,19 @@ async def test_a_call_that_the_server_refuses_is_wrong_only_after_it_has_served_
     assert await refused(key, longer(1)) == "upstream"
 
 
+async def test_the_time_of_a_call_at_which_the_server_fails_is_not_the_programs() -> None:
+    async def crash() -> str:
+        await asyncio.sleep(0.05)
+        raise crashing()
+
+    attempt = Attempt(Model("one", crash, "works", "two"))
+    ends = attempt.budget.deadline
+    await attempt.ask(longer(0))
+    await attempt.ask(longer(1))
+    assert attempt.budget.deadline >= ends + 0.05
+    assert attempt.result.waited_s == pytest.approx(attempt.budget.deadline - ends)
+
+
 async def test_a_server_that_refuses_the_first_call_too_is_set_up_wrongly() -> None:
     """As one that has come back without its parser of tool calls."""
     wrong = refusing(400)

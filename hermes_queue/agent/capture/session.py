@@ -312,7 +312,7 @@ class AttemptSession:
         self, call: ModelCall, place: Placement, sampling: Mapping[str, Any]
     ) -> Reply:
         while True:
-            deadline = self._budget.deadline
+            deadline, began = self._budget.deadline, time.monotonic()
             try:
                 reply = await ask(
                     self._chat,
@@ -328,6 +328,9 @@ class AttemptSession:
                 if deadline == self._budget.deadline or time.monotonic() >= self._budget.deadline:
                     raise LimitReached("time_limit") from None
                 continue
+            except TrajectoryFailure:
+                self._allowance.exclude(time.monotonic() - began)
+                raise
             self._allowance.exclude(reply.waited_s)
             return reply
 
