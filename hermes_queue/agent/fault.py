@@ -7,6 +7,7 @@ nothing is scored. So the first call of the attempt, which was answered, is made
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -28,6 +29,9 @@ gateway answers otherwise or not at all, and a malformed reply is nothing that w
 
 FIRST_AGAIN_TOKENS = 16
 """Cap of the answer that shows whether a server works."""
+FIRST_AGAIN_S = 10.0
+"""Least time for it, lest an agent waits for its deadline with a call at which servers fail. Twice
+that is less than what the stage has beyond the agent's time."""
 
 
 class CallAtFault(Exception):
@@ -53,8 +57,7 @@ async def answered(
         except ContextLengthExceeded:
             raise
         except (ModelError, ModelConfigError) as error:
-            status = getattr(error.__cause__, "status_code", None)
-            if status not in _AT_FAULT or not await still_works(error):
+            if _status(error) not in _AT_FAULT or not await still_works(error):
                 raise
             why = str(error)
     raise CallAtFault(why)
@@ -67,9 +70,19 @@ async def answers_again(
     budget: AttemptBudget,
 ) -> bool:
     """Whether the server answers a call that it has answered before; no part of the attempt."""
-    sampling = budget.capped(budget.reply_cap(None), FIRST_AGAIN_TOKENS)
-    try:
-        await chat.complete(messages, tools, sampling, budget.deadline)
-    except (TrajectoryFailure, TimeoutError):
-        return False
-    return True
+    deadline = max(budget.deadline, time.monotonic() + FIRST_AGAIN_S)
+    for cap in (FIRST_AGAIN_TOKENS, None):  # the sampling may not go with a cap so low
+        sampling = budget.capped(budget.reply_cap(None), cap)
+        try:
+            await chat.complete(messages, tools, sampling, deadline)
+        except (TrajectoryFailure, TimeoutError) as error:
+            if _status(error) not in (400, 422):
+                return False
+        else:
+            return True
+    return False
+
+
+def _status(error: Exception) -> int | None:
+    status: int | None = getattr(error.__cause__, "status_code", None)
+    return status

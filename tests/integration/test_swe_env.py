@@ -12,6 +12,7 @@ import shlex
 import shutil
 import signal
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain, repeat
@@ -30,7 +31,8 @@ from envs.swe import item as items
 from envs.swe import patch
 from envs.swe.calls import write_command
 from envs.swe.grading import grader, places, repeated, suite
-from envs.swe.grading.suite import VENV
+from envs.swe.grading.findings import Step
+from envs.swe.grading.suite import VENV, SuiteRun
 from envs.swe.item import Item
 from envs.swe.recorded import recorded_patch
 from envs.swe.sources import asset_reader
@@ -178,6 +180,26 @@ async def test_a_wrong_answer_that_a_plant_expects_by_chance_fails_the_tests(
         failing = verdict.report["tests_status"]["FAIL_TO_PASS"]["failing"]
         assert (verdict.score, verdict.report["reason"]) == (0.0, "tests_fail")
         assert failing == dict.fromkeys(sample.FAIL_TO_PASS, "failed")
+
+
+@pytest.mark.fleet
+async def test_a_run_that_lied_scores_zero_where_no_time_is_left_for_the_original_tests(
+    row: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As hanging code could bring about, which lies after that."""
+    run = grader.Grader._run
+
+    async def run_late(self: grader.Grader, tree: str, step: Step, **limits: Any) -> SuiteRun:
+        ours = (self._pinned.graded, await self._pinned.solved())
+        if tree not in ours and not step.view.variants:
+            self._context.deadline = time.monotonic()
+        return await run(self, tree, step, **limits)
+
+    monkeypatch.setattr(grader.Grader, "_run", run_late)
+    async with attempt(row) as agent:
+        await agent.call(ENV.tamper(agent.item)["package_patches_runtest"])
+        verdict = await agent.verify()
+    assert (verdict.score, verdict.report["reason"]) == (0.0, "canary")
 
 
 async def test_a_patch_is_graded_in_a_slot_that_its_agent_never_saw(row: dict[str, Any]) -> None:

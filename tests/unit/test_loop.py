@@ -13,6 +13,7 @@ from slot_bench import leased_slot
 
 from hermes_queue.agent.budget import STUCK_TURNS
 from hermes_queue.agent.chat import Reply
+from hermes_queue.agent.fault import FIRST_AGAIN_S
 from hermes_queue.agent.loop import MAX_CALLS_PER_TURN, AgentResult, run_agent
 from hermes_queue.errors import (
     ContextLengthExceeded,
@@ -252,6 +253,21 @@ async def test_a_server_that_refuses_the_first_call_too_is_set_up_wrongly() -> N
     wrong = because_of(400, ModelConfigError("temperature must be 1"))
     with pytest.raises(ModelConfigError, match="temperature"):
         await run(Script(calls(add(1)), wrong))
+
+
+async def test_the_first_call_has_its_own_time_when_it_is_made_once_more() -> None:
+    """Else an agent could wait for its deadline with such a call, and have nothing scored."""
+    deadlines: list[float] = []
+
+    class Watched(Script):
+        async def complete(self, *asked: Any) -> Reply:
+            deadlines.append(asked[3])
+            return await super().complete(*asked)
+
+    crash = because_of(500, ModelError("it failed"))
+    await run(Watched(calls(add(1)), crash, WORKS, crash, WORKS), seconds=FIRST_AGAIN_S / 2)
+    _, failed, again, failed_again, at_last = deadlines
+    assert min(again - failed, at_last - failed_again) > FIRST_AGAIN_S / 4
 
 
 async def test_a_server_that_fails_at_the_first_call_is_at_fault() -> None:

@@ -386,7 +386,7 @@ def crashing(status: int = 500) -> TrajectoryFailure:
 
 
 async def test_a_call_that_the_server_refuses_is_wrong_only_after_it_has_served_one() -> None:
-    attempt = Attempt(Model("one", refusing(400), "two"))
+    attempt = Attempt(Model("one", refusing(400), "works", "two"))
     await attempt.ask(longer(0))
     assert await refused(attempt, longer(1)) == "bad_call"
     assert (await attempt.ask(longer(2))).message.content == "two"
@@ -396,6 +396,36 @@ async def test_a_call_that_the_server_refuses_is_wrong_only_after_it_has_served_
     key = Attempt(Model("one", refusing(401)))
     await key.ask(longer(0))
     assert await refused(key, longer(1)) == "upstream"
+
+
+async def test_the_time_of_a_call_at_which_the_server_fails_is_not_the_programs() -> None:
+    async def crash() -> str:
+        await asyncio.sleep(0.05)
+        raise crashing()
+
+    attempt = Attempt(Model("one", crash, "works", "two"))
+    ends = attempt.budget.deadline
+    await attempt.ask(longer(0))
+    await attempt.ask(longer(1))
+    assert attempt.budget.deadline >= ends + 0.05
+    assert attempt.result.waited_s == pytest.approx(attempt.budget.deadline - ends)
+
+
+async def test_a_server_that_refuses_the_first_call_too_is_set_up_wrongly() -> None:
+    """As one that has come back without its parser of tool calls."""
+    wrong = refusing(400)
+    attempt = Attempt(Model("one", wrong))
+    await attempt.ask(longer(0))
+    assert await refused(attempt, longer(1)) == "upstream"
+    assert attempt.session.failure is wrong
+
+
+async def test_a_server_that_refuses_the_short_cap_of_the_first_call_is_asked_without() -> None:
+    """As one whose replies begin with thoughts that the sampling allows more tokens for."""
+    attempt = Attempt(Model("one", refusing(400), refusing(400), "works", "two"))
+    await attempt.ask(longer(0))
+    assert await refused(attempt, longer(1)) == "bad_call"
+    assert [sampling.get("max_tokens") for sampling in attempt.model.sampling[2:]] == [16, None]
 
 
 async def test_a_call_at_which_a_working_server_fails_is_wrong_and_the_program_goes_on() -> None:
@@ -511,7 +541,7 @@ async def test_a_call_or_an_attempt_with_too_much_text_is_too_long_for_any_model
 async def test_a_program_cannot_ask_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions, "REQUESTS_AT_LEAST", 6)
     monkeypatch.setattr(sessions, "REQUESTS_PER_TURN", 3)
-    attempt = Attempt(Model("one", refusing(422)), max_turns=2)
+    attempt = Attempt(Model("one", *(5 * [refusing(422), "works"])), max_turns=2)
     await attempt.ask(longer(0))
     kinds = [await refused(attempt, longer(n)) for n in range(1, 8)]
     assert kinds == ["bad_call"] * 5 + ["stopped"] * 2

@@ -610,6 +610,18 @@ def test_relations_between_parameters_do_not_tell_which_are_the_originals() -> N
     assert relations == {(4, True)}, "seen: plants with the same digit in all sets"
 
 
+def test_numbers_of_two_digits_keep_their_relations_too() -> None:
+    for one, other in ((90, 95), (5, 90), (8, 120)):
+        text = PARAMETRISED.replace(b"15", b"%d" % one).replace(b"39", b"%d" % other)
+        text = text.replace(b"27", b"%d" % one)
+        (spot,) = find_places(IT.file, text, {IT: 6})[IT].spots
+        versions = [text, *(apply_edits(text, [edit]) for edit in spot.edits)]
+        sets = [re.findall(rb"(?<=[5979], )\d+(?=[\]\),])", version) for version in versions]
+        assert {len(each) for each in sets} == {3}
+        assert not any(re.match(rb"0\d", number) for each in sets for number in each)
+        assert len({(int(b) - int(a)) % 10 for a, b, _ in sets}) == 1
+
+
 @pytest.mark.parametrize(
     "source",
     [

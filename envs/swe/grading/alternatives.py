@@ -127,5 +127,6 @@ def _value(text: str) -> object:
 
 
 def _differs(text: str, value: object) -> bool:
+    """Whether it is another value of this type; not with a leading zero, which nobody writes."""
     other = _value(text)
-    return type(other) is type(value) and other != value
+    return type(other) is type(value) and other != value and not re.match(r"0[\d_]", text)

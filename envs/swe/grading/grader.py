@@ -18,6 +18,7 @@ import hashlib
 import random
 import time
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Literal, NoReturn
 
@@ -37,7 +38,7 @@ from envs.swe.grading.suite import OVERHEAD_S, SuiteRun, run_tests
 from envs.swe.item import Item
 from envs.swe.paths import file_of
 from envs.swe.workspace import Pinned
-from hermes_queue.errors import EnvBug, SandboxError
+from hermes_queue.errors import DeadlineExceeded, EnvBug, SandboxError
 from hermes_queue.sandbox.context import SlotContext
 
 MAX_ROUNDS = 4
@@ -212,17 +213,25 @@ class Grader:
         """The run that decides, and its findings: this one, or one of the original tests.
 
         Wrong code can give by chance what a plant expects. Then it fails the original tests, which
-        names the verdict and does not change the score.
+        names the verdict and does not change the score: without the time for it, or if the sandbox
+        fails, the verdict stands as it is.
         """
         reason = findings.reason(run)
         if reason == "tests_fail" and await self._pass_when_repeated(tree, step, findings):
             return run, replace(findings, failing={})
-        if reason == "canary" and findings.lies and findings.lies <= step.view.variants.keys():
-            plain = step.without_plants()
-            original = await self._run(tree, plain, later=True)
-            wrong = await self._findings(await self._excusing(plain, original), original)
-            if wrong.reason(original) == "tests_fail":
-                return original, wrong
+        needed_s = self._limit_s / LEAST_SHARE + 2 * OVERHEAD_S
+        if (
+            reason == "canary"
+            and findings.lies
+            and findings.lies <= step.view.variants.keys()
+            and self._context.remaining_s() > needed_s
+        ):
+            plain = replace(step.without_plants(), may_xfail=self._record.marked)
+            with suppress(SandboxError, DeadlineExceeded):
+                original = await self._run(tree, plain, later=True)
+                wrong = await self._findings(plain, original)
+                if wrong.reason(original) == "tests_fail":
+                    return original, wrong
         return run, findings
 
     # --- the known fix --------------------------------------------------------------------

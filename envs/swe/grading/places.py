@@ -274,7 +274,8 @@ class _Module:
         """Other values of the argument that is compared with, in all sets of parameters at once.
 
         All sets move on by the same number of places in the order of the possible values: whether
-        values of two sets are equal, or how far apart, does not tell the originals.
+        values of two sets are equal, or how far apart, does not tell the originals. That takes as
+        many possible values in each set: of numbers the last digit changes, not the first.
         """
         constants = parameters_of(node, name)
         spans = [self._span(constant) for constant in constants]
@@ -282,7 +283,12 @@ class _Module:
         others = [other_values(text, self._words) for text in written]
         if not spans or not all(others) or set(written) & set(_FEW):
             return ()
-        rings = [_after(text, spots[0]) for text, spots in zip(written, others, strict=True)]
+        alike = set.intersection(*({len(spot) for spot in spots} for spots in others))
+        size = max(alike, default=0)
+        rings = [
+            _after(text, next((spot for spot in reversed(spots) if len(spot) == size), spots[0]))
+            for text, spots in zip(written, others, strict=True)
+        ]
         edits = []
         for texts in zip(*rings, strict=False):
             whole = [Replacement(*s, text) for s, text in zip(spans, texts, strict=True)]

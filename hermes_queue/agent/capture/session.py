@@ -239,8 +239,8 @@ class AttemptSession:
             raise self._too_long(str(error)) from None
         except Exception as error:  # noqa: BLE001 - whatever it is, the worker raises it
             self.account.events(getattr(error, "events", ()))
-            if self.delivered_replies and _refuses_the_request(error):
-                # The server has answered this program before: it is the call that is wrong.
+            if self.delivered_replies and _refuses_the_request(error) and await self._works():
+                # The server answers this program otherwise: it is the call that is wrong.
                 raise self.account.refusal("bad_call", str(error)) from None
             self.fail(error)
             raise self.account.refusal("upstream", "the model server failed") from None
@@ -256,13 +256,17 @@ class AttemptSession:
             raise self.account.refusal("bad_call", str(error)) from None
 
     async def _still_works(self, error: TrajectoryFailure) -> bool:
-        """Whether the server answers the first call once more."""
-        if self._first is None or self.ended.is_set() or _refuses_the_request(error):
-            return False
-        works = await answers_again(self._chat, *self._first, self._budget)
+        """Whether to try once more: the server has failed, and answers the first call again."""
+        works = not _refuses_the_request(error) and await self._works()
         if works:
             self.account.events(error.events)
         return works
+
+    async def _works(self) -> bool:
+        """Whether the server answers the first call once more."""
+        if self._first is None or self.ended.is_set():
+            return False
+        return await answers_again(self._chat, *self._first, self._budget)
 
     async def _made(self, call: ModelCall, measure: Measure) -> Answer:
         try:
@@ -308,7 +312,7 @@ class AttemptSession:
         self, call: ModelCall, place: Placement, sampling: Mapping[str, Any]
     ) -> Reply:
         while True:
-            deadline = self._budget.deadline
+            deadline, began = self._budget.deadline, time.monotonic()
             try:
                 reply = await ask(
                     self._chat,
@@ -324,6 +328,9 @@ class AttemptSession:
                 if deadline == self._budget.deadline or time.monotonic() >= self._budget.deadline:
                     raise LimitReached("time_limit") from None
                 continue
+            except TrajectoryFailure:
+                self._allowance.exclude(time.monotonic() - began)
+                raise
             self._allowance.exclude(reply.waited_s)
             return reply
 
