@@ -21,9 +21,10 @@ def publish(
     run: str = "run",
     env: str = "gsm8k",
     tokens: bool = True,
+    lane: str = "train",
 ) -> None:
     for name in instances:
-        jobs = [make_job(run, name, i, len(scores), env=env) for i in range(len(scores))]
+        jobs = [make_job(run, name, i, len(scores), env=env, lane=lane) for i in range(len(scores))]
         enqueue(ledger, *jobs)
         for job, score in zip(jobs, scores, strict=True):
             begin(ledger, job)
