@@ -34,6 +34,7 @@ def guarded(
         server.close()
 
 
+@pytest.mark.fleet
 def test_worker_producer_consumer_and_commands_speak_tls(guarded, worker, as_role, tmp_path):
     sent = as_role("producer", "producers.gsm8k", "--items", "2", "--run-id", "tls")
     assert sent.returncode == 0, sent.stderr

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from full_disk import on_a_full_disk
 
 
+@pytest.mark.fleet
 def test_a_record_that_the_disk_has_no_room_for_is_published_from_memory(
     factory, start_worker, tmp_path
 ):

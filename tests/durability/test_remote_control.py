@@ -144,6 +144,7 @@ def follow(transcripts, trajectory_id, start):
     return said if said["messages"] else None
 
 
+@pytest.mark.fleet
 def test_a_drained_worker_finishes_what_runs_leaves_the_rest_and_ends(
     factory, start_worker, command, celery, worker_facts, ledger, broadcast, redis_server
 ):
@@ -179,7 +180,9 @@ def test_a_drained_worker_finishes_what_runs_leaves_the_rest_and_ends(
     Runs(ledger).resume("run")
     assert worker.process.wait(120) == 0
     status = ledger.run_status("run")
-    assert (status.finished, status.queued, status.running) == (1, 2, 0)
+    # A message that it had in hand when the drain arrived may still run.
+    assert (status.finished + status.queued, status.running) == (3, 0)
+    assert status.queued >= 1
     assert ledger.workers() == []
     assert "no live worker" in command("hermes_queue.cli", "workers", "pause", name, code=1)
 

@@ -27,6 +27,7 @@ SAID = {"a": ("7", 1.0), "b": ("8", 0.0), "c": ("1", 1.0)}
 """What was answered when, and what that scored by the rows of then."""
 
 
+@pytest.mark.fleet
 def test_everything_runs_here_if_there_is_no_redis_and_only_once(tmp_path: Path) -> None:
     name = f"old-{os.getpid()}"
     records = [make_record(make_job(instance="task", env="harbor"))]

@@ -527,6 +527,7 @@ async def test_a_row_whose_tests_cannot_run_with_the_known_fix_either_is_to_blam
             await agent.verify()
 
 
+@pytest.mark.fleet
 async def test_a_row_whose_ids_the_known_fix_does_not_pass_either_is_to_blame(
     row: dict[str, Any],
 ) -> None:
@@ -893,6 +894,7 @@ async def test_a_pipe_or_socket_in_place_of_a_file_takes_nothing_from_the_fix(
 # --- git sources ---------------------------------------------------------------------------
 
 
+@pytest.mark.fleet
 async def test_a_mirror_row_starts_at_the_tip_and_is_graded_on_its_parent(mirrors: Path) -> None:
     row = make_row(patch=sample.bug_patch(), repo_base_url=str(mirrors))
     async with attempt(row) as agent:
@@ -1017,6 +1019,7 @@ ALTERED = {
 PROTECTED = ("conftest.py", "tests/conftest.py", "sitecustomize.py")
 
 
+@pytest.mark.fleet
 async def test_a_recorded_patch_is_measured_like_the_agents_own_work(row: dict[str, Any]) -> None:
     async with attempt(row) as fresh:
         patch = (await (await pin(fresh.item, asset_reader(fresh.context))).gold()).decode()
@@ -1026,6 +1029,7 @@ async def test_a_recorded_patch_is_measured_like_the_agents_own_work(row: dict[s
     assert recorded_patch(verdict.report).splitlines()[2:] == patch.splitlines()[2:]
 
 
+@pytest.mark.fleet
 async def test_an_altered_patch_is_no_score_and_no_more_than_an_agents(row: dict[str, Any]) -> None:
     on_tests = "".join(
         f"--- /dev/null\n+++ b/{path}\n@@ -0,0 +1 @@\n+collect_ignore_glob = ['*']\n"

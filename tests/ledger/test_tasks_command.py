@@ -120,6 +120,7 @@ def test_only_what_is_named_is_forgotten(three):
     assert listed() == {KILLER}
 
 
+@pytest.mark.fleet
 def test_a_long_list_is_read_in_pages(memory):
     memory.add(Observation("e", f"{n:064x}", "i" * 120, score=1.0) for n in range(6000))
     tracemalloc.start()

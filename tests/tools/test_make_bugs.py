@@ -85,6 +85,7 @@ def test_the_same_seed_makes_the_same_row(made: list[dict[str, Any]], tmp_path: 
     assert again | {"test_secs": 0} == made[0] | {"test_secs": 0}
 
 
+@pytest.mark.fleet
 def test_too_few_bugs_end_with_exit_code_1_and_rows_are_not_made_twice(
     made: list[dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
