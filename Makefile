@@ -50,9 +50,7 @@ demo: $(VENV)/.run ## Install what is needed, then two trajectories end to end o
 
 test: redis $(VENV)/.dev ## Install the development tools, then linters and the tests that need nothing but this machine
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=line lint tools $(VENV)/.compiled
-	@rm -f $(VENV)/costs.jsonl
-	$(BIN)/python -m pytest -n $(JOBS) -p test_costs --costs $(VENV)/costs.jsonl $(TESTS)
-	$(BIN)/python tests/support/test_costs.py $(VENV)/costs.jsonl
+	$(BIN)/python -m pytest -n $(JOBS) --durations 40 --durations-min 1 $(TESTS)
 	@echo; echo "Not run, since it takes long or needs more than this machine (make test-all runs what can be run here):"
 	@$(MAKE) --no-print-directory help | grep -E '^($(SLOW)) ' | sed 's/^/  /'
 
@@ -62,7 +60,7 @@ test-all: $(VENV)/.dev ## Everything that `make test` leaves out, one table at t
 test-exhaustive: redis $(VENV)/.dev ## The same proofs with the other Redis servers, users, protocols and seeds
 	$(BIN)/python -m pytest -n $(JOBS) -m exhaustive tests
 
-test-fleet: redis $(VENV)/.dev ## Fleets that are killed or limited together, several whole runs, suites as an ordinary user, the contract on Modal, and more cases of gradings in sandboxes (5 minutes)
+test-fleet: redis $(VENV)/.dev ## Fleets that are killed or limited together, several whole runs, suites as an ordinary user, the contract on Modal, and more cases of gradings in sandboxes (8 minutes)
 	$(BIN)/python -m pytest -n $(JOBS) -m 'fleet and not exhaustive' tests
 
 test-modal-oldest: redis ## The Modal backend and its server with the oldest SDK we take
@@ -210,8 +208,7 @@ lint: $(VENV)/.dev lint-files ## ruff, mypy, import-linter, and each configurati
 # manifests: tests/deploy.
 lint-files: tools
 	$(BIN)/yamllint --strict -d '{rules: {key-duplicates: enable, document-start: disable}}' $$(git ls-files '*.yml' '*.yaml')
-	for file in $$(git ls-files '*.toml'); do $(BIN)/python -c 'import sys, tomllib; tomllib.load(open(sys.argv[1], "rb"))' $$file; done
-	for file in $$(git ls-files '*.json'); do $(BIN)/python -m json.tool $$file >/dev/null || { echo $$file >&2; exit 1; }; done
+	$(BIN)/python tests/support/parse_files.py $$(git ls-files '*.toml' '*.json')
 	$(BIN)/shellcheck --severity warning --exclude SC1007,SC2034 $$(git grep -lE '^#!/(usr/)?bin/(env )?(ba)?sh' -- '*.sh' .ci/run '*/shims/*')
 	$(BIN)/shellcheck --severity warning --exclude SC1007,SC2034,SC2154 --shell bash $$(git grep -LE '^#!' -- '*.sh')
 	$(BIN)/python tests/support/debian_tools.py promtool check rules deploy/prometheus-rules.yml

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 from redis_server import RedisServer
-from test_costs import slow_reason
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
@@ -44,12 +43,6 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.freeze()
         gc.set_threshold(20_000, 20, 20)  # tests are short, and what they make is soon gone
         gc.enable()
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A test that is marked as slow says what it waits for."""
-    for item in items:
-        slow_reason(item)
 
 
 @pytest.hookimpl(wrapper=True)

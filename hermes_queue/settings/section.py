@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pydantic import ValidationError, ValidationInfo, field_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from hermes_queue.errors import ConfigurationError
 
@@ -52,6 +52,18 @@ class Section(BaseSettings):
     @classmethod
     def _variable(cls, field: str) -> str:
         return f"{cls.model_config.get('env_prefix')}{field}".upper()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Leave out the sources that we do not read: each costs a third of building a section."""
+        return init_settings, env_settings
 
     @classmethod
     def read(cls) -> Self:

@@ -23,7 +23,6 @@ from hermes_queue.images.store import ImageStore
 pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
     pytest.mark.timeout(1800),
-    pytest.mark.slow("packages are downloaded and installed"),
 ]
 
 

@@ -22,7 +22,6 @@ from hermes_queue.settings.images import ImageSettings
 
 pytestmark = [
     pytest.mark.timeout(1800),
-    pytest.mark.slow("packages are downloaded and installed"),
 ]
 BASE = "debian:bookworm-local"
 MEMORY_MB = 256

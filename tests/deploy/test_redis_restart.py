@@ -83,6 +83,7 @@ def has_generation(directory: Path, number: int) -> bool:
     return found == [f"appendonly.aof.{number}.incr.aof"]
 
 
+@pytest.mark.fleet
 def test_the_same_holds_in_an_embedded_run(tmp_path, monkeypatch, redis_7):
     monkeypatch.setenv("HERMES_QUEUE_PATHS_CACHE", str(tmp_path))
     monkeypatch.setenv("PATH", redis_7, prepend=os.pathsep)
@@ -105,6 +106,7 @@ def test_the_same_holds_in_an_embedded_run(tmp_path, monkeypatch, redis_7):
         run.stop()
 
 
+@pytest.mark.fleet
 def test_still_nobody_gets_in_without_a_user(restarted):
     with redis.Redis(port=restarted.port) as client, pytest.raises(redis.AuthenticationError):
         client.ping()

@@ -17,7 +17,6 @@ from tests.chaos.__main__ import drain
 
 
 @pytest.mark.fleet
-@pytest.mark.slow("kills, and the leases that end after them")
 @pytest.mark.timeout(560)
 @pytest.mark.parametrize(
     "stages", [[], ["--graders", "1", "--prefetch", "1"]], ids=["whole", "with-graders"]

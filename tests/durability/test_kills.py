@@ -104,6 +104,7 @@ def test_sigterm_hands_running_jobs_back_to_another_worker(factory, ledger, star
     assert_drains(ledger)
 
 
+@pytest.mark.fleet
 def test_sigterm_lets_jobs_that_are_nearly_done_finish(factory, start_worker):
     worker = start_worker(concurrency=2, HERMES_QUEUE_WORKER_SOFT_SHUTDOWN_S="30")
     jobs = factory.enqueue(2, seconds=5)
@@ -131,6 +132,7 @@ def test_a_record_finished_while_redis_was_away_survives_its_worker(
     wait_until("the spool is empty", lambda: not spooled(spool))
 
 
+@pytest.mark.fleet
 def test_a_second_delivery_of_a_running_job_is_dropped(factory, ledger, start_worker):
     worker = start_worker(concurrency=2)
     [job] = factory.enqueue(1, seconds=5)
@@ -157,6 +159,7 @@ def test_a_revoked_job_is_published_without_a_score(factory, ledger, start_worke
     assert record.failure.cause == "cancelled"
 
 
+@pytest.mark.fleet
 def test_a_job_from_a_newer_producer_waits_for_a_newer_worker(factory, ledger, start_worker):
     [job] = factory.enqueue(1, seconds=0)
     key = f"hq:traj:{job.trajectory_id}"

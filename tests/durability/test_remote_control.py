@@ -85,6 +85,7 @@ def worker_facts(ledger):
     return facts
 
 
+@pytest.mark.fleet
 def test_a_worker_is_paused_through_an_outage_and_resumed(
     factory, start_worker, celery, broadcast, command, worker_facts, redis_server
 ):

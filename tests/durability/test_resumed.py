@@ -125,7 +125,6 @@ def check_tokens(record, model, kept) -> None:
     assert len(model.sampled) - len(set(model.sampled)) <= TURNS - kept
 
 
-@pytest.mark.slow("turns of a third of a second, and the end of a lease")
 def test_a_killed_workers_trajectory_goes_on_where_its_files_can_be_restored(
     factory, ledger, start_worker
 ):

@@ -12,7 +12,6 @@ from hermes_queue.ledger.accounts.shared import SharedBudgets
 from hermes_queue.ledger.budgets import accounts
 
 
-@pytest.mark.slow("jobs of six seconds, and the end of a lease")
 @pytest.mark.fleet
 def test_a_killed_workers_time_is_charged_and_all_accounts_add_up(factory, ledger, start_worker):
     doomed = start_worker(concurrency=2)

@@ -61,6 +61,7 @@ async def groups_of(url):
     return [group async for group in consume("trainer", url=url, idle_timeout_s=0.5)]
 
 
+@pytest.mark.fleet
 def test_a_worker_killed_while_the_policy_moves_on_loses_and_doubles_nothing(
     start_worker, redis_server, ledger, policy
 ):

@@ -57,6 +57,7 @@ def test_the_record_names_the_cause_and_the_worker_goes_on(factory, ledger, star
     assert ledger.client.hget("hq:totals", "lease_expiries") is None
 
 
+@pytest.mark.fleet
 def test_a_spool_that_cannot_be_written_does_not_cost_the_score(factory, start_worker, tmp_path):
     worker = start_worker(concurrency=1)
     factory.enqueue(1, seconds=4)
@@ -76,6 +77,7 @@ def test_a_job_whose_message_is_lost_runs_all_the_same(factory, ledger, start_wo
     assert record.trajectory_id == job.trajectory_id
 
 
+@pytest.mark.fleet
 def test_a_worker_comes_back_from_junk_in_the_keys_of_all(factory, ledger, start_worker):
     """A neighbour with a producer's key writes them while jobs run, wait and come back."""
     worker = start_worker(concurrency=2)
@@ -101,6 +103,7 @@ def test_a_worker_survives_a_redis_that_is_full_and_goes_on_after(factory, ledge
     assert len(factory.wait_done()) == 1
 
 
+@pytest.mark.fleet
 def test_a_result_waits_while_redis_refuses_writes(factory, ledger, start_worker):
     worker = start_worker(concurrency=1)
     factory.enqueue(1, seconds=5)
@@ -133,7 +136,6 @@ def test_code_that_swallows_its_deadline_ends_without_a_score(factory, ledger, s
     assert record.failure.message == "verify went on after its deadline"
 
 
-@pytest.mark.slow("until the lease of a job that cannot be ended has expired")
 @pytest.mark.fleet
 def test_a_job_that_nothing_ends_loses_its_lease_and_its_place(factory, ledger, start_worker):
     worker, job = swallowing(start_worker, env="strange_env:SWALLOWS_ALL")

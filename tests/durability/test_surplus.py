@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from records import make_job
 from worker_process import wait_until
 
@@ -12,6 +13,7 @@ from hermes_queue.models import GroupPolicy
 ROW = {"question": "How many eggs are two dozen?", "answer": "2*12=<<2*12=24>>24\n#### 24"}
 
 
+@pytest.mark.fleet
 def test_the_slow_surplus_of_a_group_is_stopped_and_its_transcript_kept(
     factory, ledger, start_worker
 ):

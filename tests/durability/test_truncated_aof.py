@@ -7,6 +7,7 @@ import os
 import pytest
 
 
+@pytest.mark.fleet
 @pytest.mark.parametrize("lost_bytes", [100, 2000])
 def test_a_truncated_aof_costs_repetitions_but_no_job(
     factory, redis_server, start_worker, lost_bytes

@@ -73,7 +73,6 @@ def run_in_a_fork(words: list[str], directory: Path) -> subprocess.CompletedProc
 
 
 @pytest.mark.fleet
-@pytest.mark.slow("a Redis and a worker of its own")
 @pytest.mark.parametrize("words", [w for w in RUNS if "producers" not in w], ids=" ".join)
 def test_a_command_of_the_page_does_what_it_says(words: list[str], directory: Path) -> None:
     """Each command has --expect-score: it exits with 0 only if every trajectory has that score."""
@@ -83,7 +82,6 @@ def test_a_command_of_the_page_does_what_it_says(words: list[str], directory: Pa
 
 
 @pytest.mark.fleet
-@pytest.mark.slow("every check of backends")
 def test_the_backend_of_the_page_passes_the_checks_of_backends(directory: Path) -> None:
     [words] = [words for words in COMMANDS if words[:3] == ["hermes-queue", "sandboxes", "check"]]
     cache = {"HERMES_QUEUE_PATHS_CACHE": str(directory / "cache")}
@@ -100,7 +98,6 @@ def test_the_backend_of_the_page_passes_the_checks_of_backends(directory: Path) 
 
 
 @pytest.mark.fleet
-@pytest.mark.slow("an installation by pip, and a run")
 def test_installed_as_a_plugin_names_are_enough(
     directory: Path, site: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

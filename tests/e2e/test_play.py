@@ -140,7 +140,9 @@ def test_ctrl_c_ends_the_command_and_not_the_session(nap: str, tmp_path: Path) -
         person.sees("interrupted; its output is lost")
         assert not running(nap)
         person.sees("[2/50] $ ")
-        person.type("half a comm\x03")
+        person.type("half a comm")
+        person.sees("half a comm")  # only then does the prompt wait, and a Ctrl-C reach it
+        person.type("\x03")
         person.sees("Ctrl-D or :quit ends the session")
         person.sees("[2/50] $ ")
         person.type("\x04")

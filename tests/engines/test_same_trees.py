@@ -52,7 +52,7 @@ CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
 OF_THIS_BUILD = ("/var/log/", "/var/cache/", "/var/lib/apt/", "/var/lib/dpkg/")
 """Below these, files hold times, and content is not compared."""
 
-pytestmark = [pytest.mark.timeout(1800), pytest.mark.slow("packages are downloaded and installed")]
+pytestmark = [pytest.mark.timeout(1800)]
 
 
 @pytest.fixture(autouse=True)

@@ -44,7 +44,6 @@ CHEATS = (
 pytestmark = [
     pytest.mark.timeout(3 * SECONDS),
     pytest.mark.xdist_group("images of datasets"),
-    pytest.mark.slow("images of 250 MB, and verdicts in them"),
 ]
 
 

@@ -34,7 +34,6 @@ CHEATS = {
 pytestmark = [
     pytest.mark.timeout(3 * SECONDS),
     pytest.mark.xdist_group("images of programs"),
-    pytest.mark.slow("images of 250 MB, and verdicts in them"),
 ]
 
 

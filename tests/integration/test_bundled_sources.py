@@ -24,7 +24,6 @@ LONG_ENOUGH = 20
 """Characters from which on a line of code is no accident in prose."""
 
 pytestmark = [
-    pytest.mark.slow("sdists, on a machine that has none of them yet"),
     pytest.mark.parametrize("row", ROWS, ids=[row["instance_id"] for row in ROWS]),
 ]
 

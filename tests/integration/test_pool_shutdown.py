@@ -76,6 +76,7 @@ def test_a_cold_shutdown_cancels_at_once_and_requeues_unacknowledged_messages(
         assert "Traceback" not in worker.log
 
 
+@pytest.mark.fleet
 def test_a_second_signal_during_the_drain_ends_the_worker(
     redis_server: RedisServer, tmp_path: Path
 ) -> None:
@@ -88,6 +89,7 @@ def test_a_second_signal_during_the_drain_ends_the_worker(
         assert worker.marked("cancelled", task_id, "shutdown")
 
 
+@pytest.mark.fleet
 def test_stubborn_jobs_keep_the_worker_neither_from_ending_nor_its_log_readable(
     redis_server: RedisServer, tmp_path: Path
 ) -> None:

@@ -430,6 +430,7 @@ async def test_an_odd_but_honest_fix_scores_one(row: dict[str, Any], commands: l
     assert verdict.report["flags"] == []
 
 
+@pytest.mark.fleet
 async def test_the_process_that_counts_is_out_of_reach_of_the_tests(row: dict[str, Any]) -> None:
     reach = (
         "import ctypes, os\n"
@@ -451,6 +452,7 @@ async def test_the_process_that_counts_is_out_of_reach_of_the_tests(row: dict[st
     assert verdict.report["flags"]
 
 
+@pytest.mark.fleet
 async def test_a_new_module_of_the_package_counts(row: dict[str, Any]) -> None:
     async with attempt(row) as agent:
         await agent.run(
@@ -462,6 +464,7 @@ async def test_a_new_module_of_the_package_counts(row: dict[str, Any]) -> None:
     assert verdict.score == 1.0
 
 
+@pytest.mark.fleet
 async def test_dropped_paths_are_recorded(row: dict[str, Any]) -> None:
     async with attempt(row) as agent:
         await agent.solve()
@@ -625,6 +628,7 @@ async def test_a_test_that_needs_an_earlier_one_is_not_flaky(
     assert "flaky" not in verdict.report
 
 
+@pytest.mark.fleet
 async def test_a_row_of_which_only_a_flaky_test_decides_is_to_blame(
     row: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -634,6 +638,7 @@ async def test_a_row_of_which_only_a_flaky_test_decides_is_to_blame(
             await agent.verify()
 
 
+@pytest.mark.fleet
 async def test_a_test_that_the_row_marks_as_flaky_decides_nothing(
     row: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -659,7 +664,6 @@ async def test_a_row_whose_modules_cannot_be_imported_is_to_blame(
 
 
 @pytest.mark.fleet
-@pytest.mark.slow("a bundled row is graded with every kind of plant before tests of ours are used")
 async def test_where_no_plant_is_any_good_tests_of_ours_stand_beside_the_rows(
     row: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -699,6 +703,7 @@ async def test_tests_that_depend_on_others_of_their_file_are_graded_with_them(
             assert (await agent.verify()).score == score
 
 
+@pytest.mark.fleet
 async def test_a_slot_that_dies_under_the_tests_once_costs_the_agent_nothing(
     row: dict[str, Any],
 ) -> None:
@@ -712,6 +717,7 @@ async def test_a_slot_that_dies_under_the_tests_once_costs_the_agent_nothing(
     assert (verdict.score, verdict.report["reason"]) == (1.0, "resolved")
 
 
+@pytest.mark.fleet
 async def test_a_slot_that_dies_under_the_agents_tests_only_is_a_zero(row: dict[str, Any]) -> None:
     async with attempt(row) as agent:
         await agent.solve()
@@ -781,6 +787,7 @@ async def test_the_stages_deadline_is_no_time_out_of_the_tests(row: dict[str, An
 # --- rows that do not fit their source -----------------------------------------------------
 
 
+@pytest.mark.fleet
 @pytest.mark.parametrize(
     ("source", "field"),
     [
@@ -815,6 +822,7 @@ async def test_a_row_for_another_tree_is_the_rows_fault(
             pass
 
 
+@pytest.mark.fleet
 def test_an_environment_is_frozen_as_of_a_date(row: dict[str, Any], tmp_path: Path) -> None:
     genuine, out = READS_ITS_VERSION.row(tmp_path), tmp_path / "made" / "environments.json"
     flags = ["--repo", genuine["repo"], "--repo-base-url", str(tmp_path), "--out", str(out)]
@@ -861,6 +869,7 @@ def test_a_check_lists_all_faults_and_runs_no_test(
     assert "note: 1 rows name no environment" in capsys.readouterr().err
 
 
+@pytest.mark.fleet
 def test_a_check_names_the_flaky_tests_of_a_row(
     row: dict[str, Any],
     tmp_path: Path,
@@ -880,6 +889,7 @@ def test_a_check_names_the_flaky_tests_of_a_row(
         ) == bool(code)
 
 
+@pytest.mark.fleet
 async def test_a_pipe_or_socket_in_place_of_a_file_takes_nothing_from_the_fix(
     row: dict[str, Any],
 ) -> None:
@@ -951,6 +961,7 @@ async def test_a_git_row_that_does_not_fit_is_the_rows_fault(
             pass
 
 
+@pytest.mark.fleet
 @pytest.mark.parametrize(
     "package",
     [
@@ -986,6 +997,7 @@ async def test_a_package_that_needs_its_own_metadata_fails_by_its_bug_alone(
     assert verdict.report["tests_status"]["PASS_TO_PASS"]["failure"] == 0
 
 
+@pytest.mark.fleet
 async def test_metadata_that_the_agent_wrote_does_not_reach_grading(
     row: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -86,6 +86,7 @@ async def test_a_lifetime_ends_the_sandbox(create):
     assert sandbox.returncode == 124
 
 
+@pytest.mark.fleet
 async def test_an_idle_sandbox_ends_and_a_busy_one_does_not(create, run):
     busy = await create(idle_timeout=5)
     working = asyncio.create_task(run(busy, "sleep", "6"))

@@ -33,7 +33,6 @@ def open_directory() -> Iterator[Path]:
 
 
 @pytest.mark.fleet
-@pytest.mark.slow("files of tests in a process of its own")
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "suites",

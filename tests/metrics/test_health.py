@@ -54,6 +54,7 @@ def test_one_that_waits_for_redis_is_alive_and_not_ready(ledger, start_worker, r
     wait_until("it is ready again", lambda: ask("ready")[0] == 200)
 
 
+@pytest.mark.fleet
 def test_one_whose_event_loop_stands_still_is_not_alive(ledger, start_worker, tmp_path):
     worker = start_worker(
         HERMES_QUEUE_WORKER_BLOCKED_EXIT_S="12", STRANGE_BLOCKED=str(tmp_path / "blocked")
@@ -66,6 +67,7 @@ def test_one_whose_event_loop_stands_still_is_not_alive(ledger, start_worker, tm
     worker.kill9()
 
 
+@pytest.mark.fleet
 def test_one_that_drains_is_alive_and_not_ready(ledger, start_worker):
     worker = start_worker()
     ask = probe(ledger, worker)

@@ -117,6 +117,7 @@ async def test_reading_goes_on_after_redis_was_killed(ledger, redis_server):
     await stream.aclose()
 
 
+@pytest.mark.fleet
 async def test_a_cancellation_at_any_moment_ends_it(ledger, redis_server):
     publish(ledger, make_job())
     for steps in range(150):

@@ -115,8 +115,8 @@ test_relay.py tries the relay without them; and what test_modal_snapshots.py tri
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave the contract on Modal to `make test-fleet`, the dearest checks of it to `make
-    test-exhaustive`, and all of it to those who name their backends."""
+    """Leave the contract on Modal and without isolation to `make test-fleet`, the dearest checks
+    on Modal to `make test-exhaustive`, and all of it to those who name their backends."""
     for item in items if not os.environ.get("BACKENDS") else ():
         callspec = getattr(item, "callspec", None)
         params = callspec.params if callspec else {}
@@ -124,6 +124,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if check and backend.startswith("modal"):
             dear = getattr(check, "name", "") in DEAR_ON_MODAL
             item.add_marker(pytest.mark.exhaustive if dear else pytest.mark.fleet)
+        elif check and backend == "local-unfenced":
+            item.add_marker(pytest.mark.fleet)
 
 
 class Bench(selfcheck.SlotBench):

@@ -62,6 +62,7 @@ except ConfigurationError as error:
 """
 
 
+@pytest.mark.fleet
 @pytest.mark.parametrize("token", [None, "wrong"])
 def test_a_missing_or_wrong_token_is_named_at_start(localmodal, token, tmp_path):
     environment = {**os.environ, "MODAL_CONFIG_PATH": str(tmp_path / "none.toml")}
@@ -95,6 +96,7 @@ BUILDS = {
 }
 
 
+@pytest.mark.fleet
 async def test_a_build_that_fails_for_a_passing_reason_is_tried_again(start, faults):
     backend = await start(image=f"python:{secrets.token_hex(8)}")
     for result, (message, kind) in BUILDS.items():
@@ -115,6 +117,7 @@ async def test_a_build_whose_commands_fail_is_refused(start, faults):
     assert caught.value.consequences.attempts is None
 
 
+@pytest.mark.fleet
 @pytest.mark.parametrize("status", ["NOT_FOUND", "FAILED_PRECONDITION"])
 async def test_an_app_that_was_stopped_is_looked_up_again(start, faults, localmodal, status):
     backend = await start()
@@ -299,6 +302,7 @@ async def test_a_sandbox_that_is_gone_or_going_is_a_lost_slot(start, faults, sta
     assert isinstance(await answer(backend, slot, "true"), SlotLost)
 
 
+@pytest.mark.fleet
 async def test_a_command_that_cannot_be_killed_is_no_timeout(start, faults, monkeypatch):
     monkeypatch.setattr(deadline, "KILL_ROUNDS", 2)
     backend = await start()
@@ -317,6 +321,7 @@ async def test_output_survives_a_broken_stream(start, faults):
     assert text.split() == [str(n) for n in range(1, 200001)]
 
 
+@pytest.mark.fleet
 async def test_a_command_that_another_clock_ended_first_is_a_timeout_too(start, monkeypatch):
     for module in (process, box):
         monkeypatch.setattr(module, "BACKSTOP_S", 0)

@@ -14,7 +14,6 @@ LOCAL = pytest.param(RIGHTS, id="local")
 
 
 @pytest.mark.fleet
-@pytest.mark.slow("a conformance suite in a process of its own")
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("chosen", [LOCAL, EVERY_BACKEND] if os.geteuid() == 0 else [])
 def test_conformance_as_an_ordinary_user(cache, chosen):

@@ -75,6 +75,7 @@ async def test_threads_that_outlive_the_first_one_are_killed(bench):
     assert sizes[0] == sizes[1] != "0"
 
 
+@pytest.mark.fleet
 @pytest.mark.parametrize(("bench", "how"), HOLDS, indirect=["bench"])
 async def test_a_tracer_cannot_keep_a_command(bench, how):
     slot = await bench.slot()

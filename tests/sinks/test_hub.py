@@ -271,6 +271,7 @@ def test_a_wrong_token_is_named_and_not_shown(
 # --- SIGKILL -------------------------------------------------------------------------------
 
 
+@pytest.mark.fleet
 @pytest.mark.parametrize("moment", ["before_commit", "after_commit"])
 def test_a_pusher_killed_at_a_commit_repeats_no_row_and_loses_none(
     hub: HubServer, tmp_path: Path, moment: str

@@ -56,7 +56,13 @@ def ids(kind: str, out: Path) -> list[str]:
     return [row.get(name, "?") for row in rows]
 
 
-@pytest.mark.parametrize("kind", OUT)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=() if kind in ("jsonl", "parquet") else pytest.mark.fleet)
+        for kind in OUT
+    ],
+)
 def test_a_sink_writes_every_trajectory_of_the_run_and_ends_when_it_is_done(kind, ledger, tmp_path):
     published = publish(ledger, range(3))
     out = tmp_path / OUT[kind]
@@ -178,6 +184,7 @@ def acknowledged(ledger: Ledger, count: int) -> bool:
 # --- several at once, and what goes wrong ---------------------------------------------------
 
 
+@pytest.mark.fleet
 def test_a_sink_that_stands_still_keeps_nothing_from_another(ledger, tmp_path):
     first = publish(ledger, range(2))
     flags = ["--run", "run", "--until-done"]
@@ -196,6 +203,7 @@ def test_a_sink_that_stands_still_keeps_nothing_from_another(ledger, tmp_path):
         assert sorted(ids("jsonl", out)) == sorted(published)
 
 
+@pytest.mark.fleet
 @pytest.mark.parametrize("kind", ["parquet", "sharegpt"])
 def test_a_sink_whose_disk_was_full_has_every_row_once_there_is_room(kind, ledger, tmp_path):
     published = publish(ledger, range(40))
@@ -221,6 +229,7 @@ def test_a_record_of_a_newer_schema_ends_a_sink_and_is_kept(ledger, tmp_path):
     assert ledger.client.xinfo_groups("hq:results")[0]["pending"] >= 1
 
 
+@pytest.mark.fleet
 def test_an_out_that_was_removed_is_begun_anew(ledger, tmp_path):
     published = publish(ledger, range(2))
     folder = tmp_path / "data"

@@ -172,8 +172,6 @@ class Zygote:
         self._lock = threading.Lock()
         self._ended: dict[int, int] = {}
         self._rest = b""
-        self.cpu_s = 0.0
-        """Processor time of its forks that have ended."""
         run = os.environ.get("PYTEST_XDIST_TESTRUNUID", f"{os.getpid()}")
         what = "\0".join([run, f"{os.getuid()}", sys.executable, __file__, *modules])
         digest = hashlib.sha256(what.encode()).hexdigest()[:16]
@@ -237,7 +235,6 @@ class Zygote:
         for message in messages:
             if "ended" in message:
                 self._ended[message["ended"]] = message["code"]
-                self.cpu_s += message["cpu_s"]
         return messages
 
 
@@ -250,11 +247,6 @@ def zygote(*modules: str) -> Zygote:
     if wanted not in _zygotes:
         _zygotes[wanted] = Zygote(wanted)
     return _zygotes[wanted]
-
-
-def cpu_of_forks_s() -> float:
-    """Processor time of all forks of this process that have ended."""
-    return sum(each.cpu_s for each in _zygotes.values())
 
 
 @contextmanager
@@ -339,14 +331,13 @@ class _Server:
     def _report(self) -> None:
         while True:
             try:
-                pid, status, used = os.wait4(-1, os.WNOHANG)
+                pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
                 return
             if not pid:
                 return
             code = os.waitstatus_to_exitcode(status)
-            cpu_s = used.ru_utime + used.ru_stime
-            self._send(self._parents.pop(pid), ended=pid, code=code, cpu_s=cpu_s)
+            self._send(self._parents.pop(pid), ended=pid, code=code)
 
     def _send(self, link: socket.socket, **message: float) -> None:
         with suppress(OSError):  # it may be gone

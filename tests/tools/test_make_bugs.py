@@ -97,6 +97,7 @@ def test_too_few_bugs_end_with_exit_code_1_and_rows_are_not_made_twice(
     assert len(set(places)) == len(places)
 
 
+@pytest.mark.fleet
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -46,6 +46,7 @@ def test_the_youngest_call_is_preempted_and_served_later():
     assert engine.preemptions == 1
 
 
+@pytest.mark.fleet
 def test_counting_tokens_serves_a_changing_load_better_than_any_fixed_cap():
     work = tasks("changing", 1, 0.05)
     caps = [Policy, *(partial(CallCap, cap=cap) for cap in (16, 64))]
@@ -54,6 +55,7 @@ def test_counting_tokens_serves_a_changing_load_better_than_any_fixed_cap():
     assert run(work, KvTokens)["goodput"] > 1.1 * best
 
 
+@pytest.mark.fleet
 @pytest.mark.parametrize(("load", "least"), [("short", 0.95), ("long", 1.0)])
 def test_counting_tokens_serves_a_steady_load_about_as_well_as_its_best_cap(load, least):
     work = tasks(load, 1, 0.2)

@@ -185,6 +185,7 @@ async def test_a_program_that_goes_on_after_a_limit_is_killed_and_scored(
     assert run.refused["stopped"] > 1
 
 
+@pytest.mark.fleet
 async def test_time_is_up_for_a_program_that_goes_on_to_hammer_its_endpoint(
     slots: LocalBackend,
 ) -> None:
