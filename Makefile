@@ -15,6 +15,8 @@ PYTHONS ?= 3.11 3.12 3.13
 TESTS ?= tests
 PARTS ?=
 MINUTES ?= 5
+# make test-without PLUGIN=view; unset = one at random
+PLUGIN ?=
 # make test-view IMAGES=docs/images makes the pictures of docs/viewer.md anew
 IMAGES ?=
 MODAL_OLDEST ?= $(shell sed -n 's/^modal = .*>=\([0-9.]*\),.*/\1/p' pyproject.toml)
@@ -33,13 +35,13 @@ NAME := $(patsubst requirements/trainers-%.txt,%,$(wildcard requirements/trainer
 
 BIN := $(VENV)/bin
 UV ?= $(BIN)/uv
-PACKAGES := hermes_queue workers producers envs
+PACKAGES := hermes_queue workers producers envs hermes_plugins
 COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-annotate --custom-compile-command "make lock"
-SLOW := test-fleet|test-exhaustive|test-images|test-agents|test-engines|test-engine-kill|test-harbor|test-trainers|tamper|validate|chaos|test-failover|test-kubernetes|datasets|test-atropos|test-prometheus|test-compose|test-image|test-flower|test-view|test-pages|test-gvisor|test-modal-docker|test-modal-oldest|test-aimock|test-vllm|test-sglang|soak
+SLOW := test-fleet|test-without|test-exhaustive|test-images|test-agents|test-engines|test-engine-kill|test-harbor|test-trainers|tamper|validate|chaos|test-failover|test-kubernetes|datasets|test-atropos|test-prometheus|test-compose|test-image|test-flower|test-view|test-pages|test-gvisor|test-modal-docker|test-modal-oldest|test-aimock|test-vllm|test-sglang|soak
 RUN_EXTRAS := --extra producer --extra worker --extra local --extra images --extra view
 
-.PHONY: .engine-docker .engine-podman test-failover test-kubernetes help demo test test-all test-exhaustive test-fleet test-agents test-engines test-engine-kill test-harbor test-aimock test-atropos test-compose test-flower test-image test-images test-modal-oldest test-pages test-prometheus \
+.PHONY: test-without .engine-docker .engine-podman test-failover test-kubernetes help demo test test-all test-exhaustive test-fleet test-agents test-engines test-engine-kill test-harbor test-aimock test-atropos test-compose test-flower test-image test-images test-modal-oldest test-pages test-prometheus \
 	test-gvisor test-modal-docker test-sglang test-trainers test-view test-vllm validate tamper chaos localmodal datasets lint audit sbom format bench bench-view soak lock lock-programs lock-trainers docs site clean redis tools lint-files
 
 help: ## List the targets
@@ -53,6 +55,9 @@ test: redis $(VENV)/.dev ## Install the development tools, then linters and the 
 	$(BIN)/python -m pytest -n $(JOBS) --durations 40 --durations-min 1 $(TESTS)
 	@echo; echo "Not run, since it takes long or needs more than this machine (make test-all runs what can be run here):"
 	@$(MAKE) --no-print-directory help | grep -E '^($(SLOW)) ' | sed 's/^/  /'
+
+test-without: redis ## Linters, types and tests of a copy without one plugin: PLUGIN=NAME, all, or one at random
+	JOBS=$(JOBS) TESTS="$(TESTS)" bash tests/support/without_plugin.sh "$(PLUGIN)"
 
 test-all: $(VENV)/.dev ## Everything that `make test` leaves out, one table at the end (hours)
 	$(BIN)/python tests/support/run_targets.py $(subst |, ,$(SLOW))

@@ -17,7 +17,7 @@ from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings
 
-from hermes_queue.settings import SECTIONS
+from hermes_queue.settings import sections
 
 PAGE = Path(__file__).with_name("configuration.md")
 
@@ -110,7 +110,7 @@ def render_section(section: type[BaseSettings]) -> str:
 
 def render() -> str:
     """The whole page."""
-    return "\n".join([HEAD, *(render_section(section) for section in SECTIONS)])
+    return "\n".join([HEAD, *(render_section(section) for section in sections())])
 
 
 if __name__ == "__main__":

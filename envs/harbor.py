@@ -1,6 +1,6 @@
 """Harbor: any task in the field's common format, in a slot with the task's own image.
 
-`envs/harbor_task/` holds the parts, docs/harbor.md describes format and grading.
+`envs/harbor_task/` holds the parts, docs/plugins/harbor.md describes format and grading.
 
 The agent works in the task's image. Then everything in the slot is killed, and the task's own
 `tests/test.sh` grades what was left, never beside living processes, in one of three modes:

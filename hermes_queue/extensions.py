@@ -1,84 +1,30 @@
 """Extensions by name: envs, tools, agents, sinks, backends, producers, parsers, token servers.
 
-All eight kinds are found in the same way (docs/extensions.md): as `package.module:ATTRIBUTE`; as a
-module in the kind's folder of this project that has the kind's attribute in upper case, as
-`hermes_queue/tools/terminal.py` has `TOOL`; or as an entry point in the kind's group
-(`hermes_queue.tools`) of an installed distribution, a plugin. It cannot replace one of ours.
+All eight kinds are found in the same way (docs/extensions.md): as `package.module:ATTRIBUTE`, or by
+the name that the core or a plugin declares (`hermes_queue.plugins`). A plugin cannot replace what
+the core declares.
 
-Entry points are read for a name that is not bundled, and for lists of names. Distributions
-installed later are found by the next process.
+Plugins are read for a name that the core does not declare, and for lists of names.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from itertools import chain
 from operator import attrgetter
-from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from hermes_queue.core import CORE
 from hermes_queue.errors import ConfigurationError, foreign_error
+from hermes_queue.plugins import GROUP, KINDS, Installed, Kind, installed
 
 if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
-
     from typing_extensions import TypeIs
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """One kind of extension."""
-
-    name: str
-    """Name in the singular, with an underscore: `token_server`."""
-    attribute: str
-    """Name of the object in its module."""
-    folder: str
-    """Our package whose modules have the attribute."""
-    contract: str
-    """`module:Class` of the class or protocol that the object must satisfy."""
-
-    @property
-    def title(self) -> str:
-        """Name of the kind in messages."""
-        return self.name.replace("_", " ")
-
-    @property
-    def group(self) -> str:
-        """The entry point group of plugins."""
-        return f"hermes_queue.{self.name}s"
-
-
-KINDS = {
-    kind.name: kind
-    for kind in (
-        Kind("env", "ENV", "envs", "envs.base:Environment"),
-        Kind("tool", "TOOL", "hermes_queue.tools", "hermes_queue.tools.base:Tool"),
-        Kind("agent", "AGENT", "hermes_queue.agent.kinds", "collections.abc:Callable"),
-        Kind("sink", "FORMAT", "hermes_queue.sinks.datasets", "hermes_queue.sinks.base:Format"),
-        Kind("backend", "BACKEND", "hermes_queue.sandbox", "collections.abc:Callable"),
-        Kind("producer", "PRODUCER", "producers", "producers.base:Producer"),
-        Kind(
-            "parser",
-            "PARSER",
-            "hermes_queue.agent.parsers",
-            "hermes_queue.agent.parsers.base:ToolCallParser",
-        ),
-        Kind(
-            "token_server",
-            "SERVER",
-            "hermes_queue.agent.tokens.servers",
-            "hermes_queue.agent.tokens.servers.base:Server",
-        ),
-    )
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,19 +33,22 @@ class _Place:
 
     kind: Kind
     name: str
-    module: str
-    attribute: str
+    target: str
     plugin: str = ""
-    """The plugin's distribution and version; "" for a bundled extension."""
+    """The plugin's distribution and version; "" for what the core or the name itself says."""
+
+    @property
+    def module(self) -> str:
+        return self.target.partition(":")[0]
 
     def load(self) -> tuple[ModuleType, Any]:
         """Import it: its module and object. Raises ConfigurationError if that does not work."""
         label = f"{self.kind.title} {self.name!r}"
         if self.plugin:
-            label += f" (plugin {self.plugin}, {self.module}:{self.attribute})"
+            label += f" (plugin {self.plugin}, {self.target})"
         try:
             module = import_module(self.module)
-            found = attrgetter(self.attribute)(module)
+            found = attrgetter(self.target.partition(":")[2])(module)
         except Exception as error:  # a foreign module may raise anything at its import
             raise ConfigurationError(f"{label} cannot be loaded: {foreign_error(error)}") from error
         if problem := violation(self.kind.contract, found):
@@ -114,11 +63,11 @@ class Listed:
     kind: str
     name: str
     origin: str
-    """Its distribution and version."""
+    """Its distribution and version; for ours the name of the plugin."""
     target: str
     """Its `module:ATTRIBUTE`."""
     error: str = ""
-    """Why it cannot be used; "" for bundled ones, which are listed without an import."""
+    """Why it cannot be used; "" for ours, which are listed without an import."""
 
 
 def load(kind: str, name: str, *, also: Iterable[str] = ()) -> Any:
@@ -133,19 +82,19 @@ def load(kind: str, name: str, *, also: Iterable[str] = ()) -> Any:
 
 def load_with_module(kind: str, name: str, *, also: Iterable[str] = ()) -> tuple[ModuleType, Any]:
     """As `load`, with the extension's module, which may have further attributes for its kind."""
-    if name in own(kind):
-        return _load_own(kind, name)
-    return _place(KINDS[kind], name, also).load()
+    if ":" in name:
+        return _place(KINDS[kind], name, also).load()
+    return _load_named(kind, name, tuple(also))
 
 
 @cache
-def _load_own(kind: str, name: str) -> tuple[ModuleType, Any]:
+def _load_named(kind: str, name: str, also: tuple[str, ...]) -> tuple[ModuleType, Any]:
     # A trajectory loads several. An exception is not kept: the next call tries again.
-    return _place(KINDS[kind], name).load()
+    return _place(KINDS[kind], name, also).load()
 
 
 def module_of(kind: str, name: str) -> str | None:
-    """The module that `load` would import, or None for an unknown name. Imports nothing."""
+    """The module that `load` would import, or None for an unknown name. Imports nothing of it."""
     try:
         return _place(KINDS[kind], name).module
     except ConfigurationError:
@@ -154,83 +103,74 @@ def module_of(kind: str, name: str) -> str | None:
 
 @cache
 def own(kind: str) -> tuple[str, ...]:
-    """Names of the bundled extensions, sorted; found in their sources, without an import."""
-    given = KINDS[kind]
-    pattern = re.compile(rf"^{given.attribute}\b[^=\n]*=", re.MULTILINE)
-    names = []
-    for file in [*_folder(given).glob("*.py"), *_folder(given).glob("*/__init__.py")]:
-        if pattern.search(file.read_text(encoding="utf-8")):
-            names.append(file.stem if file.name != "__init__.py" else file.parent.name)
+    """Names that this distribution declares, in the core and in its plugins, sorted."""
+    names = set(CORE.extensions.get(kind, ()))
+    for each in installed():
+        if each.is_ours and each.plugin:
+            names.update(each.plugin.extensions.get(kind, ()))
     return tuple(sorted(names))
 
 
 def known(kind: str) -> list[str]:
-    """All names that need no module path, sorted. Imports nothing."""
-    return sorted({*own(kind), *(point.name for point in _plugins(KINDS[kind].group))})
+    """All names that need no module path, sorted. Imports declarations only."""
+    return sorted({*CORE.extensions.get(kind, ()), *(name for name, *_ in _of_plugins(kind))})
 
 
 def listed() -> Iterator[Listed]:
-    """Every named extension, with the errors of plugins, which are all imported."""
+    """Every named extension, with the errors of other distributions' plugins, all imported."""
     for kind in KINDS.values():
-        for name in own(kind.name):
-            target = f"{kind.folder}.{name}:{kind.attribute}"
-            yield Listed(kind.name, name, "hermes-queue", target)
-        for point in sorted(_plugins(kind.group)):
+        for name, target in sorted(CORE.extensions.get(kind.name, {}).items()):
+            yield Listed(kind.name, name, CORE.name, target)
+        for name, target, by in sorted(_of_plugins(kind.name), key=lambda each: each[0]):
+            if by.is_ours and by.plugin:
+                yield Listed(kind.name, name, by.plugin.name, target)
+                continue
             error = ""
-            if point.name in own(kind.name):
+            if name in own(kind.name):
                 error = f"hermes-queue has a {kind.title} of this name, which is used instead"
             else:
                 try:
-                    load(kind.name, point.name)
+                    load(kind.name, name)
                 except ConfigurationError as failure:
                     error = str(failure)
-            yield Listed(kind.name, point.name, _plugin(point), point.value, error)
+            yield Listed(kind.name, name, by.origin, target, error)
+    for by in installed():
+        if by.error:
+            yield Listed("plugin", "", by.origin, by.target, f"plugin {by.origin}: {by.error}")
+
+
+def _of_plugins(kind: str) -> Iterator[tuple[str, str, Installed]]:
+    """Name, target and plugin of each extension that a plugin declares."""
+    for each in installed():
+        if each.plugin:
+            for name, target in each.plugin.extensions.get(kind, {}).items():
+                yield name, target, each
 
 
 def _place(kind: Kind, name: str, also: Iterable[str] = ()) -> _Place:
     if ":" in name:
-        module, _, attribute = name.partition(":")
-        return _Place(kind, name, module, attribute)
-    if name in own(kind.name):
-        return _Place(kind, name, f"{kind.folder}.{name}", kind.attribute)
-    points = [point for point in _plugins(kind.group) if point.name == name]
-    if len(points) > 1:
-        both = " and ".join(f"{_plugin(point)} ({point.value})" for point in points)
+        return _Place(kind, name, name)
+    if target := CORE.extensions.get(kind.name, {}).get(name):
+        return _Place(kind, name, target)
+    found = [(target, by) for each, target, by in _of_plugins(kind.name) if each == name]
+    ours = [each for each in found if each[1].is_ours]
+    found = ours or found
+    if len(found) > 1:
+        both = " and ".join(f"{by.origin} ({target})" for target, by in found)
         raise ConfigurationError(
-            f"{kind.title} {name!r} is registered by {both}: uninstall one of them, or use "
+            f"{kind.title} {name!r} is declared by {both}: uninstall one of them, or use "
             f"package.module:{kind.attribute}"
         )
-    if not points:
+    if not found:
+        broken = "".join(f"; plugin {by.origin}: {by.error}" for by in installed() if by.error)
         raise ConfigurationError(
             f"{kind.title} {name!r} is unknown; known: "
             f"{', '.join(sorted({*known(kind.name), *also}))}; your own: "
-            f"package.module:{kind.attribute}, or an entry point in the group {kind.group} "
-            "(docs/extensions.md)"
+            f"package.module:{kind.attribute}, or a plugin, an entry point in the group {GROUP} "
+            f"(docs/extensions.md){broken}"
         )
-    point = points[0]
-    return _Place(kind, name, point.module, point.attr or kind.attribute, _plugin(point))
-
-
-def _folder(kind: Kind) -> Path:
-    # Located in the file system, because importing `hermes_queue.agent` takes a second.
-    top, *below = kind.folder.split(".")
-    return Path(str(import_module(top).__file__)).parent.joinpath(*below)
-
-
-def _plugins(group: str) -> list[EntryPoint]:
-    return [point for point in _entry_points() if point.group == group]
-
-
-@cache
-def _entry_points() -> tuple[EntryPoint, ...]:
-    from importlib.metadata import entry_points  # as slow as all other imports of `hermes-queue`
-
-    every = entry_points()
-    return tuple(chain.from_iterable(every.select(group=kind.group) for kind in KINDS.values()))
-
-
-def _plugin(point: EntryPoint) -> str:
-    return f"{point.dist.name} {point.dist.version}" if point.dist else "of an unknown distribution"
+    [(target, by)] = found
+    return _Place(kind, name, target, "" if by.is_ours else by.origin)
 
 
 def violation(contract: str, found: object) -> str:

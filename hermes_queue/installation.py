@@ -16,7 +16,7 @@ from pathlib import Path
 
 from hermes_queue.errors import ConfigurationError
 
-OWN_PACKAGES = ("hermes_queue", "workers", "producers", "envs")
+OWN_PACKAGES = ("hermes_queue", "workers", "producers", "envs", "hermes_plugins")
 _OWN_DISTRIBUTION = "hermes-queue"
 
 _ROOT = Path(__file__).parents[1]

@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import signal
+import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,9 @@ from xdist.workermanage import WorkerController
 from hermes_queue.ledger import Ledger
 
 ROOT = Path(__file__).parents[1]
+
+# As `pythonpath` in pyproject.toml adds what all tests share.
+sys.path.extend(map(str, sorted((ROOT / "tests" / "plugins").glob("*/support"))))
 
 
 def pytest_configure() -> None:

@@ -22,7 +22,7 @@ from hermes_queue.models import TrajectoryJob
 IMPORT_S = 120.0
 """Seconds a job waits for the import of a module."""
 
-_OURS = ("envs", "hermes_queue")
+_OURS = ("envs", "hermes_queue", "hermes_plugins")
 
 _NAMES_MOST = 1000
 _modules: dict[tuple[str | None, ...], list[str]] = {}

@@ -179,7 +179,7 @@ class VerifierTable(_Phase):
     collect: tuple[CollectHook, ...] = ()
     agent_project: bool = False
     """Whether the tests use the project that the agent works on (`uv run`, `npm test`), with its
-    settings and environment. Not in the format; see docs/harbor.md."""
+    settings and environment. Not in the format; see docs/plugins/harbor.md."""
 
     @model_validator(mode="after")
     def _is_consistent(self) -> VerifierTable:

@@ -52,6 +52,8 @@ class Agent:
     params: type[AgentParams] = AgentParams
     in_slot: bool = False
     """The agent is a program in the slot, for whose calls `make` makes the client."""
+    not_in_runs: str = ""
+    """Why no worker can run it, and what to use instead; "" = workers can."""
 
     def __call__(self, spec: AgentSpec, script: AgentScript, settings: ModelSettings) -> ChatClient:
         """The agent of one trajectory."""
@@ -81,6 +83,13 @@ def runs_in_slot(kind: str) -> bool:
     """Whether the agent is a program in the slot. Raises ConfigurationError if it is unknown."""
     agent = load_agent(kind)
     return isinstance(agent, Agent) and agent.in_slot
+
+
+def check_in_runs(kind: str) -> None:
+    """Raise ConfigurationError if the agent is unknown, or one that no worker can run."""
+    agent = load_agent(kind)
+    if isinstance(agent, Agent) and agent.not_in_runs:
+        raise ConfigurationError(f"agent {kind}: {agent.not_in_runs}")
 
 
 def check_params(kind: str, values: Mapping[str, Any]) -> None:

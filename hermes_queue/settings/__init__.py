@@ -32,7 +32,9 @@ from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings
 
 from hermes_queue import extensions
+from hermes_queue.core import declared
 from hermes_queue.errors import ConfigurationError
+from hermes_queue.plugins import load_target
 from hermes_queue.settings.docker import DockerSettings
 from hermes_queue.settings.harbor import HarborSettings
 from hermes_queue.settings.images import ImageSettings
@@ -340,12 +342,25 @@ __all__ = [
     "check_environment",
     "private_directory",
     "runtime_directory",
+    "sections",
     "variable_names",
 ]
 
 
+def sections() -> tuple[type[BaseSettings], ...]:
+    """The core's sections and those of all plugins.
+
+    Raises:
+        ConfigurationError: a plugin's section cannot be imported.
+    """
+    of_plugins = (load_target(target) for each in declared() for target in each.settings)
+    return (*SECTIONS, *of_plugins)
+
+
 def check_environment(backend: str | None = None) -> None:
     """Build every section once, so that an invalid variable is reported before work starts.
+
+    Plugins are read if a variable is set that the core does not know.
 
     Args:
         backend: sandbox backend whose settings are known besides ours; None = the one that is set.
@@ -354,20 +369,22 @@ def check_environment(backend: str | None = None) -> None:
         ConfigurationError: names the variable, the problem with its value, and the reference
             page.
     """
-    sections = (*SECTIONS, *_sections_of_backend(backend))
-    _refuse_unknown_names(variable_names(sections))
-    for section in sections:
+    found = (*SECTIONS, *_sections_of_backend(backend))
+    if _unknown_names(variable_names(found)):
+        found = (*dict.fromkeys((*sections(), *found)),)
+        _refuse_unknown_names(variable_names(found))
+    for section in found:
         try:
             section()
         except ValidationError as error:
             raise wrong_setting(section, error) from None
 
 
-def variable_names(sections: Iterable[type[BaseSettings]] = SECTIONS) -> list[str]:
-    """Every environment variable that these sections read; ours by default."""
+def variable_names(of: Iterable[type[BaseSettings]]) -> list[str]:
+    """Every environment variable that these sections read."""
     return [
         f"{section.model_config.get('env_prefix', '')}{field}".upper()
-        for section in sections
+        for section in of
         for field in section.model_fields
     ]
 
@@ -383,15 +400,18 @@ def _sections_of_backend(name: str | None) -> Iterator[type[BaseSettings]]:
                 yield section
 
 
+def _unknown_names(known: Collection[str]) -> list[str]:
+    return [n for n in os.environ if n.upper().startswith(PREFIX) and n.upper() not in known]
+
+
 def _refuse_unknown_names(known: Collection[str]) -> None:
     """A misspelt variable would otherwise be ignored, and the run be another than was meant."""
-    for name in os.environ:
-        if name.upper().startswith(PREFIX) and name.upper() not in known:
-            import difflib  # only for a mistake: every reader of results loads this module
+    for name in _unknown_names(known):
+        import difflib  # only for a mistake: every reader of results loads this module
 
-            close = difflib.get_close_matches(name.upper(), known, n=1)
-            hint = f"did you mean {close[0]}? " if close else ""
-            raise ConfigurationError(f"{name} is not a setting; {hint}see docs/configuration.md")
+        close = difflib.get_close_matches(name.upper(), known, n=1)
+        hint = f"did you mean {close[0]}? " if close else ""
+        raise ConfigurationError(f"{name} is not a setting; {hint}see docs/configuration.md")
 
 
 def private_directory(path: Path) -> Path:

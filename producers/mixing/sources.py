@@ -10,6 +10,7 @@ from typing import Any
 
 from envs.base import load_env
 from hermes_queue import extensions
+from hermes_queue.agent.registry import check_in_runs
 from hermes_queue.errors import ConfigurationError, HermesQueueError
 from hermes_queue.ledger.tasks import solver_of
 from hermes_queue.models import TrajectoryJob
@@ -116,8 +117,7 @@ def open_sources(document: MixDocument) -> Iterator[MixSource]:
 def _opened(document: MixDocument, name: str, table: SourceTable) -> MixSource:
     producer: Producer = extensions.load("producer", table.producer)
     options = _options(document, producer, table)
-    if options.agent.kind == "human":
-        raise ConfigurationError("flags.agent: human needs a terminal; use `hermes-queue play`")
+    check_in_runs(options.agent.kind)
     env = load_env(options.run.env)
     plan = make_plan(producer, env, options)
     dataset = producer.dataset_of(options.rows.dataset, options.rows.split)

@@ -13,6 +13,7 @@ from typing import ClassVar
 
 from envs.base import load_env
 from hermes_queue.agent.endpoint.choice import NO_KEY, OwnEndpoints
+from hermes_queue.agent.registry import check_in_runs
 from hermes_queue.broker.enqueue import enqueue
 from hermes_queue.errors import (
     EXIT_FAILED,
@@ -59,8 +60,7 @@ def run(producer: Producer, options: ProducerOptions) -> int:
         IsolationUnavailable: the embedded worker cannot isolate slots.
     """
     options.sandbox.worker_settings()
-    if options.agent.kind == "human":
-        raise ConfigurationError("--agent human: a run has no terminal; use `hermes-queue play`")
+    check_in_runs(options.agent.kind)
     env = load_env(options.run.env)
     plan = make_plan(producer, env, options)
     rows = options.rows

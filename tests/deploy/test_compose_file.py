@@ -12,7 +12,7 @@ import yaml
 from compose_file import FILE, ComposeRefused, environment_file, load
 from ledger_keys import ROOT
 
-from hermes_queue.settings import variable_names
+from hermes_queue.settings import sections, variable_names
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +72,7 @@ def test_every_setting_of_ours_exists(services):
         if name.startswith("HERMES_QUEUE_")
     }
     assert len(named) > 5
-    assert named - set(variable_names()) == set()
+    assert named - set(variable_names(sections())) == set()
 
 
 SETTLED = {
@@ -89,11 +89,13 @@ DOCKERFILE = (ROOT / "deploy/Dockerfile").read_text()
 
 
 def test_a_setting_in_settings_env_reaches_our_services_or_is_settled_for_a_reason(variables):
-    services = load(variables, settings=dict.fromkeys(variable_names(), "chosen"))["services"]
+    services = load(variables, settings=dict.fromkeys(variable_names(sections()), "chosen"))[
+        "services"
+    ]
     ours = {name: s for name, s in services.items() if s.get("image") == "hermes-queue"}
     assert set(ours) >= {"worker", "sink", "flower", "producer", "cli"}
     for name, service in ours.items():
-        kept = {k for k in variable_names() if service["environment"].get(k) != "chosen"}
+        kept = {k for k in variable_names(sections()) if service["environment"].get(k) != "chosen"}
         assert kept <= set(SETTLED), name
 
 

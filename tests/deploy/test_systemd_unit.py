@@ -6,14 +6,14 @@ import re
 
 from kubernetes_files import ROOT
 
-from hermes_queue.settings import check_environment, variable_names
+from hermes_queue.settings import check_environment, sections, variable_names
 
 UNIT = (ROOT / "deploy/systemd/hermes-queue-worker@.service").read_text("utf-8")
 SETTINGS = dict(re.findall(r"^Environment=(HERMES_QUEUE_\w+)=(.*)$", UNIT, re.MULTILINE))
 
 
 def test_its_settings_are_accepted(monkeypatch):
-    assert set(SETTINGS) <= set(variable_names())
+    assert set(SETTINGS) <= set(variable_names(sections()))
     for name, value in SETTINGS.items():
         monkeypatch.setenv(name, value)
     check_environment()

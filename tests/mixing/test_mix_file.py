@@ -62,7 +62,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
         ("flags.run_id = 'x'", "sources.a: flags.run_id: cannot be set here: the name of the mix"),
         ("flags.cycle = true", "say how often with epochs"),
         ("flags.skip-solved = true", "flags.skip_solved: cannot be set here: rows are chosen by"),
-        ("flags.agent = 'human'", "needs a terminal"),
+        ("flags.agent = 'human'", "a run has no terminal"),
         ("flags.dataset = 'none.jsonl'", "sources.a: none.jsonl: no such file"),
         ("flags.agent = 'openai'", "sources.a: --agent openai: name the model"),
     ],

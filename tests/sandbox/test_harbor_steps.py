@@ -16,12 +16,12 @@ from envs.base import Verdict
 from envs.harbor import ENV
 from envs.harbor_task.item import HarborItem
 from envs.harbor_task.validation import AttemptResult
+from hermes_plugins.harbor.validation.poisoned import _poison, is_marked
 from hermes_queue.errors import EnvInfraError, SandboxRejected
 from hermes_queue.sandbox.archives import FilesRefused
 from hermes_queue.sandbox.base import Capabilities, Slot
 from hermes_queue.sandbox.context import SlotContext
 from hermes_queue.sandbox.image_slots import FileChange
-from workers.validation.poisoned import _poison, is_marked
 
 STEPS = IMAGE + '[[steps]]\nname = "one"\n[[steps]]\nname = "two"\n'
 ONE = "grep -qx first /app/work/one && echo 1 >/logs/verifier/reward.txt"

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("hermes_queue", "workers", "producers", "envs")
+PACKAGES = ("hermes_queue", "workers", "producers", "envs", "hermes_plugins")
 
 
 def modules() -> list[Path]:

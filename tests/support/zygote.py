@@ -58,7 +58,6 @@ OURS = (
     "producers.base",
     "producers.run.single",
     "workers.lifecycle",
-    "workers.play.session",
     "workers.trajectory",
 )
 """Modules that our workers and commands import."""

@@ -14,7 +14,7 @@ from pages import PAGES, ROOT, blocks, page_id, prose
 
 from hermes_queue import errors, extensions
 from hermes_queue.models import ScoredTrajectory
-from hermes_queue.settings import SECTIONS
+from hermes_queue.settings import sections
 from producers.run.progress import ResultRow, console, print_table
 
 GENERATED = ROOT / "docs" / "configuration.md"
@@ -67,7 +67,7 @@ def test_files_named_in_the_text_exist(page: Path) -> None:
 def test_variables_named_in_the_text_are_settings(page: Path) -> None:
     known = {
         f"{section.model_config.get('env_prefix', '')}{name}".upper()
-        for section in SECTIONS
+        for section in sections()
         for name in section.model_fields
     }
     named = set(re.findall(r"HERMES_QUEUE_[A-Z0-9_]*[A-Z0-9]", page.read_text(encoding="utf-8")))
@@ -138,7 +138,7 @@ def test_messages_under_troubleshooting_are_ones_that_we_print() -> None:
     quoted = {text for row in rows for text in re.findall(r"`([^`]{9,})`", row)}
     source = "".join(
         path.read_text(encoding="utf-8")
-        for package in ("hermes_queue", "workers", "producers", "envs")
+        for package in ("hermes_queue", "workers", "producers", "envs", "hermes_plugins")
         for path in (ROOT / package).rglob("*.py")
     )
     joined = re.sub(r'"\s*f?"', "", source)  # a message may go over several lines
@@ -160,7 +160,7 @@ def test_tables_are_what_keys_and_causes_render(page: str) -> None:
 
 def test_every_setting_has_its_line_once() -> None:
     text = GENERATED.read_text(encoding="utf-8")
-    for section in SECTIONS:
+    for section in sections():
         prefix = section.model_config.get("env_prefix", "")
         for name in section.model_fields:
             assert text.upper().count(f"| `{prefix}{name}` |".upper()) == 1, name

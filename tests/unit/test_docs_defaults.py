@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pages import PAGES, ROOT, page_id, prose
 
-from hermes_queue.settings import SECTIONS, LeaseSettings
+from hermes_queue.settings import LeaseSettings, sections
 
 GENERATED = {"docs/configuration.md", "docs/cli.md"}
 HISTORY = {"CHANGELOG.md"}
@@ -34,7 +34,7 @@ def defaults() -> dict[str, float]:
     """Variable -> its default, of those that are numbers; seconds, bytes or a count."""
     return {
         f"{section.model_config.get('env_prefix', '')}{name}".upper(): float(field.default)
-        for section in SECTIONS
+        for section in sections()
         for name, field in section.model_fields.items()
         if isinstance(field.default, (int, float)) and not isinstance(field.default, bool)
     }

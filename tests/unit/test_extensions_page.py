@@ -31,6 +31,7 @@ from hermes_queue.agent.tokens.servers import connect, load_server
 from hermes_queue.cli import cli
 from hermes_queue.errors import ConfigurationError, ModelConfigError
 from hermes_queue.models import AgentSpec, Message
+from hermes_queue.plugins import GROUP, KINDS
 from hermes_queue.settings import ModelSettings
 
 pytestmark = pytest.mark.xdist_group("openai")
@@ -41,28 +42,22 @@ FILES = {
     for block in blocks(ROOT / "docs" / "extensions.md")
     if (name := block.says("file"))
 }
-POINTS = {
-    f"{group} {name}": target
-    for group, names in tomllib.loads(FILES["pyproject.toml"])["project"]["entry-points"].items()
-    for name, target in names.items()
-}
+[TARGET] = tomllib.loads(FILES["pyproject.toml"])["project"]["entry-points"][GROUP].values()
 
 
 @pytest.fixture(autouse=True)
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The page's files, installed."""
-    monkeypatch.syspath_prepend(tmp_path)
-    plugin.install(tmp_path, "my-extensions", FILES, POINTS)
     for name in FILES:  # those of another test's directory
         monkeypatch.delitem(sys.modules, name.removesuffix(".py"), raising=False)
-    extensions._entry_points.cache_clear()
-    yield tmp_path
-    extensions._entry_points.cache_clear()
+    with plugin.installing(tmp_path, monkeypatch):
+        plugin.install(tmp_path, "my-extensions", FILES, TARGET)
+        yield tmp_path
 
 
 def test_the_page_registers_one_of_each_kind_and_each_can_be_used() -> None:
     theirs = [each for each in extensions.listed() if each.origin == "my-extensions 1.0"]
-    assert {each.kind for each in theirs} == set(extensions.KINDS)
+    assert {each.kind for each in theirs} == set(KINDS)
     assert [each.error for each in theirs if each.error] == []
 
 

@@ -23,7 +23,7 @@ from packaging.utils import canonicalize_name
 from records import make_job, make_record
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = {"hermes_queue", "workers", "producers", "envs"}
+PACKAGES = {"hermes_queue", "workers", "producers", "envs", "hermes_plugins"}
 PAGES_MOST_BYTES = 256 << 10
 VENDORED_MOST_BYTES = 48 << 10
 

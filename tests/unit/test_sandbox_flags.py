@@ -12,7 +12,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.sandbox.offers import Flag
-from hermes_queue.settings import variable_names
+from hermes_queue.settings import sections, variable_names
 from producers import gsm8k
 from producers.base import main
 from producers.run.options import parse
@@ -36,7 +36,7 @@ def test_every_producer_has_them_and_they_become_settings(producer):
         "HERMES_QUEUE_MODAL_SLOTS_PER_SANDBOX": "10",
         "HERMES_QUEUE_MODAL_MIN_SANDBOXES": "1",
     }
-    assert set(settings) <= set(variable_names())
+    assert set(settings) <= set(variable_names(sections()))
 
 
 def test_without_flags_the_environment_decides():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-from pathlib import Path
 
 import pytest
 from source_trees import PACKAGES, ROOT, modules, nodes
@@ -80,18 +79,3 @@ def test_lua_names_its_keys_and_arguments() -> None:
         if re.search(r"\b(KEYS|ARGV)\b", line)
     }
     assert numbered == {}, "the header names them, see hermes_queue/keyspace/scripts.py"
-
-
-def rooms() -> list[Path]:
-    """Every package of the product."""
-    found = sorted({path.parent for path in modules() if path.name == "__init__.py"})
-    return [room for room in found if room.name != "slot"]
-
-
-@pytest.mark.parametrize("room", rooms(), ids=lambda room: room.relative_to(ROOT).as_posix())
-def test_a_room_says_what_each_of_its_modules_is(room: Path) -> None:
-    modules = {path.name for path in room.glob("*.py")} - {"__init__.py"}
-    below = {f"{path.parent.name}/" for path in room.glob("*/__init__.py")}
-    text = ast.get_docstring(nodes(room / "__init__.py")[0]) or ""
-    listed = {word for line in text.splitlines() for word in re.split(r"[\s:,]+", line)}
-    assert (modules | below) - listed == set(), "its docstring has a line for each module and room"

@@ -2,7 +2,6 @@
 
 command.py  is a program in the slot, whose model calls come to the worker
 garbage.py  makes malformed calls of every kind
-human.py    passes on what a person enters
 nop.py      stops at once
 openai.py   calls a model behind an OpenAI-compatible endpoint
 oracle.py   applies the gold answer

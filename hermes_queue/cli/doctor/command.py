@@ -22,7 +22,7 @@ from hermes_queue.cli.doctor.host import (
 from hermes_queue.cli.doctor.redis_server import redis_findings
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.installation import check_installation, shadows
-from hermes_queue.settings import SECTIONS, check_environment
+from hermes_queue.settings import check_environment, sections
 from hermes_queue.terminal.output import echo
 
 _COLOURS = {"ok": "green", "warning": "yellow", "error": "red"}
@@ -69,7 +69,7 @@ def _findings(model: str | None, base_url: str | None, token_ids: bool) -> Itera
     except ConfigurationError as problem:
         yield error("settings", str(problem))
         return
-    yield ok("settings", f"{len(SECTIONS)} sections")
+    yield ok("settings", f"{len(sections())} sections")
     try:
         check_installation()
         yield ok("installation", "no other distribution has packages of the same names")

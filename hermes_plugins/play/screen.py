@@ -16,13 +16,13 @@ from typing import Any
 import click
 
 from envs.base import Verdict
+from hermes_plugins.play.entry import usage
 from hermes_queue.errors import TrajectoryFailure
 from hermes_queue.models import Limits, Message, ProgramRun, ToolCall, TrajectoryJob
 from hermes_queue.terminal.escapes import visible
 from hermes_queue.terminal.output import echo
 from hermes_queue.tools.base import Tool
 from hermes_queue.tools.toolbox import cap
-from workers.play.entry import usage
 
 REPORT_LINES = 60
 """Lines of a verdict's report that are shown; the record has all of it."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from importlib import import_module
 from pathlib import Path
 from types import FrameType
 
@@ -51,7 +50,6 @@ flag is wrong, with 3 if this machine cannot isolate slots, and with 130 after C
 
 @click.command(
     help=_VALIDATE,
-    short_help="Find out which tasks can be trusted here.",
     context_settings={"ignore_unknown_options": True},
 )
 @click.option(
@@ -100,12 +98,14 @@ def validate(
     check_installation()
     check_environment(sandbox)
     try:
-        # By name, because they stand above this package: who imports us does not need them.
-        chosen = import_module("producers.harbor_tasks.chosen").chosen_tasks(words)
+        from producers.harbor_tasks.chosen import chosen_tasks  # slow: not for `--help`
+
+        chosen = chosen_tasks(words)
         for line in chosen.skipped:
             echo(line, err=True)
         os.environ.update(chosen.settings)
-        session = import_module("workers.validation.session")
+        from hermes_plugins.harbor.validation import session
+
         code = session.validate(chosen.tasks, out, slots=slots, repeat=repeat, all_modes=all_modes)
     except KeyboardInterrupt:
         echo("interrupted; the same command goes on with the rest", err=True)

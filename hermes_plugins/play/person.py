@@ -16,16 +16,16 @@ from contextlib import suppress
 from itertools import takewhile
 from typing import Any
 
+from hermes_plugins.play.background import BackgroundLoop
+from hermes_plugins.play.entry import HELP, EntryReader, Mistake, SessionCommand
+from hermes_plugins.play.interruptible import InterruptibleBackend
+from hermes_plugins.play.screen import Display
 from hermes_queue.errors import Cancelled
 from hermes_queue.models import Message
 from hermes_queue.sandbox.base import ExecutionRequest
 from hermes_queue.tools.base import Tool
 from hermes_queue.tools.toolbox import cap
 from workers.draft import Draft
-from workers.play.background import BackgroundLoop
-from workers.play.entry import HELP, EntryReader, Mistake, SessionCommand
-from workers.play.interruptible import InterruptibleBackend
-from workers.play.screen import Display
 
 DIFF = "git --no-optional-locks status --short && git --no-optional-locks --no-pager diff HEAD"
 _DIFF_TIMEOUT_S = 30.0

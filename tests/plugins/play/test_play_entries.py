@@ -7,6 +7,9 @@ from typing import Any, cast
 
 import pytest
 
+from hermes_plugins.play.entry import EntryReader, Mistake
+from hermes_plugins.play.person import Person
+from hermes_plugins.play.screen import Display
 from hermes_queue.agent import AgentScript, make_chat
 from hermes_queue.errors import ConfigurationError, ModelConfigError
 from hermes_queue.models import AgentSpec, Message
@@ -15,9 +18,6 @@ from hermes_queue.tools import load_tool
 from producers.gsm8k import PRODUCER
 from producers.run.launch import run
 from producers.run.options import parse
-from workers.play.entry import EntryReader, Mistake
-from workers.play.person import Person
-from workers.play.screen import Display
 
 ALL = ("terminal", "read_file", "write_file", "patch", "search_files", "calculator", "submit")
 

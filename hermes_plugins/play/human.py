@@ -51,4 +51,4 @@ def make(spec: AgentSpec, script: AgentScript, settings: ModelSettings) -> ChatC
     return Human(take)
 
 
-AGENT = Agent(make)
+AGENT = Agent(make, not_in_runs="a run has no terminal; use `hermes-queue play`")

@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 import traceback
-from importlib import import_module
 from pathlib import Path
 from types import FrameType
 
@@ -128,10 +127,11 @@ def play(
     check_installation()
     check_environment(sandbox)
     try:
-        # By name, because they stand above this package: who imports us does not need them.
-        single = import_module("producers.run.single").single_job(env, profile, words)
+        from producers.run.single import single_job  # slow, and `--help` does not need it
+
+        single = single_job(env, profile, words)
         os.environ.update(single.settings)
-        session = import_module("workers.play.session")
+        from hermes_plugins.play import session
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
     try:

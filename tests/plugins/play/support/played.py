@@ -15,14 +15,14 @@ from pathlib import Path
 
 from zygote import ForkedProcess, zygote
 
-_SUPPORT = Path(__file__).parent
+_ROOT = Path(__file__).parents[4]
 _GIVE_UP_S = 60.0
 
 
 def environment(**more: str) -> dict[str, str]:
     """Nothing is configured, and the envs of the tests can be imported."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith("HERMES_QUEUE_")}
-    path = f"{_SUPPORT.parents[1]}:{_SUPPORT}"
+    path = f"{_ROOT}:{_ROOT / 'tests' / 'support'}"
     return {**clean, "PYTHONPATH": path, "TERM": "dumb", **more}
 
 

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from envs.harbor_task.validation import TaskToValidate
+from hermes_plugins.harbor.validation.course import Course
+from hermes_plugins.harbor.validation.results import ResultsFile
 from hermes_queue.agent.endpoint.connection import close_clients
 from hermes_queue.errors import EXIT_FAILED, EXIT_USAGE
 from hermes_queue.sandbox import make_backend
 from hermes_queue.settings import SandboxSettings
-from workers.validation.course import Course
-from workers.validation.results import ResultsFile
 
 
 def validate(

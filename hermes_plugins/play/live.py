@@ -6,10 +6,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from hermes_plugins.play.screen import Display
 from hermes_queue.agent.loop import AgentResult
 from hermes_queue.models import Message, Turn
 from workers.draft import Draft
-from workers.play.screen import Display
 
 _EVENT_CHARS = 300
 

@@ -13,11 +13,11 @@ from envs.harbor_task.validation import (
     MeasuredMode,
     TaskToValidate,
 )
+from hermes_plugins.harbor.validation.attempts import measure
+from hermes_plugins.harbor.validation.poisoned import is_marked, poisoned_row
 from hermes_queue.errors import TrajectoryFailure
 from hermes_queue.models import TrajectoryJob
 from hermes_queue.sandbox.base import SandboxBackend
-from workers.validation.attempts import measure
-from workers.validation.poisoned import is_marked, poisoned_row
 
 
 class Course:

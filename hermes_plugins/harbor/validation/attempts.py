@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from envs.harbor_task.validation import AttemptResult
+from hermes_plugins.play.attempt import run_attempt
 from hermes_queue.errors import Cancelled
 from hermes_queue.models import TrajectoryJob
 from hermes_queue.sandbox.base import SandboxBackend
 from workers.clock import Clock
 from workers.draft import Draft
-from workers.play.attempt import run_attempt
 
 ERROR_CHARACTERS = 2000
 

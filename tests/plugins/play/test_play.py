@@ -121,7 +121,7 @@ def test_what_is_not_the_agents_fault_is_told_apart(
         "class BACKEND(LocalBackend):\n"
         "    async def start(self): raise IsolationUnavailable('bubblewrap may not')\n"
     )
-    rows = Path(__file__).parents[2] / "producers" / "data" / "gsm8k.jsonl"
+    rows = Path(__file__).parents[3] / "producers" / "data" / "gsm8k.jsonl"
     source = ("--dataset", str(rows)) if "--env" in flags else ()
     done = play(
         *("--agent", "oracle"), *flags, *source, directory=tmp_path, STRANGE_OUTAGE="/dev/null"
@@ -170,7 +170,7 @@ def test_ctrl_c_while_the_backend_starts_ends_in_an_orderly_way(tmp_path: Path) 
     (tmp_path / "starting.py").write_text(
         "import asyncio, time\n"
         "from hermes_queue.sandbox.local.backend import LocalBackend\n"
-        "from workers.play.background import BackgroundLoop\n"
+        "from hermes_plugins.play.background import BackgroundLoop\n"
         "begin = BackgroundLoop.start\n"
         "BackgroundLoop.start = lambda self: begin(self) or time.sleep(0.5)\n"
         "class BACKEND(LocalBackend):\n"

@@ -13,8 +13,14 @@ from pathlib import Path
 from typing import Any, cast
 
 from envs.base import load_env
+from hermes_plugins.play import human
+from hermes_plugins.play.attempt import at_stage, foreign_bug, run_attempt
+from hermes_plugins.play.background import BackgroundLoop, LoopEnded
+from hermes_plugins.play.interruptible import InterruptibleBackend
+from hermes_plugins.play.live import LiveTranscript
+from hermes_plugins.play.person import Person
+from hermes_plugins.play.screen import Display, headline
 from hermes_queue.agent.endpoint.connection import close_clients
-from hermes_queue.agent.kinds import human
 from hermes_queue.agent.loop import AgentResult
 from hermes_queue.errors import (
     EXIT_FAILED,
@@ -34,12 +40,6 @@ from hermes_queue.settings import ModelSettings, SandboxSettings
 from hermes_queue.tools.toolbox import load_tool
 from workers.clock import Clock
 from workers.draft import Draft
-from workers.play.attempt import at_stage, foreign_bug, run_attempt
-from workers.play.background import BackgroundLoop, LoopEnded
-from workers.play.interruptible import InterruptibleBackend
-from workers.play.live import LiveTranscript
-from workers.play.person import Person
-from workers.play.screen import Display, headline
 from workers.record import final_record
 
 RECORD_MAX_BYTES = 256 << 20

@@ -8,10 +8,10 @@ from typing import cast
 
 from boxed_slots import BoxedSlots
 
+from hermes_plugins.play.interruptible import InterruptibleBackend
 from hermes_queue.images.spec import ImageSpec
 from hermes_queue.sandbox.base import SandboxBackend, SlotSpec
 from hermes_queue.sandbox.context import SlotContext
-from workers.play.interruptible import InterruptibleBackend
 
 
 async def test_slots_with_images_keep_their_methods(tmp_path: Path) -> None:
