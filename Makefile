@@ -114,7 +114,7 @@ test-engine-kill: redis $(VENV)/.dev ## 200 Harbor trajectories over a dockerd t
 	TRAJECTORIES=$(TRAJECTORIES) $(BIN)/python -m pytest -q -s tests/engines/prove_engine_kill.py
 
 test-harbor: redis $(VENV)/.dev ## Bundled tasks, and those in other shapes, on a real backend (HARBOR_SANDBOX=local, localmodal, docker, podman, nomad; builds images)
-	$(BIN)/python -m pytest -n 2 tests/harbor $(if $(TASKS),-k '$(TASKS)')
+	$(BIN)/python -m pytest -n 2 tests/plugins/harbor/on_images tests/swe_images $(if $(TASKS),-k '$(TASKS)')
 
 test-vllm: $(VENV)/.dev $(LIVE)/model/.made $(LIVE)/program-model/.made ## A real vLLM on this CPU serves real trajectories (3.4 GB, LIVE=.live)
 	$(BIN)/python -m pytest $(LIVE_TESTS) --server vllm --server-venv $(LIVE)/vllm \

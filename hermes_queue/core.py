@@ -12,7 +12,6 @@ CORE = Plugin(
     extensions={
         "env": {
             "gsm8k": "envs.gsm8k:ENV",
-            "harbor": "envs.harbor:ENV",
             "prompts": "envs.prompts:ENV",
             "swe_smith": "envs.swe_smith:ENV",
         },
@@ -55,7 +54,6 @@ CORE = Plugin(
         },
         "producer": {
             "gsm8k": "producers.gsm8k:PRODUCER",
-            "harbor": "producers.harbor:PRODUCER",
             "prompts": "producers.prompts:PRODUCER",
             "swe_smith": "producers.swe_smith:PRODUCER",
         },

@@ -98,7 +98,7 @@ def validate(
     check_installation()
     check_environment(sandbox)
     try:
-        from producers.harbor_tasks.chosen import chosen_tasks  # slow: not for `--help`
+        from hermes_plugins.harbor.sources.chosen import chosen_tasks  # slow: not for `--help`
 
         chosen = chosen_tasks(words)
         for line in chosen.skipped:

@@ -1,6 +1,5 @@
 """Settings: one small frozen section per component, read from `HERMES_QUEUE_*`.
 
-    harbor.py         tasks in the Harbor format
     docker.py         containers of Docker Engine and Podman
     images.py         images of tasks
     model.py          model endpoints
@@ -36,7 +35,6 @@ from hermes_queue.core import declared
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.plugins import load_target
 from hermes_queue.settings.docker import DockerSettings
-from hermes_queue.settings.harbor import HarborSettings
 from hermes_queue.settings.images import ImageSettings
 from hermes_queue.settings.model import EngineSettings, LimiterSettings, ModelSettings
 from hermes_queue.settings.nomad import NomadSettings
@@ -298,7 +296,6 @@ SECTIONS: tuple[type[BaseSettings], ...] = (
     ProducerSettings,
     TaskMemorySettings,
     TrainerSettings,
-    HarborSettings,
     MetricsSettings,
     LogSettings,
     OtelSettings,
@@ -314,7 +311,6 @@ __all__ = [
     "BreakerSettings",
     "DockerSettings",
     "EngineSettings",
-    "HarborSettings",
     "ImageSettings",
     "LeaseSettings",
     "LimiterSettings",

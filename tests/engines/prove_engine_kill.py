@@ -33,7 +33,7 @@ CONCURRENCY = 6
 KILL_AFTER = TRAJECTORIES * 3 // 10
 AWAY_S = 5.0
 ORPHANS_GONE_S = 180.0
-BUNDLED = Path(__file__).parents[2] / "producers" / "data" / "harbor"
+BUNDLED = Path(__file__).parents[2] / "hermes_plugins" / "harbor" / "data"
 NEED_NETWORK = ("c-makefile", "pip-package", "uv-grader")
 TIMEOUT_S = 3000.0
 

@@ -12,8 +12,8 @@ from container_engines import BASE
 from harbor_tasks import write_task
 
 from envs.base import Verdict
-from envs.harbor import ENV
-from envs.harbor_task.item import HarborItem
+from hermes_plugins.harbor.env import ENV
+from hermes_plugins.harbor.item import HarborItem
 from hermes_queue.errors import SlotLost
 from hermes_queue.sandbox.context import SlotContext
 

@@ -14,7 +14,9 @@ PACKAGES = ("hermes_queue", "workers", "producers", "envs", "hermes_plugins")
 def modules() -> list[Path]:
     """The files, in order, without those of bundled tasks, which are data."""
     found = (path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py")))
-    return [path for path in found if ROOT / "producers" / "data" not in path.parents]
+    return [
+        path for path in found if ROOT / "hermes_plugins" / "harbor" / "data" not in path.parents
+    ]
 
 
 @cache

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from envs.harbor_task import cheats
 from envs.swe.calls import apply_commands, write_command
 from envs.swe_smith import ENV
 from hermes_queue.bodies import signs
@@ -235,12 +234,6 @@ def test_most_cheats_of_the_bundled_rows_are_flagged() -> None:
         assert len(flagged) / len(cases) > 0.8
 
 
-def test_most_cheats_of_harbor_tasks_are_flagged() -> None:
-    cases = cheats.cases().values()
-    said_of = (said(*(each for each in calls if isinstance(each, ToolCall))) for calls in cases)
-    assert sum(bool(labels(each, {})) for each in said_of) / len(cases) > 0.8
-
-
 def test_a_gold_patch_in_the_oracles_way_is_not_flagged() -> None:
     gold = b"--- a/x/a.py\n+++ b/x/a.py\n@@ -1 +1 @@\n-x\n+y = 'git --all'\n"
     for patch in (gold, gold * 2000):
@@ -273,10 +266,3 @@ def test_encoded_text_is_decoded_as_far_as_it_is_shown() -> None:
     [finding] = find_signs(REPORT, call(f"echo {run} | base64 -d > x.py"))
     assert finding["label"] == "exit_codes"
     assert run.startswith(finding["quote"])
-
-
-def test_the_solutions_of_the_bundled_harbor_tasks_are_not_flagged() -> None:
-    solutions = sorted((ROOT / "producers/data/harbor").rglob("solution/*.sh"))
-    assert len(solutions) > 10
-    for path in solutions:
-        assert labels(call(path.read_text()), {"reason": "graded"}) == set(), path

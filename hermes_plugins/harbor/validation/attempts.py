@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from envs.harbor_task.validation import AttemptResult
+from hermes_plugins.harbor.validation.measured import AttemptResult
 from hermes_plugins.play.attempt import run_attempt
 from hermes_queue.errors import Cancelled
 from hermes_queue.models import TrajectoryJob

@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from envs.harbor_task.task import GradingMode
-from envs.harbor_task.validation import (
+from hermes_plugins.harbor.task import GradingMode
+from hermes_plugins.harbor.validation.attempts import measure
+from hermes_plugins.harbor.validation.measured import (
     AttemptResult,
     MeasuredMode,
     TaskToValidate,
 )
-from hermes_plugins.harbor.validation.attempts import measure
 from hermes_plugins.harbor.validation.poisoned import is_marked, poisoned_row
 from hermes_queue.errors import TrajectoryFailure
 from hermes_queue.models import TrajectoryJob

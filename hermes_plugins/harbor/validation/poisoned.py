@@ -16,9 +16,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from envs.harbor_task import cache, tree
-from envs.harbor_task.item import HarborItem
-from envs.harbor_task.validation import AttemptResult
+from hermes_plugins.harbor import cache, tree
+from hermes_plugins.harbor.item import HarborItem
+from hermes_plugins.harbor.validation.measured import AttemptResult
 
 MARK = "executes_agent_code"
 """The name of a reward that no tests give."""

@@ -9,7 +9,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from envs.harbor_task.validation import AttemptResult, MeasuredMode, TaskToValidate, counted
+from hermes_plugins.harbor.validation.measured import (
+    AttemptResult,
+    MeasuredMode,
+    TaskToValidate,
+    counted,
+)
 from hermes_queue.errors import ConfigurationError
 
 REPORTED = ("reason", "detail", "bootstrap", "notes", "suspect", "output")

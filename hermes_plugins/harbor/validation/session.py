@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from envs.harbor_task.validation import TaskToValidate
 from hermes_plugins.harbor.validation.course import Course
+from hermes_plugins.harbor.validation.measured import TaskToValidate
 from hermes_plugins.harbor.validation.results import ResultsFile
 from hermes_queue.agent.endpoint.connection import close_clients
 from hermes_queue.errors import EXIT_FAILED, EXIT_USAGE

@@ -10,12 +10,17 @@ from typing import Any
 import pytest
 from records import make_job
 
-from envs.harbor_task.task import GradingMode
-from envs.harbor_task.validation import AttemptResult, MeasuredMode, TaskToValidate, counted
+from hermes_plugins.harbor.sources.validated import read_validated
+from hermes_plugins.harbor.task import GradingMode
+from hermes_plugins.harbor.validation.measured import (
+    AttemptResult,
+    MeasuredMode,
+    TaskToValidate,
+    counted,
+)
 from hermes_plugins.harbor.validation.results import ResultsFile
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.models import AgentSpec
-from producers.harbor_tasks.validated import read_validated
 
 DIGEST = "a" * 64
 
