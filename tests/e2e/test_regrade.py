@@ -30,7 +30,7 @@ SAID = {"a": ("7", 1.0), "b": ("8", 0.0), "c": ("1", 1.0)}
 @pytest.mark.fleet
 def test_everything_runs_here_if_there_is_no_redis_and_only_once(tmp_path: Path) -> None:
     name = f"old-{os.getpid()}"
-    records = [make_record(make_job(instance="task", env="harbor"))]
+    records = [make_record(make_job(instance="task", env="prompts"))]
     for instance, (answer, score) in SAID.items():
         text = (Message(role="assistant", content=f"\\boxed{{{answer}}}"),)
         record = make_record(make_job(instance=instance), score)
@@ -55,7 +55,7 @@ def test_everything_runs_here_if_there_is_no_redis_and_only_once(tmp_path: Path)
     }
     assert (summary["same"], summary["failed"]) == (1, 0)
     [(reason, count)] = summary["not_regraded"].items()
-    assert (reason.startswith("env harbor grades"), count, first.returncode) == (True, 1, 1)
+    assert (reason.startswith("env prompts has no verifier"), count, first.returncode) == (True, 1, 1)
     assert json.loads(second.stdout) == summary
     written = (tmp_path / "results" / f"{run_id}.jsonl").read_text().splitlines()
     assert len(written) == len(SAID)

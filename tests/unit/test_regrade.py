@@ -119,12 +119,12 @@ def test_a_patch_that_is_not_all_there_is_refused(report: dict[str, Any]) -> Non
 
 def test_envs_that_grade_the_slot_alone_are_refused_by_name() -> None:
     assert isinstance(SWE, Regradable)
-    assert not isinstance(load_env("harbor"), Regradable)
+    assert not isinstance(load_env("steps_env:ENV"), Regradable)
     passed = PassedOver()
-    record = make_record(make_job(env="harbor"))
-    assert recorded_work([make_group(record)], passed) == []
+    record = make_record(make_job(env="steps_env:ENV"))
+    assert recorded_work([make_group(record)], passed, env=record.env) == []
     [reason] = passed.reasons
-    assert reason.startswith("env harbor grades what the agent left in its slot")
+    assert reason.startswith("env steps_env:ENV grades what the agent left in its slot")
 
 
 def test_what_has_no_score_or_no_verifier_or_is_a_regrade_is_counted_by_reason() -> None:
@@ -241,7 +241,7 @@ def test_a_worker_refuses_a_regrade_of_an_env_without_one() -> None:
     draft = Draft(job=make_job(agent=SPEC), attempt=1, epoch=1)
     check_regradable(StepProgress(draft, GSM8K, ["item"]))
     with pytest.raises(EnvBug, match="cannot be regraded"):
-        check_regradable(StepProgress(draft, load_env("harbor"), ["item"]))
+        check_regradable(StepProgress(draft, load_env("steps_env:ENV"), ["item"]))
     with pytest.raises(EnvBug, match="2 steps"):
         check_regradable(StepProgress(draft, GSM8K, ["item", "item"]))
 
