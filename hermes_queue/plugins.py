@@ -93,6 +93,8 @@ class Plugin:
     """Targets of its settings sections, classes of pydantic-settings."""
     keys: tuple[str, ...] = ()
     """Targets of tuples of `hermes_queue.keyspace.keys.Key`."""
+    after: tuple[str, ...] = ()
+    """Targets of hooks that see a verdict before it is final: `workers.hooks.OpenAfter`."""
 
     def __post_init__(self) -> None:
         if unknown := sorted(set(self.extensions) - KINDS.keys()):
@@ -102,6 +104,7 @@ class Plugin:
             *(command.target for command in self.commands.values()),
             *self.settings,
             *self.keys,
+            *self.after,
         ):
             if not re.fullmatch(r"[\w.]+:[\w.]+", target):
                 raise ValueError(f"{target!r} is not written package.module:ATTRIBUTE")

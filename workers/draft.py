@@ -82,12 +82,12 @@ class Draft:
     lost: Usage = field(default_factory=Usage)
     """Tokens of an ended worker's turns that it does not continue. They are in no record."""
 
-    awaits_judge: bool = False
-    """Whether its verdict counts as it is only if the judge never answers."""
-    judge_failure: TrajectoryFailure | None = None
-    """Why nobody could judge it, if that was not the transcript's fault. No failure of its own."""
-    judge_spent: Spent = NOTHING_SPENT
-    """For the judge's answers."""
+    is_provisional: bool = False
+    """Whether its verdict counts as it is only if no hook makes it final."""
+    after_failure: TrajectoryFailure | None = None
+    """Why a hook could not do its part, such as a judge. No failure of the attempt itself."""
+    after_spent: Spent = NOTHING_SPENT
+    """What the hooks have paid for calls of models."""
 
     @classmethod
     def of(
@@ -135,7 +135,7 @@ class Draft:
     @property
     def spent(self) -> Spent:
         """What the attempt has used of the run's budgets so far."""
-        models = self._unbooked(total([self.agent.usage, self.lost])) + self.judge_spent
+        models = self._unbooked(total([self.agent.usage, self.lost])) + self.after_spent
         return models + Spent(0, self.rent.usd)
 
     def spent_in(self, turns: int) -> Spent:
@@ -206,8 +206,8 @@ class Draft:
 
     @property
     def total_usd(self) -> float | None:
-        """Cost of agent, judge and slot; None if the price of one is unknown."""
-        models = Spent(0, self.cost_usd(self.agent.usage)) + self.judge_spent
+        """Cost of agent, hooks and slot; None if the price of one is unknown."""
+        models = Spent(0, self.cost_usd(self.agent.usage)) + self.after_spent
         return (models + Spent(0, self.sandbox_usd)).cost_usd
 
     @property

@@ -30,7 +30,7 @@ class Outbox:
         """The record and its encoding, once it exists."""
         self._draft: Draft | None = None
         self._spent: Spent | None = None
-        self._awaits_judge = False
+        self._is_provisional = False
         """Whether the record has no answer of its judge yet."""
         self._replaced: SpooledRecord | None = None
         """What was on disk before that answer."""
@@ -41,10 +41,10 @@ class Outbox:
         Does nothing if it exists already, unless it lacked the answer of a judge, which `draft` has
         now. Finishes even if the caller is cancelled.
         """
-        if self._awaits_judge and failure is None and await self.kept():
+        if self._is_provisional and failure is None and await self.kept():
             await self._replace(draft)
         if self._spooling is None:
-            self._awaits_judge = draft.awaits_judge and failure is None
+            self._is_provisional = draft.is_provisional and failure is None
             self._spooling = self._runtime.spooled(partial(self._make, draft, failure))
         # Shielded: a caller that is cancelled here must not end the write halfway, or the result of
         # a finished verifier would be lost. `kept` waits for the same future.
@@ -52,7 +52,7 @@ class Outbox:
 
     async def _replace(self, draft: Draft) -> None:
         """Store the record with the judge's answer, then drop the one without it."""
-        self._replaced, self._awaits_judge = self._spooled(), False
+        self._replaced, self._is_provisional = self._spooled(), False
         self._spooling = self._runtime.spooled(partial(self._make, draft, None))
         if await asyncio.shield(self._spooling) and self._replaced:
             await self._runtime.in_thread(self._replaced.drop)

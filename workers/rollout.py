@@ -1,6 +1,6 @@
 """One trajectory, top to bottom. This file is the map of the system: read it first.
 
-It knows neither Celery nor Redis: `workers.trajectory` passes the job in and takes the draft.
+It knows neither Celery nor Redis: `workers.trajectory` makes the attempt and takes its draft.
 """
 
 from __future__ import annotations
@@ -8,37 +8,32 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from envs.base import Environment, load_env, load_item, steps_of, task_of
+from envs.base import Environment, Verdict, load_env, load_item, steps_of, task_of
 from hermes_queue.agent.context import ContextControl
-from hermes_queue.agent.endpoint.limiter import Limiter, Unlimited
-from hermes_queue.agent.loop import BeforeTurn, run_agent
+from hermes_queue.agent.loop import run_agent
 from hermes_queue.agent.programs.conceal import check_conceal
-from hermes_queue.agent.programs.program import Program
 from hermes_queue.agent.registry import AgentScript, make_chat, warm_up
 from hermes_queue.errors import EnvBug, SlotKilled
 from hermes_queue.models import Message, ToolCall
-from hermes_queue.sandbox.base import WORKSPACE, SandboxBackend, Slot, SlotSpec
+from hermes_queue.sandbox.base import WORKSPACE, Slot, SlotSpec
 from hermes_queue.sandbox.context import SlotContext
 from hermes_queue.sandbox.services import possible_on
-from hermes_queue.settings import ModelSettings
 from hermes_queue.tools import Toolbox, ToolContext
-from workers.bounds.limits import NO_LIMITS, StageLimits
+from workers import hooks
+from workers.attempt import Attempt
 from workers.bounds.slots import acquired, released
 from workers.calls.admission import in_flight
 from workers.calls.uncounted import NotCounting
 from workers.draft import Draft
 from workers.imports import import_named
-from workers.judging.judge import Judging
 from workers.program.choice import program_of, spec_of
 from workers.program.run import run_command
-from workers.resume.journal import TurnJournal
-from workers.stages.handover import HandOver
 from workers.steps.progress import StepProgress
 from workers.steps.put_back import check_regradable, put_back
 from workers.verdicts import checked_version, require_turn
@@ -49,84 +44,58 @@ ALONE_AFTER = 2
 """After this many attempts that failed with their sandbox, the job shares none with other jobs."""
 
 
-async def rollout(
-    draft: Draft,
-    row: Mapping[str, Any],
-    *,
-    backend: SandboxBackend,
-    model: ModelSettings,
-    on_measured: Callable[[], Awaitable[None]],
-    before_turn: BeforeTurn | None = None,
-    limiter: Limiter | None = None,
-    imports: str = "*",
-    bounds: StageLimits = NO_LIMITS,
-    definition: Mapping[str, Any] | None = None,
-    journal: TurnJournal | None = None,
-    handover: HandOver | None = None,
-) -> None:
-    """Run one attempt and fill `draft`; a trajectory holds at most one slot.
-
-    Args:
-        draft: receives transcript, verdict and stage times, of a failed attempt too.
-        row: dataset row.
-        backend: provides the slot.
-        model: endpoint defaults.
-        on_measured: awaited with the verdict in place, before the slot is reset, and again with
-            a judgement; the first time only if the verdict counts without (`draft.awaits_judge`).
-        before_turn: awaited before each turn of the agent, which counts towards no deadline.
-        limiter: permits each call of a model. Waiting for it counts towards no deadline either.
-        imports: modules that the job may name; see `import_named`.
-        bounds: limits of the stages that the job does not limit itself.
-        definition: the agent's program, if the job names it by its hash.
-        journal: continues the turns of an earlier attempt, and keeps those of this one.
-        handover: gives the agent's work to a worker that grades it, or has that of another one.
+async def rollout(attempt: Attempt) -> None:
+    """Run one attempt and fill its draft; a trajectory holds at most one slot.
 
     Raises:
         TrajectoryFailure: with `stage` set. The slot is released in any case.
     """
-    job, limits = draft.job, draft.job.limits
-    before_turn = draft.clock.not_counting(before_turn) if before_turn else None
-    async with draft.clock.stage("load", limit_s=bounds.load_s):
-        await import_named(job, allowed=imports)
-        env = load_env(job.env)
-        steps = StepProgress(draft, env, steps_of(env, await _load(draft, env, row)))
-        program = program_of(job.agent, env, definition)
-        spec = _spec(steps, program, backend)
-        steps.check_possible(program, backend.capabilities)
-        check_regradable(steps)
-        judging = await Judging.of(draft, env, steps.items[0], model, limiter)
-        await warm_up(job.agent.kind)
-    async with draft.clock.stage("prepare", limit_s=bounds.prepare_s):
-        await backend.prepare(spec)
-        if program is not None:
-            await check_conceal(program, spec, backend.read_asset)
-    slot = await acquired(draft.clock, backend, job.trajectory_id, spec, bounds.acquire_s)
+    draft, services = attempt.draft, attempt.services
+    clock, limits, bounds = draft.clock, draft.job.limits, services.bounds
+    async with clock.stage("load", limit_s=bounds.load_s):
+        await _load(attempt)
+    async with clock.stage("prepare", limit_s=bounds.prepare_s):
+        await _prepare(attempt)
+    slot = await _acquire(attempt, attempt.spec)
     draft.leased(slot)
-    context = SlotContext(backend, slot, deadline=draft.clock.deadline)
+    attempt.context = SlotContext(services.backend, slot, deadline=clock.deadline)
     try:
-        async with draft.clock.stage("setup", limit_s=limits.setup_timeout_s):
-            await _set_up(draft, env, steps.item, context, journal, handover)
-        async with steps.paying(journal):
-            for item in steps.items:  # one, of most envs
-                if not await steps.begins(item, context):
+        async with clock.stage("setup", limit_s=limits.setup_timeout_s):
+            await _set_up(attempt)
+        async with attempt.steps.paying(attempt.journal):
+            for item in attempt.steps.items:  # one, of most envs
+                if not await attempt.steps.begins(item, attempt.context):
                     break
                 if not draft.is_handed:
-                    async with draft.clock.stage("agent", limit_s=steps.agent_s + AGENT_GRACE_S):
-                        _begin_work(steps, backend, context, limiter, model)
-                        with in_flight(limiter):
-                            await _work(steps, program, backend, before_turn, journal)
-                    if draft.agent.stop_reason == "slot_killed" and steps.is_first:
-                        await _replace_slot(steps, spec, backend, context, bounds)
-                if await _handed_or_measured(steps, spec, backend, context, bounds, handover):
+                    await _run_agent(attempt)
+                if await _handed_or_measured(attempt):
                     return
-        await judging.measured(await steps.total(), on_measured)
+        verdict = await attempt.steps.total()
+        await _measured(attempt, verdict)
     finally:
-        await released(backend, context.slot, bounds.release_s)
+        await released(services.backend, attempt.context.slot, bounds.release_s)
         draft.rent.end()
-    await judging.judged(before_turn, on_measured)
+    await _final(attempt, verdict)
 
 
-async def _load(draft: Draft, env: Environment[Any], row: Mapping[str, Any]) -> Any:
+async def _load(attempt: Attempt) -> None:
+    """Import what the job names, make the item of its row, and refuse what cannot run here."""
+    draft, job, backend = attempt.draft, attempt.draft.job, attempt.services.backend
+    await import_named(job, allowed=attempt.services.imports)
+    env = load_env(job.env)
+    steps = StepProgress(draft, env, steps_of(env, await load_row(draft, env, attempt.row)))
+    attempt.steps, attempt.program = steps, program_of(job.agent, env, attempt.definition)
+    wanted = spec_of(env.spec(steps.item, job.profile), attempt.program)
+    spec = possible_on(backend, wanted)
+    draft.package = spec.conceal
+    attempt.spec = replace(spec, alone=draft.lost_sandboxes >= ALONE_AFTER)
+    steps.check_possible(attempt.program, backend.capabilities)
+    check_regradable(steps)
+    attempt.after = await hooks.opened(attempt)
+    await warm_up(job.agent.kind)
+
+
+async def load_row(draft: Draft, env: Environment[Any], row: Mapping[str, Any]) -> Any:
     """Make the item of the row, and note whether anything may be trained on it."""
     # Of a row that cannot be loaded, too: the record may have the turns of earlier attempts.
     draft.evaluation = "evaluation" in env.Item.model_fields and row.get("evaluation") is True
@@ -136,53 +105,65 @@ async def _load(draft: Draft, env: Environment[Any], row: Mapping[str, Any]) -> 
     return item
 
 
-def _spec(steps: StepProgress, program: Program | None, backend: SandboxBackend) -> SlotSpec:
-    """What the slot must be."""
-    draft = steps.draft
-    wanted = spec_of(steps.env.spec(steps.item, draft.job.profile), program)
-    spec = possible_on(backend, wanted)
-    draft.package = spec.conceal
-    return replace(spec, alone=draft.lost_sandboxes >= ALONE_AFTER)
+async def _prepare(attempt: Attempt) -> None:
+    """Have the environment of the slot built, or wait until it is."""
+    backend = attempt.services.backend
+    await backend.prepare(attempt.spec)
+    if attempt.program is not None:
+        await check_conceal(attempt.program, attempt.spec, backend.read_asset)
 
 
-async def _set_up(
-    draft: Draft,
-    env: Environment[Any],
-    item: Any,
-    context: SlotContext,
-    journal: TurnJournal | None,
-    handover: HandOver | None,
-) -> None:
+async def _acquire(attempt: Attempt, spec: SlotSpec) -> Slot:
+    clock, services = attempt.draft.clock, attempt.services
+    name, limit_s = attempt.draft.job.trajectory_id, services.bounds.acquire_s
+    return await acquired(clock, services.backend, name, spec, limit_s)
+
+
+async def _set_up(attempt: Attempt) -> None:
     """Prepare the empty workspace, or restore that of the turns or the work that is continued."""
-    context.deadline = draft.clock.deadline  # later than before, if it had to wait for its place
-    if draft.is_handed and handover is not None:
-        return await handover.restore(env, context)
+    draft, context, journal = attempt.draft, attempt.context, attempt.journal
+    env, item = attempt.steps.env, attempt.steps.item
+    context.deadline = draft.clock.deadline  # later than before, if it had to wait for its permit
+    if draft.is_handed and attempt.handover is not None:
+        return await attempt.handover.restore(env, context)
     prompt = partial(_prompt, env, item, context)
     if journal is None or not await journal.restored(context, env.tools, prompt):
         await env.setup(item, context)
 
 
-async def _work(
-    steps: StepProgress,
-    program: Program | None,
-    backend: SandboxBackend,
-    before_turn: BeforeTurn | None,
-    journal: TurnJournal | None,
-) -> None:
+async def _run_agent(attempt: Attempt) -> None:
+    """The stage of the agent, for one step; a slot that it has lost is replaced by a fresh one."""
+    draft, steps = attempt.draft, attempt.steps
+    async with draft.clock.stage("agent", limit_s=steps.agent_s + AGENT_GRACE_S):
+        _begin_work(attempt)
+        with in_flight(attempt.limiter):
+            await _work(attempt)
+    if draft.agent.stop_reason == "slot_killed" and steps.is_first:
+        await _replace_slot(attempt)
+
+
+def _begin_work(attempt: Attempt) -> None:
+    """Let the agent into the slot; its time begins."""
+    steps, services = attempt.steps, attempt.services
+    steps.work_in(SlotContext(services.backend, attempt.context.slot, deadline=math.inf))
+    agent = attempt.draft.job.agent
+    steps.chat = steps.chat or make_chat(agent, _script(attempt), services.model)
+
+
+async def _work(attempt: Attempt) -> None:
     """Run the agent for one step, or put its recorded work back."""
-    if await put_back(steps):
+    if await put_back(attempt.steps):
         return
-    if program is None:
-        await _act(steps, before_turn, journal)
+    if attempt.program is None:
+        await _act(attempt)
     else:
-        await _run_program(steps, program, backend, before_turn, journal)
+        await _run_program(attempt)
 
 
-async def _act(
-    steps: StepProgress, before_turn: BeforeTurn | None, journal: TurnJournal | None
-) -> None:
+async def _act(attempt: Attempt) -> None:
     """Run our own loop with its tools, deadline and transcript, for one step."""
-    draft, context, chat = steps.draft, steps.at_work, steps.chat
+    draft, steps, journal = attempt.draft, attempt.steps, attempt.journal
+    context, chat = steps.at_work, steps.chat
     assert context is not None  # noqa: S101 - the step has begun
     assert chat is not None  # noqa: S101
     job, limits = draft.job, draft.job.limits
@@ -207,7 +188,7 @@ async def _act(
             sampling=job.agent.sampling,
             deadline=context.deadline,
             cost_usd=draft.cost_usd,
-            before_turn=before_turn,
+            before_turn=attempt.before_turn,
             context=ContextControl(job.agent.params),
             into=draft.agent,
             slot_loss_ends=draft.slot_killed_before,
@@ -220,74 +201,81 @@ async def _act(
             await recorder.stop()
 
 
-async def _run_program(
-    steps: StepProgress,
-    program: Program,
-    backend: SandboxBackend,
-    before_turn: BeforeTurn | None,
-    journal: TurnJournal | None,
-) -> None:
+async def _run_program(attempt: Attempt) -> None:
     """Run a program in the slot; what its replies cost is noted meanwhile."""
-    draft, context, chat = steps.draft, steps.at_work, steps.chat
-    assert context is not None  # noqa: S101 - the step has begun
-    assert chat is not None  # noqa: S101
-    task = _moved(task_of(steps.env, steps.item), context.slot)
-    work = (draft, program, task, chat, backend, context.slot)
+    steps, journal = attempt.steps, attempt.journal
+    assert attempt.program is not None  # noqa: S101 - the agent is one
+    assert steps.chat is not None  # noqa: S101 - the step has begun
+    assert steps.at_work is not None  # noqa: S101
+    backend, slot = attempt.services.backend, steps.at_work.slot
+    task = _moved(task_of(steps.env, steps.item), slot)
+    work = (attempt.draft, attempt.program, task, steps.chat, backend, slot)
     async with journal.paying() if journal else nullcontext():
-        await run_command(*work, deadline=context.deadline, before_turn=before_turn)
+        deadline = steps.at_work.deadline
+        await run_command(*work, deadline=deadline, before_turn=attempt.before_turn)
 
 
-async def _handed_or_measured(
-    steps: StepProgress,
-    spec: SlotSpec,
-    backend: SandboxBackend,
-    context: SlotContext,
-    bounds: StageLimits,
-    handover: HandOver | None,
-) -> bool:
+async def _handed_or_measured(attempt: Attempt) -> bool:
     """Hand the agent's work over (True), or measure it here.
 
     What an agent leaves may end the slot as well as its commands: too many files, or code that
     writes them under test. The second time it is measured like an agent whose commands did that.
     """
-    draft, limit_s = steps.draft, steps.draft.job.limits.verify_timeout_s
+    draft, steps = attempt.draft, attempt.steps
+    limit_s = draft.job.limits.verify_timeout_s
     require_turn(draft)
     try:
-        if handover is not None and await handover.give(steps, context):
+        if attempt.handover is not None and await attempt.handover.give(steps, attempt.context):
             return True
         async with draft.clock.stage("verify", limit_s=limit_s):
-            await steps.measure(context)
+            await steps.measure(attempt.context)
     except SlotKilled:
         if not draft.killed_in("agent", "verify"):
             raise
         draft.agent.stop_reason, draft.work = "slot_killed", None
         if steps.is_first:
-            await _replace_slot(steps, spec, backend, context, bounds)
+            await _replace_slot(attempt)
         async with draft.clock.stage("verify", limit_s=limit_s):
-            await steps.measure(context)
+            await steps.measure(attempt.context)
     return False
 
 
-async def _replace_slot(
-    steps: StepProgress,
-    spec: SlotSpec,
-    backend: SandboxBackend,
-    context: SlotContext,
-    bounds: StageLimits,
-) -> None:
+async def _replace_slot(attempt: Attempt) -> None:
     """Set up a fresh slot; the agent's changes to the lost one are lost too.
 
-    `spec`: of the agent's. A slot that was lost while it was graded may be made of its files.
+    It is made as the agent's was: a slot that was lost while it was graded may be made of its
+    files.
     """
-    draft, lost = steps.draft, context.slot
-    await released(backend, lost, bounds.release_s)
+    draft, context, services = attempt.draft, attempt.context, attempt.services
+    await released(services.backend, context.slot, services.bounds.release_s)
     began = time.monotonic()
-    context.slot = await acquired(draft.clock, backend, lost.trajectory_id, spec, bounds.acquire_s)
+    context.slot = await _acquire(attempt, attempt.spec)
     draft.clock.postpone(time.monotonic() - began)
     draft.sandbox_id = context.slot.sandbox_id
     async with draft.clock.stage("setup", limit_s=draft.job.limits.setup_timeout_s):
         context.deadline = draft.clock.deadline
-        await steps.env.setup(steps.item, context)
+        await attempt.steps.env.setup(attempt.steps.item, context)
+
+
+async def _measured(attempt: Attempt, verdict: Verdict) -> None:
+    """Keep the verdict, or what counts of it until the hooks have answered."""
+    draft = attempt.draft
+    provisional: Verdict | None = verdict
+    for hook in attempt.after:
+        provisional = hook.provisional(provisional) if provisional else None
+    draft.verdict, draft.is_provisional = provisional, bool(attempt.after)
+    if provisional is not None:
+        await attempt.on_measured()
+
+
+async def _final(attempt: Attempt, verdict: Verdict) -> None:
+    """Have the hooks make the verdict final, with no slot held."""
+    if not attempt.after:
+        return
+    for hook in attempt.after:
+        verdict = await hook.final(verdict)
+    attempt.draft.verdict, attempt.draft.is_provisional = verdict, False
+    await attempt.on_measured()
 
 
 def _prompt(env: Environment[Any], item: Any, context: SlotContext) -> Sequence[Message]:
@@ -315,22 +303,10 @@ def _moved(text: str, slot: Slot) -> str:
     return re.sub(re.escape(WORKSPACE) + r"(?![\w-])", lambda _: slot.workspace, text)
 
 
-def _begin_work(
-    steps: StepProgress,
-    backend: SandboxBackend,
-    context: SlotContext,
-    limiter: Limiter | None,
-    model: ModelSettings,
-) -> None:
-    """Let the agent into the slot; its time begins."""
-    steps.work_in(SlotContext(backend, context.slot, deadline=math.inf))
-    steps.chat = steps.chat or make_chat(steps.draft.job.agent, _script(steps, limiter), model)
-
-
-def _script(steps: StepProgress, limiter: Limiter | None) -> AgentScript:
+def _script(attempt: Attempt) -> AgentScript:
     """Return the facts that agents may use; the oracle's are made only on request."""
-    draft, env = steps.draft, steps.env
-    job = draft.job
+    draft, steps = attempt.draft, attempt.steps
+    env, job = steps.env, draft.job
 
     async def oracle() -> tuple[Sequence[ToolCall], str]:
         assert steps.at_work is not None  # noqa: S101 - an agent asks at work
@@ -345,5 +321,5 @@ def _script(steps: StepProgress, limiter: Limiter | None) -> AgentScript:
         group_id=job.group_id,
         policy_version=job.policy_version,
         endpoint_failures=draft.endpoint_failures,
-        limiter=NotCounting(limiter or Unlimited(), draft.clock),
+        limiter=NotCounting(attempt.limiter, draft.clock),
     )

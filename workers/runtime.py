@@ -39,8 +39,10 @@ from hermes_queue.settings import (
 )
 from hermes_queue.telemetry import logs
 from hermes_queue.telemetry.meter import Meter
+from workers.attempt import Services
 from workers.batches import Batches
 from workers.bodies import Bodies
+from workers.bounds.limits import StageLimits
 from workers.calls.admission import FlightLimiter
 from workers.calls.fleet_limiter import FleetLimiter
 from workers.calls.flights import FleetFlights
@@ -231,6 +233,12 @@ class Runtime:
         if news := self.log.news():
             DeadLetters(ledger).keep_log(self.owner, news)
             self.log.reported(news)
+
+    @property
+    def services(self) -> Services:
+        """What all attempts of this worker share."""
+        bounds = StageLimits.of(self.worker)
+        return Services(self.backend, self.model, self.worker.imports, bounds)
 
     @property
     def model_calls(self) -> Limiter:

@@ -29,7 +29,7 @@ from hermes_queue.models import AttemptRecord, Name
 from hermes_queue.queues import RUN_TRAJECTORY
 from hermes_queue.telemetry.scrubbing import scrub
 from workers import runtime as runtimes
-from workers.bounds.limits import StageLimits
+from workers.attempt import Attempt
 from workers.draft import Draft
 from workers.evidence import attempt_record, retry_delay_s
 from workers.intake.rows import row_and_program
@@ -178,20 +178,18 @@ class _Attempt:
             row, definition = await row_and_program(self._runtime, draft.job)
             if self._runtime.resume.enabled and not draft.is_handed:
                 self._journal = TurnJournal(self._runtime, self._claim, self._begun, draft)
-            await rollout(
-                draft,
-                row,
-                definition=definition,
-                backend=self._runtime.backend,
-                model=self._runtime.model,
+            attempt = Attempt(
+                draft=draft,
+                row=row,
+                services=self._runtime.services,
                 on_measured=lambda: self._outbox.keep(draft),
                 before_turn=lambda: self._runtime.pauses.over(draft.job.run_id),
                 limiter=self._runtime.calls_of(draft.job.trajectory_id),
-                imports=self._runtime.worker.imports,
-                bounds=StageLimits.of(self._runtime.worker),
+                definition=definition,
                 journal=self._journal,
                 handover=self._handover,
             )
+            await rollout(attempt)
         except TrajectoryFailure as failure:
             if type(failure) is EnvBug and failure.__cause__:
                 self._log_bug(failure.__cause__)
@@ -233,7 +231,7 @@ class _Attempt:
         if isinstance(failure, SandboxUnavailable) and not kept:
             return await self._no_room(draft, failure)
         self._runtime.ended(draft, failure)
-        await self._pause_run(draft, failure or draft.judge_failure)
+        await self._pause_run(draft, failure or draft.after_failure)
         if kept or failure is None:
             return await self._publish()
         left_s = draft.clock.total_left_s

@@ -10,6 +10,7 @@ from hermes_queue.agent.loop import BeforeTurn
 from hermes_queue.errors import Cancelled, EnvBug, TrajectoryFailure, foreign_error
 from hermes_queue.sandbox.base import SandboxBackend
 from hermes_queue.settings import ModelSettings, WorkerSettings
+from workers.attempt import Attempt, Services
 from workers.bounds.limits import StageLimits
 from workers.draft import Draft
 from workers.rollout import rollout
@@ -29,16 +30,16 @@ async def run_attempt(
     A cancellation is the failure `Cancelled`. There are no retries: whoever plays sees why.
     """
     try:
-        await rollout(
-            draft,
-            row,
+        bounds = StageLimits.of(WorkerSettings())
+        attempt = Attempt(
+            draft=draft,
+            row=row,
+            services=Services(backend, ModelSettings(), bounds=bounds),
             definition=definition,
-            backend=backend,
-            model=ModelSettings(),
             on_measured=on_measured,
             before_turn=before_turn,
-            bounds=StageLimits.of(WorkerSettings()),
         )
+        await rollout(attempt)
     except TrajectoryFailure as failure:
         return failure
     except BaseException as error:  # noqa: BLE001 - an env may raise anything, e.g. SystemExit

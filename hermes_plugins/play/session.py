@@ -178,7 +178,7 @@ class _Session:
             self._display.limits(self._draft.job.limits, 0)
 
     async def _on_measured(self) -> None:
-        if self._draft.verdict is not None and not self._draft.awaits_judge:
+        if self._draft.verdict is not None and not self._draft.is_provisional:
             self._display.verdict(self._draft.verdict, self._draft.agent.stop_reason)
 
     def _end(self, failure: TrajectoryFailure | None, record: Path | None) -> None:

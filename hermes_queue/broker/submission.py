@@ -66,7 +66,7 @@ class JobOptions(TypedDict, total=False):
     """Version of the policy that should sample. Requests carry it to the endpoint, and the record
     shows when another version answered."""
     judge: JudgeSpec | None
-    """A model that judges each trajectory (docs/judge.md)."""
+    """A model that judges each trajectory (docs/plugins/judge.md)."""
 
 
 class EnqueueOptions(JobOptions, total=False):

@@ -110,7 +110,7 @@ class AgentOptions(Options):
         metavar="CASE",
     )
     judge: Path | None = flag(
-        "TOML or JSON file with a model that judges each trajectory (docs/judge.md)",
+        "TOML or JSON file with a model that judges each trajectory (docs/plugins/judge.md)",
         type=Path,
         metavar="FILE",
     )

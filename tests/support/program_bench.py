@@ -16,6 +16,7 @@ from hermes_queue.errors import TrajectoryFailure
 from hermes_queue.models import AttemptRecord
 from hermes_queue.sandbox.base import SandboxBackend
 from hermes_queue.settings import ModelSettings
+from workers.attempt import Attempt, Services
 from workers.draft import Draft
 from workers.rollout import rollout
 
@@ -123,7 +124,8 @@ async def attempted(
         pass
 
     try:
-        await rollout(draft, ROW, backend=backend, model=settings, on_measured=measured)
+        services = Services(backend, settings)
+        await rollout(Attempt(draft=draft, row=ROW, services=services, on_measured=measured))
     except TrajectoryFailure as failure:
         return draft, failure
     return draft, None

@@ -12,7 +12,7 @@ from sink_process import run_sink
 from worker_process import wait_until
 
 from hermes_queue.broker.enqueue import enqueue
-from hermes_queue.models import AgentSpec, JudgeSpec, Provenance
+from hermes_queue.models import AgentSpec, Provenance
 
 ROW = {"question": "How many eggs are two dozen?", "answer": "2*12=<<2*12=24>>24\n#### 24"}
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -115,19 +115,6 @@ def test_contents_are_exported_on_request_without_secrets(ledger, start_worker, 
     assert shown == ["assistant", "tool"]
     assert "***" in named(spans, "execute_tool calculator").attributes["gen_ai.tool.call.arguments"]
     assert "sk-" not in str(collector.requests)
-
-
-def test_the_calls_of_a_judge_are_in_the_attempt_under_its_own_model(
-    ledger, start_worker, collector
-):
-    start_worker()
-    with scripted_model(steps(Say("no verdict"))) as model:
-        judge = JudgeSpec(model="strict", prompt="Is it polite?", base_url=model.url)
-        enqueue([job(judge=judge)], ledger=ledger)
-        spans = trace(collector)
-    asked = [span for span in spans if span.name == "chat strict"]
-    assert {span.parent_id for span in asked} == {named(spans, "attempt").span_id}
-    assert asked[0].attributes["gen_ai.usage.output_tokens"] == 10
 
 
 def test_each_attempt_of_a_retried_trajectory_is_in_its_trace(ledger, start_worker, collector):

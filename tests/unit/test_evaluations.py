@@ -23,7 +23,7 @@ from producers.run.selection import select
 from producers.swe_smith import PRODUCER as SWE_SMITH
 from workers.draft import Draft
 from workers.record import record_of
-from workers.rollout import _load
+from workers.rollout import load_row
 
 
 def record(*, evaluation: bool) -> ScoredTrajectory:
@@ -60,7 +60,7 @@ async def test_a_trajectory_whose_item_cannot_be_loaded_is_marked_by_its_row() -
     row = {"prompt": "Hi", "evaluation": True}
     draft = Draft(job=make_job(item=row), attempt=2, epoch=2)
     with pytest.raises(EnvInfraError):
-        await _load(draft, Broken(), row)
+        await load_row(draft, Broken(), row)
     failed = record_of(draft, owner="w", host="h", failure=EnvInfraError("it cannot be fetched"))
     assert failed.evaluation
 
@@ -118,7 +118,7 @@ def test_a_worker_marks_rows_of_such_benchmarks_whoever_sent_them(
 async def test_a_row_of_such_a_benchmark_makes_its_trajectory_an_evaluation() -> None:
     row = make_row(patch=fix_patch(), environment=None) | {"instance_id": "sympy__sympy-11400"}
     draft = Draft(job=make_job(item=row), attempt=1, epoch=1)
-    await _load(draft, SWE, row)
+    await load_row(draft, SWE, row)
     assert draft.evaluation
 
 

@@ -126,11 +126,11 @@ async def test_a_judges_answer_replaces_the_record_without_it_and_leaves_one_fil
     ledger.enqueue("run", [job], config={})
     outbox = Outbox(runtime, Claim(job.trajectory_id, 1))
     draft = judged(job)
-    draft.awaits_judge = True
+    draft.is_provisional = True
     await outbox.keep(draft)
     assert len(list(tmp_path.rglob(f"*{SUFFIX}"))) == 1
-    draft.awaits_judge, draft.verdict = False, Verdict(1.0, {"judge": 0.25})
-    draft.judge_spent = Spent(7, 0.5)
+    draft.is_provisional, draft.verdict = False, Verdict(1.0, {"judge": 0.25})
+    draft.after_spent = Spent(7, 0.5)
     await outbox.keep(draft)
     [file] = tmp_path.rglob(f"*{SUFFIX}")
     assert codec.decode_record(file.read_bytes()).rewards == {"judge": 0.25}
@@ -149,7 +149,7 @@ async def test_what_fails_while_a_judge_thinks_does_not_replace_the_score(
     job, runtime = make_job(), worker(ledger, tmp_path, "w")
     outbox = Outbox(runtime, Claim(job.trajectory_id, 1))
     draft = judged(job)
-    draft.awaits_judge = True
+    draft.is_provisional = True
     await outbox.keep(draft)
     await outbox.keep(draft, SandboxError("gone"))
     [file] = tmp_path.rglob(f"*{SUFFIX}")
@@ -163,11 +163,11 @@ async def test_a_judges_answer_that_the_disk_does_not_take_is_published_from_mem
     ledger.enqueue("run", [job], config={})
     outbox = Outbox(runtime, Claim(job.trajectory_id, 1))
     draft = judged(job)
-    draft.awaits_judge = True
+    draft.is_provisional = True
     await outbox.keep(draft)
     full = OSError(28, "No space left on device")
     monkeypatch.setattr(runtime.spool, "put_all", lambda records: [full for _ in records])
-    draft.awaits_judge, draft.verdict = False, Verdict(1.0, {"judge": 0.25})
+    draft.is_provisional, draft.verdict = False, Verdict(1.0, {"judge": 0.25})
     await outbox.keep(draft)
     await outbox.publish()
     body = ledger.client.get(f"hq:body:{job.trajectory_id}")
@@ -183,7 +183,7 @@ async def test_a_judge_is_paid_for_by_whoever_publishes_the_record(
     ledger.enqueue("run", [job], config={})
     draft = judged(job, judge=0.5)
     report = {"judge": {"score": 0.5, "prompt_tokens": 40, "completion_tokens": 2}}
-    draft.verdict, draft.judge_spent = Verdict(1.0, {"judge": 0.5}, report), Spent(0, 0.25)
+    draft.verdict, draft.after_spent = Verdict(1.0, {"judge": 0.5}, report), Spent(0, 0.25)
     await Outbox(runtime, Claim(job.trajectory_id, 1)).keep(draft)
     runtime.spool.close()
     assert publish_leftovers(worker(ledger, tmp_path, "next")) == 1

@@ -13,6 +13,7 @@ from sums_env import SumsEnv
 from hermes_queue.errors import DeadlineExceeded
 from hermes_queue.sandbox.base import AssetSpec, SlotSpec
 from hermes_queue.settings import ModelSettings
+from workers.attempt import Attempt, Services
 from workers.bounds.limits import StageLimits
 from workers.draft import Draft
 from workers.rollout import rollout
@@ -40,14 +41,8 @@ async def test_an_environment_that_takes_too_long_ends_its_stage_by_deadline():
     draft = Draft(make_job(env=f"{__name__}:ENV", agent={"kind": "nop"}), attempt=1, epoch=1)
     draft.clock.total_s = 600.0
     async with local_backend() as backend:
+        services = Services(backend, ModelSettings(), bounds=StageLimits(prepare_s=0.1))
         with pytest.raises(DeadlineExceeded, match="prepare took longer") as caught:
-            await rollout(
-                draft,
-                row,
-                backend=backend,
-                model=ModelSettings(),
-                on_measured=never,
-                bounds=StageLimits(prepare_s=0.1),
-            )
+            await rollout(Attempt(draft=draft, row=row, services=services, on_measured=never))
         assert backend.free_slots == 1
     assert caught.value.stage == "prepare"

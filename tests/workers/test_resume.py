@@ -36,6 +36,7 @@ from hermes_queue.sandbox.base import (
 )
 from hermes_queue.sandbox.snapshots import Snapshot
 from hermes_queue.settings import LeaseSettings, ModelSettings, ResumeSettings
+from workers.attempt import Attempt, Services
 from workers.draft import Draft
 from workers.record import record_of
 from workers.resume.journal import TurnJournal
@@ -93,15 +94,16 @@ class Host:
                 await asyncio.wait([journal._recorder._task])
 
         with suppress(Died):
-            await rollout(
-                draft,
-                job.item or {},
-                backend=runtime.backend,
-                model=ModelSettings(trusted_urls=job.agent.base_url or ""),
+            model = ModelSettings(trusted_urls=job.agent.base_url or "")
+            attempt = Attempt(
+                draft=draft,
+                row=job.item or {},
+                services=Services(runtime.backend, model),
                 on_measured=measured,
                 before_turn=None if self.is_hasty else journaled,
                 journal=journal,
             )
+            await rollout(attempt)
         runtime.executor.shutdown()
         if dies_at:
             age_lease(self.ledger, job)

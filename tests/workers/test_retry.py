@@ -17,6 +17,7 @@ from hermes_queue.errors import (
 from hermes_queue.models import AttemptRecord, Failure
 from hermes_queue.sandbox.base import Capabilities
 from hermes_queue.settings import ModelSettings, RetrySettings
+from workers.attempt import Attempt, Services
 from workers.clock import Clock
 from workers.draft import Draft
 from workers.evidence import retry_delay_s
@@ -109,12 +110,7 @@ async def test_a_job_under_which_two_sandboxes_died_gets_one_of_its_own(earlier,
     draft = Draft(job, 3, 3, earlier=tuple(failed(*earlier)), clock=Clock(60.0))
     backend = FullHouse()
     row = {"instance_id": "i", "question": "1+1", "answer": 2}
+    services = Services(backend, ModelSettings())
     with pytest.raises(SandboxError, match="no room"):
-        await rollout(
-            draft,
-            row,
-            backend=backend,
-            model=ModelSettings(),
-            on_measured=lambda: None,
-        )
+        await rollout(Attempt(draft=draft, row=row, services=services, on_measured=lambda: None))
     assert [spec.alone for spec in backend.asked] == [alone]

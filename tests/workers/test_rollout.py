@@ -31,6 +31,7 @@ from hermes_queue.sandbox.base import (
 from hermes_queue.settings import ModelSettings
 from hermes_queue.tools import make_call
 from workers import rollout as rollouts
+from workers.attempt import Attempt, Services
 from workers.draft import Draft
 from workers.rollout import rollout
 
@@ -80,13 +81,8 @@ async def rolled_out(
 
     failure = None
     try:
-        await rollout(
-            draft,
-            ROW,
-            backend=cast(Any, backend),
-            model=ModelSettings(),
-            on_measured=measured,
-        )
+        services = Services(cast(Any, backend), ModelSettings())
+        await rollout(Attempt(draft=draft, row=ROW, services=services, on_measured=measured))
     except TrajectoryFailure as error:
         failure = error
     return draft, failure
@@ -252,15 +248,15 @@ async def test_work_that_was_handed_over_without_one_turn_is_never_scored() -> N
 
     handed = Draft(job=make_job(item=ROW, agent={"kind": "nop"}), attempt=1, epoch=1)
     handed.is_handed, handed.agent.stop_reason = True, "submitted"
+    attempt = Attempt(
+        draft=handed,
+        row=ROW,
+        services=Services(cast(Any, Slots()), ModelSettings()),
+        on_measured=restore,
+        handover=cast(Any, SimpleNamespace(restore=restore)),
+    )
     with pytest.raises(ModelConfigError, match="without a single turn"):
-        await rollout(
-            handed,
-            ROW,
-            backend=cast(Any, Slots()),
-            model=ModelSettings(),
-            on_measured=restore,
-            handover=cast(Any, SimpleNamespace(restore=restore)),
-        )
+        await rollout(attempt)
     assert handed.verdict is None
 
 

@@ -24,6 +24,7 @@ from hermes_queue.models import AgentSpec
 from hermes_queue.sandbox.base import SlotSpec
 from hermes_queue.sandbox.local.backend import LocalBackend
 from hermes_queue.settings import ModelSettings
+from workers.attempt import Attempt, Services
 from workers.bounds.limits import NO_LIMITS, StageLimits
 from workers.bounds.overdue import Overdue
 from workers.draft import Draft
@@ -79,9 +80,9 @@ async def rolled_out(
     async def measured() -> None:
         pass
 
-    more = {"model": model, "on_measured": measured, "bounds": bounds}
+    services = Services(backend, model, bounds=bounds)
     try:
-        await rollout(draft, ROW, backend=backend, **more)
+        await rollout(Attempt(draft=draft, row=ROW, services=services, on_measured=measured))
     except TrajectoryFailure as failure:
         return failure
     return None

@@ -29,6 +29,7 @@ from hermes_queue.sandbox.base import (
 )
 from hermes_queue.settings import ModelSettings
 from hermes_queue.tools import make_call
+from workers.attempt import Attempt, Services
 from workers.draft import Draft
 from workers.rollout import rollout
 
@@ -86,13 +87,9 @@ async def rolled_out(
 
     failure = None
     try:
-        await rollout(
-            draft,
-            ROW,
-            backend=cast(Any, backend),
-            model=ModelSettings(trusted_urls=kind.get("base_url") or "", max_retries=0),
-            on_measured=measured,
-        )
+        model = ModelSettings(trusted_urls=kind.get("base_url") or "", max_retries=0)
+        services = Services(cast(Any, backend), model)
+        await rollout(Attempt(draft=draft, row=ROW, services=services, on_measured=measured))
     except TrajectoryFailure as error:
         failure = error
     return draft, backend, failure

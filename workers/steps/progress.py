@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from envs.base import Environment, HasSteps, TakesWork, Verdict
 from hermes_queue.agent.chat import ChatClient, LearnsOfSteps
@@ -22,8 +22,10 @@ from hermes_queue.models import Message, StopReason
 from hermes_queue.sandbox.base import Capabilities
 from hermes_queue.sandbox.context import SlotContext
 from workers.draft import Draft
-from workers.resume.journal import TurnJournal
 from workers.verdicts import check
+
+if TYPE_CHECKING:
+    from workers.resume.journal import TurnJournal
 
 USED_UP: frozenset[StopReason] = frozenset(
     ("max_turns", "max_tokens", "max_cost", "context_length", "slot_killed")

@@ -14,11 +14,11 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from hermes_plugins.judge.opinion import Opinion
+from hermes_plugins.judge.transcript import question
 from hermes_queue.disk.durable import make_directory, replaced
 from hermes_queue.settings import PathSettings
 from hermes_queue.wire.judge import JudgeSpec
-from workers.judging.opinion import Opinion
-from workers.judging.transcript import question
 
 KEPT_S = 30 * 86400.0
 """Opinions that were not needed for longer are deleted."""

@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from envs.base import Environment, NamesJudge, ScoresByJudge, Verdict
+from envs.base import NamesJudge, ScoresByJudge, Verdict
+from hermes_plugins.judge.kept import KeptOpinion
+from hermes_plugins.judge.opinion import Opinion, Unusable, founded, read_opinion
+from hermes_plugins.judge.transcript import question, shown
 from hermes_queue.agent.endpoint.choice import OwnEndpoints
-from hermes_queue.agent.endpoint.limiter import Limiter, Unlimited
+from hermes_queue.agent.endpoint.limiter import Limiter
 from hermes_queue.agent.endpoint.request import check_sampling
 from hermes_queue.agent.kinds.recorded import recorded_params
-from hermes_queue.agent.loop import BeforeTurn, total
+from hermes_queue.agent.loop import total
 from hermes_queue.agent.prices import cost_usd
 from hermes_queue.agent.registry import AgentScript, make_chat, warm_up
 from hermes_queue.agent.tokens.replies import ask
@@ -31,14 +34,11 @@ from hermes_queue.errors import (
 from hermes_queue.extensions import offers
 from hermes_queue.ledger import Spent
 from hermes_queue.models import AgentSpec, Message, Usage
-from hermes_queue.settings import ModelSettings
 from hermes_queue.wire.judge import JudgeSpec
+from workers.attempt import Attempt
 from workers.calls.uncounted import NotCounting
 from workers.clock import Clock
 from workers.draft import Draft
-from workers.judging.kept import KeptOpinion
-from workers.judging.opinion import Opinion, Unusable, founded, read_opinion
-from workers.judging.transcript import question, shown
 from workers.verdicts import check
 
 logger = logging.getLogger(__name__)
@@ -61,59 +61,6 @@ class _Judgement:
     usage: Usage = field(default_factory=Usage)
 
 
-class Judging:
-    """What a judge makes of the verdict of one trajectory: nothing, if there is no judge."""
-
-    def __init__(self, draft: Draft, judge: Judge | None) -> None:
-        self._draft = draft
-        self._judge = judge
-        self._verdict: Verdict | None = None
-
-    @classmethod
-    async def of(
-        cls,
-        draft: Draft,
-        env: Environment[Any],
-        item: Any,
-        settings: ModelSettings,
-        limiter: Limiter | None,
-    ) -> Judging:
-        """By the judge that the job names, else the env. Nobody judges what no agent has done.
-
-        Raises:
-            EnvBug: the env names something else than a judge.
-            ModelConfigError: this worker cannot ask it, whatever the agent does.
-        """
-        spec = None
-        if recorded_params(draft.job.agent) is None:
-            spec = draft.job.judge or (env.judge(item) if offers(env, NamesJudge) else None)
-        if spec is None:
-            return cls(draft, None)
-        if not isinstance(spec, JudgeSpec):
-            raise EnvBug(f"env {env.name}: judge() must return a JudgeSpec or None")
-        await warm_up("openai")
-        return cls(draft, Judge(spec, draft, env, item, settings, limiter))
-
-    async def measured(self, verdict: Verdict, on_measured: Callable[[], Awaitable[None]]) -> None:
-        """Note the env's verdict; it is final, or counts until or unless its judge has answered."""
-        draft, judge = self._draft, self._judge
-        self._verdict = verdict
-        draft.verdict = judge.without(verdict) if judge else verdict
-        draft.awaits_judge = judge is not None
-        if draft.verdict is not None:
-            await on_measured()
-
-    async def judged(
-        self, before_turn: BeforeTurn | None, on_measured: Callable[[], Awaitable[None]]
-    ) -> None:
-        """Ask the judge about the verdict, if there is one. Raises the same as `Judge.judged`."""
-        if self._judge is None or self._verdict is None:
-            return
-        self._draft.verdict = await self._judge.judged(self._verdict, before_turn)
-        self._draft.awaits_judge = False
-        await on_measured()
-
-
 class Judge:
     """The judge of one trajectory. Its time counts towards no deadline of the attempt.
 
@@ -121,34 +68,28 @@ class Judge:
         ModelConfigError: this worker cannot ask it.
     """
 
-    def __init__(
-        self,
-        spec: JudgeSpec,
-        draft: Draft,
-        env: Environment[Any],
-        item: Any,
-        settings: ModelSettings,
-        limiter: Limiter | None,
-    ) -> None:
+    def __init__(self, spec: JudgeSpec, attempt: Attempt) -> None:
+        settings = attempt.services.model
         self._spec = spec
-        self._draft = draft
-        self._env = env
-        self._item = item
+        self._draft = attempt.draft
+        self._env = attempt.steps.env
+        self._item = attempt.steps.items[0]
+        self._before_turn = attempt.before_turn
         self._settings = settings
         self._clock = Clock()
         self._endpoints = OwnEndpoints.of(settings).allowed(spec.base_url)
         check_sampling(spec.sampling)
-        script = _script(draft, NotCounting(limiter or Unlimited(), self._clock))
+        script = _script(attempt.draft, NotCounting(attempt.limiter, self._clock))
         self._chat = make_chat(_agent(spec), script, settings)
 
-    def without(self, verdict: Verdict) -> Verdict | None:
+    def provisional(self, verdict: Verdict) -> Verdict | None:
         """What counts if the judge never answers; None if the env's score needs its answer."""
         return None if self._decides else self._with(verdict, _Judgement())
 
-    async def judged(self, verdict: Verdict, before_turn: BeforeTurn | None = None) -> Verdict:
+    async def final(self, verdict: Verdict) -> Verdict:
         """The verdict with `rewards.judge`, or with the reason why there is none.
 
-        Part of the score only by the env. `before_turn` is awaited before each call.
+        Part of the score only by the env.
 
         Raises:
             ModelError, ModelConfigError: the judge's endpoint failed, and the score needs it.
@@ -157,7 +98,7 @@ class Judge:
         found, clock = _Judgement(), self._draft.clock
         try:
             async with clock.stage("verify"):
-                await clock.not_counting(partial(self._judge, found, before_turn))()
+                await clock.not_counting(partial(self._judge, found))()
         except Exception as error:
             if self._decides:
                 raise
@@ -175,13 +116,13 @@ class Judge:
     def _failed(self, error: Exception) -> str:
         """Note that nobody can judge a trajectory whose score stands; returns why."""
         failure = error if isinstance(error, TrajectoryFailure) else EnvBug(foreign_error(error))
-        self._draft.judge_failure = failure
+        self._draft.after_failure = failure
         name, extra = self._draft.job.trajectory_id, {"action": "judge_failed"}
         bug = error if failure is not error else None
         logger.warning("%s is not judged: %s", name, failure, exc_info=bug, extra=extra)
         return printable(f"{failure.cause}: {failure}")[:WHY_CHARACTERS]
 
-    async def _judge(self, found: _Judgement, before_turn: BeforeTurn | None) -> None:
+    async def _judge(self, found: _Judgement) -> None:
         spec, messages = self._spec, tuple(self._draft.agent.messages)
         lines = await asyncio.to_thread(shown, messages, spec)
         memory = await asyncio.to_thread(KeptOpinion, spec, lines, self._endpoints)
@@ -194,20 +135,17 @@ class Judge:
         self._clock.start()
         try:
             async with self._clock.stage("verify", limit_s=spec.timeout_s):
-                await self._ask(found, lines, messages, before_turn)
+                await self._ask(found, lines, messages)
         except DeadlineExceeded as error:
             raise self._late() from error
         if found.opinion is not None:
             await asyncio.to_thread(memory.write, found.opinion)
 
     async def _ask(
-        self,
-        found: _Judgement,
-        lines: Sequence[str],
-        messages: Sequence[Message],
-        before_turn: BeforeTurn | None,
+        self, found: _Judgement, lines: Sequence[str], messages: Sequence[Message]
     ) -> None:
-        spec, wait = self._spec, before_turn and self._clock.not_counting(before_turn)
+        spec, before_turn = self._spec, self._before_turn
+        wait = before_turn and self._clock.not_counting(before_turn)
         for _ in range(ANSWERS_MOST):
             if wait:
                 await wait()
@@ -247,7 +185,7 @@ class Judge:
         found.usage = total([found.usage, usage])
         tokens = usage.prompt_tokens + usage.completion_tokens
         cost = cost_usd(self._spec.model, usage, self._settings.prices)
-        self._draft.judge_spent += Spent(tokens, cost)
+        self._draft.after_spent += Spent(tokens, cost)
 
     def _with(self, verdict: Verdict, found: _Judgement) -> Verdict:
         opinion, model = found.opinion, self._spec.model
@@ -265,6 +203,27 @@ class Judge:
         if opinion and opinion.findings and isinstance(known, list):
             further["findings"] = [*known, *_findings(opinion, model)]
         return replace(verdict, rewards=rewards, report={**verdict.report, **further})
+
+
+async def open_judge(attempt: Attempt) -> Judge | None:
+    """The judge that the job names, else the env. Nobody judges what no agent has done.
+
+    Raises:
+        EnvBug: the env names something else than a judge.
+        ModelConfigError: this worker cannot ask it, whatever the agent does.
+    """
+    job, env = attempt.draft.job, attempt.steps.env
+    if recorded_params(job.agent) is not None:
+        return None
+    spec = job.judge
+    if spec is None and offers(env, NamesJudge):
+        spec = env.judge(attempt.steps.items[0])
+    if spec is None:
+        return None
+    if not isinstance(spec, JudgeSpec):
+        raise EnvBug(f"env {env.name}: judge() must return a JudgeSpec or None")
+    await warm_up("openai")
+    return Judge(spec, attempt)
 
 
 def _agent(spec: JudgeSpec) -> AgentSpec:

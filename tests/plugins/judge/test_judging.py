@@ -16,18 +16,19 @@ from chat_endpoint import Answer, ChatEndpoint, Raw, completion
 from pydantic import ValidationError
 from records import make_job
 
+from hermes_plugins.judge.judge import UNFINISHED
+from hermes_plugins.judge.kept import KeptOpinion
+from hermes_plugins.judge.opinion import Opinion, Unusable, founded, read_opinion
+from hermes_plugins.judge.transcript import TEXT_CHARACTERS, question, shown
 from hermes_queue.agent.endpoint.limiter import Limiter, ObservedPermit, Permit, Unlimited
 from hermes_queue.errors import EnvBug, ModelConfigError, ModelError, TrajectoryFailure
 from hermes_queue.models import JudgeSpec, Message
 from hermes_queue.sandbox.base import Capabilities, Slot, SlotSpec
 from hermes_queue.settings import ModelSettings
 from hermes_queue.tools import make_call
+from workers.attempt import Attempt, Services
 from workers.clock import Clock
 from workers.draft import Draft
-from workers.judging.judge import UNFINISHED
-from workers.judging.kept import KeptOpinion
-from workers.judging.opinion import Opinion, Unusable, founded, read_opinion
-from workers.judging.transcript import TEXT_CHARACTERS, question, shown
 from workers.record import record_of
 from workers.rollout import rollout
 
@@ -106,15 +107,15 @@ def attempt(
 
             failure = None
             try:
-                await rollout(
-                    draft,
-                    ROW,
-                    backend=cast(Any, slots or Slots()),
-                    model=settings,
+                attempt = Attempt(
+                    draft=draft,
+                    row=ROW,
+                    services=Services(cast(Any, slots or Slots()), settings),
                     on_measured=on_measured,
                     before_turn=before_turn,
-                    limiter=limiter,
+                    limiter=limiter or Unlimited(),
                 )
+                await rollout(attempt)
             except TrajectoryFailure as error:
                 failure = error
             return draft, failure, endpoint
@@ -216,7 +217,7 @@ def test_a_failure_of_the_judges_endpoint_takes_no_score_away(
     record = record_of(draft, owner="w", host="h")
     assert (record.status, record.score, record.rewards) == ("completed", 1.0, {})
     assert record.report["judge"]["error"].startswith(f"{failure.kind}: ")
-    assert type(draft.judge_failure) is failure
+    assert type(draft.after_failure) is failure
 
 
 @pytest.mark.parametrize(("answer", "failure"), FAILURES[2:7:2])
@@ -323,7 +324,7 @@ def test_a_judge_whose_time_is_over_before_it_is_asked_is_late_and_no_bug(tmp_pa
 
     judge = {**SPEC.model_dump(), "timeout_s": 0.05}
     draft, _, _ = attempt(says(), tmp_path=tmp_path, judge=judge, limiter=Silent())
-    assert type(draft.judge_failure) is ModelError
+    assert type(draft.after_failure) is ModelError
 
 
 def test_a_reward_of_the_same_name_that_the_env_measured_is_not_the_judges(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
+from hermes_plugins.judge.transcript import texts_of
 from hermes_queue.models import Message
-from workers.judging.transcript import texts_of
 
 ANSWER_CHARACTERS = 64 << 10
 FINDINGS_MOST = 20

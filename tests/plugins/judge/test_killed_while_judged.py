@@ -21,7 +21,7 @@ from hermes_queue.broker.enqueue import enqueue
 from hermes_queue.ledger.runs import Runs
 from hermes_queue.models import TrajectoryJob
 
-SUPPORT = {"PYTHONPATH": str(Path(__file__).parents[1] / "support")}
+SUPPORT = {"PYTHONPATH": str(Path(__file__).parent / "support")}
 ROW = {"question": "How many eggs are two dozen?", "answer": "2*12=<<2*12=24>>24\n#### 24"}
 REPLAY = {"kind": "replay", "params": {"messages": [{"role": "assistant", "content": "#### 24"}]}}
 UNFINISHED = "the attempt was ended before the judge had answered"
