@@ -37,7 +37,7 @@ PY
   for each in $gone; do
     rm -rf "hermes_plugins/$each" "tests/plugins/$each" "docs/plugins/$each.md"
     # The file that stands for its producer, so that `python -m` finds it.
-    grep -lF "the plugin \`$each\`" producers/*.py | xargs -r rm
+    { grep -lF "the plugin \`$each\`" producers/*.py || true; } | xargs -r rm
     sed -i "/^$each = \"hermes_plugins\.$each:PLUGIN\"\$/d" pyproject.toml
     sed -i "/: plugins\/$each\.md\$/d" mkdocs.yml
   done
