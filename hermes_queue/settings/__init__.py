@@ -12,7 +12,6 @@
     resume.py         continuing trajectories of dead workers; places of stages
     section.py        what all sections have in common
     store.py          the object store
-    trainer.py        the feed of a trainer that is given none
     view.py           the pages of `hermes-queue view`
 
 A section is built where it is used (`RedisSettings()`); nothing is read at import.
@@ -47,7 +46,6 @@ from hermes_queue.settings.resume import ResumeSettings, StageSettings
 from hermes_queue.settings.sandbox import LocalSandboxSettings, ModalSettings, SandboxSettings
 from hermes_queue.settings.section import PREFIX, Section, wrong_setting
 from hermes_queue.settings.store import StoreSettings
-from hermes_queue.settings.trainer import TrainerSettings
 from hermes_queue.settings.view import ViewSettings
 from hermes_queue.wire.names import check_served_lane
 
@@ -297,7 +295,6 @@ SECTIONS: tuple[type[BaseSettings], ...] = (
     ArchiveSettings,
     ProducerSettings,
     TaskMemorySettings,
-    TrainerSettings,
     HarborSettings,
     MetricsSettings,
     LogSettings,
@@ -336,7 +333,6 @@ __all__ = [
     "StageSettings",
     "StoreSettings",
     "TaskMemorySettings",
-    "TrainerSettings",
     "ViewSettings",
     "WorkerSettings",
     "check_environment",
