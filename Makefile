@@ -107,12 +107,12 @@ test-engines: $(VENV)/.dev ## The backends `docker` and `nomad` on a real Docker
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=line .engine-docker .engine-podman
 
 .engine-docker .engine-podman: $(VENV)/.dev
-	$(BIN)/python -m pytest -rs --timeout 600 tests/engines \
+	$(BIN)/python -m pytest -rs --timeout 600 tests/plugins/*/engines \
 		-k '$(if $(filter %podman,$@),podman,not podman) and ($(or $(ENGINES),test_))'
 
 test-engine-kill: redis $(VENV)/.dev ## 200 Harbor trajectories over a dockerd that is killed among them (root; TRAJECTORIES=200)
 	$(BIN)/python tests/support/container_engines.py prepare
-	TRAJECTORIES=$(TRAJECTORIES) $(BIN)/python -m pytest -q -s tests/engines/prove_engine_kill.py
+	TRAJECTORIES=$(TRAJECTORIES) $(BIN)/python -m pytest -q -s tests/plugins/containers/engines/prove_engine_kill.py
 
 test-harbor: redis $(VENV)/.dev ## Bundled tasks, and those in other shapes, on a real backend (HARBOR_SANDBOX=local, localmodal, docker, podman, nomad; builds images)
 	$(BIN)/python -m pytest -n 2 tests/harbor $(if $(TASKS),-k '$(TASKS)')

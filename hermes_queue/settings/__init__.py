@@ -1,10 +1,8 @@
 """Settings: one small frozen section per component, read from `HERMES_QUEUE_*`.
 
     harbor.py         tasks in the Harbor format
-    docker.py         containers of Docker Engine and Podman
     images.py         images of tasks
     model.py          model endpoints
-    nomad.py          jobs of a Nomad cluster
     observability.py  metrics and logs
     sandbox.py        sandbox backends, lists of hosts
     prices.py         prices of slots
@@ -34,11 +32,9 @@ from hermes_queue import extensions
 from hermes_queue.core import declared
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.plugins import load_target
-from hermes_queue.settings.docker import DockerSettings
 from hermes_queue.settings.harbor import HarborSettings
 from hermes_queue.settings.images import ImageSettings
 from hermes_queue.settings.model import EngineSettings, LimiterSettings, ModelSettings
-from hermes_queue.settings.nomad import NomadSettings
 from hermes_queue.settings.observability import LogSettings, MetricsSettings, OtelSettings
 from hermes_queue.settings.prices import PriceSettings
 from hermes_queue.settings.redis import RedisSettings, TaskMemorySettings
@@ -283,8 +279,6 @@ SECTIONS: tuple[type[BaseSettings], ...] = (
     SandboxSettings,
     LocalSandboxSettings,
     ModalSettings,
-    DockerSettings,
-    NomadSettings,
     ImageSettings,
     PriceSettings,
     ModelSettings,
@@ -309,7 +303,6 @@ __all__ = [
     "SECTIONS",
     "ArchiveSettings",
     "BreakerSettings",
-    "DockerSettings",
     "EngineSettings",
     "HarborSettings",
     "ImageSettings",
@@ -320,7 +313,6 @@ __all__ = [
     "MetricsSettings",
     "ModalSettings",
     "ModelSettings",
-    "NomadSettings",
     "OtelSettings",
     "PathSettings",
     "PriceSettings",
