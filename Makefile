@@ -30,8 +30,9 @@ SEED ?= 1
 GRADERS ?= 0
 PREFETCH ?= 0
 PORT ?= 21100
-# Adapters of hermes_queue/trainers whose trainer has a lock; make test-trainers NAME=trl
-NAME := $(patsubst requirements/trainers-%.txt,%,$(wildcard requirements/trainers-*.txt))
+TRAINERS := tests/plugins/trainers
+# Adapters whose trainer has a lock; make test-trainers NAME=trl
+NAME := $(patsubst $(TRAINERS)/requirements/%.txt,%,$(wildcard $(TRAINERS)/requirements/*.txt))
 
 BIN := $(VENV)/bin
 UV ?= $(BIN)/uv
@@ -106,12 +107,12 @@ test-engines: $(VENV)/.dev ## The backends `docker` and `nomad` on a real Docker
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=line .engine-docker .engine-podman
 
 .engine-docker .engine-podman: $(VENV)/.dev
-	$(BIN)/python -m pytest -rs --timeout 600 tests/engines \
+	$(BIN)/python -m pytest -rs --timeout 600 tests/plugins/*/engines \
 		-k '$(if $(filter %podman,$@),podman,not podman) and ($(or $(ENGINES),test_))'
 
 test-engine-kill: redis $(VENV)/.dev ## 200 Harbor trajectories over a dockerd that is killed among them (root; TRAJECTORIES=200)
 	$(BIN)/python tests/support/container_engines.py prepare
-	TRAJECTORIES=$(TRAJECTORIES) $(BIN)/python -m pytest -q -s tests/engines/prove_engine_kill.py
+	TRAJECTORIES=$(TRAJECTORIES) $(BIN)/python -m pytest -q -s tests/plugins/containers/engines/prove_engine_kill.py
 
 test-harbor: redis $(VENV)/.dev ## Bundled tasks, and those in other shapes, on a real backend (HARBOR_SANDBOX=local, localmodal, docker, podman, nomad; builds images)
 	$(BIN)/python -m pytest -n 2 tests/plugins/harbor/on_images tests/swe_images $(if $(TASKS),-k '$(TASKS)')
@@ -128,7 +129,7 @@ test-sglang: $(VENV)/.dev $(LIVE)/model/.made $(LIVE)/program-model/.made ## The
 # An environment for each: they want different versions of the same packages.
 test-trainers: redis $(NAME:%=$(VENV)-trainers-%/.made) ## Real optimiser steps, and kills, with the trainers that have an adapter (1.5 GB for NAME=trl, CPU)
 	@failed=; for name in $(NAME); do \
-		$(VENV)-trainers-$$name/bin/python -m pytest -rs tests/trainers/test_$$name.py \
+		$(VENV)-trainers-$$name/bin/python -m pytest -rs $(TRAINERS)/training/test_$$name.py \
 			$(if $(TESTS_OF),-k '$(TESTS_OF)') || failed="$$failed $$name"; \
 	done; [ -z "$$failed" ] || { echo "failed:$$failed" >&2; exit 1; }
 
@@ -266,11 +267,11 @@ lock-programs: ## Resolve the locks of the bundled agent programs anew
 	done
 
 lock-trainers: ## Resolve the locks of the trainers' environments anew
-	for input in $(if $(filter command line,$(origin NAME)),$(NAME:%=requirements/trainers-%.in),requirements/trainers-*.in); do \
+	for input in $(NAME:%=$(TRAINERS)/requirements/%.in); do \
 		python=$$(sed -n 's/^# Python //p' $$input); \
 		$(subst --python-version 3.11,--python-version $${python:-3.11},$(subst "make lock","make lock-trainers",$(COMPILE))) \
 			--upgrade --no-emit-package torch --extra producer --extra worker --extra local --group build \
-			pyproject.toml requirements/trainers.in $$input -o $${input%.in}.txt; \
+			pyproject.toml $(TRAINERS)/requirements/common.in $$input -o $${input%.in}.txt; \
 	done
 
 clean: ## Remove the virtual environment and everything generated (not your caches and results)
@@ -296,8 +297,8 @@ $(VENV)/.run: requirements/run.txt pyproject.toml | $(BIN)/python
 	bash requirements/install.sh $(BIN)/python requirements/run.txt
 	@touch $@
 
-$(VENV)-trainers-%/.made: requirements/trainers-%.txt requirements/install_trainer.sh pyproject.toml
-	PYTHON=$(PYTHON) bash requirements/install_trainer.sh $* $(@D)
+$(VENV)-trainers-%/.made: $(TRAINERS)/requirements/%.txt $(TRAINERS)/requirements/install.sh pyproject.toml
+	PYTHON=$(PYTHON) bash $(TRAINERS)/requirements/install.sh $* $(@D)
 	@touch $@
 
 # --- the servers of test-vllm and test-sglang, and the model that they serve --------------

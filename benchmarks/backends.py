@@ -25,8 +25,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from hermes_queue.images.engine.archive import import_root
-from hermes_queue.images.engine.client import EngineClient
 from hermes_queue.images.fetch.archives import import_archive
 from hermes_queue.images.spec import ImageSpec
 from hermes_queue.images.store import ImageStore
@@ -36,9 +34,9 @@ from hermes_queue.sandbox.rootfs.steps import RootfsSteps
 from hermes_queue.settings import PathSettings
 from hermes_queue.settings.images import ImageSettings
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
+TESTS = Path(__file__).parents[1] / "tests"
+sys.path[:0] = [str(TESTS / "support"), str(TESTS / "plugins" / "nomad" / "support")]
 container_engines: Any = import_module("container_engines")
-nomad_on_engine: Any = import_module("nomad_on_engine")
 
 COMMANDS, HELD = 3, 10
 IDLE_S = 10.0
@@ -48,6 +46,8 @@ GROUPS = Path("/sys/fs/cgroup/cpuacct")
 OURS = "hermes-queue-bench"
 """Group of this process; those of engines begin with its name."""
 OF_CONTAINERS = {"docker": "docker", "podman": "libpod_parent"}
+ENGINE_IMAGES = "hermes_plugins.containers.images"
+"""Of a plugin, which is there if a backend of its engines is measured."""
 NAMES = ("local", "local-image", "localmodal", "localmodal-image", "docker", "podman", "nomad")
 
 
@@ -190,12 +190,13 @@ async def _engine(name: str, archive: Path) -> AsyncIterator[Candidate]:
         directory = stack.enter_context(container_engines.engine_directory())
         with _member(group):
             engine = stack.enter_context(container_engines.ENGINES[kind](directory))
-        client = EngineClient(engine.address)
+        client: Any = import_module(f"{ENGINE_IMAGES}.client").EngineClient(engine.address)
         await client.open()
-        await import_root(client, archive, container_engines.BASE)
+        archives: Any = import_module(f"{ENGINE_IMAGES}.archive")
+        await archives.import_root(client, archive, container_engines.BASE)
         await client.close()
         if name == "nomad":  # its server is a thread of this process
-            nomad = nomad_on_engine.nomad_on(engine, directory)
+            nomad = import_module("nomad_on_engine").nomad_on(engine, directory)
             server = await asyncio.to_thread(stack.enter_context, nomad)
             os.environ.update(server.settings(PathSettings().cache))
         os.environ["HERMES_QUEUE_DOCKER_HOST"] = engine.address

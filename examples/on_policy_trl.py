@@ -19,9 +19,9 @@ from transformers.trainer_utils import get_last_checkpoint
 from trl import GRPOConfig, GRPOTrainer
 
 import hermes_queue
+from hermes_plugins.trainers.trl_rollout import QueueRollout, score
 from hermes_queue.broker.embedded import Embedded
 from hermes_queue.trainers.feed import Feed
-from hermes_queue.trainers.trl_rollout import QueueRollout, score
 
 GROUP_SIZE = 8
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import tinker
 
+from hermes_plugins.trainers.tinker import newest_state, train
 from hermes_queue.trainers.feed import Feed
-from hermes_queue.trainers.tinker import newest_state, train
 
 
 def main() -> None:

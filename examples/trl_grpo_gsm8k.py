@@ -22,8 +22,8 @@ from datasets import Dataset
 from transformers.trainer_utils import get_last_checkpoint
 from trl import GRPOConfig, GRPOTrainer
 
+from hermes_plugins.trainers.trl_rollout import QueueRollout, score
 from hermes_queue.trainers.feed import Feed
-from hermes_queue.trainers.trl_rollout import QueueRollout, score
 
 
 def main() -> None:

@@ -47,10 +47,8 @@ CORE = Plugin(
             "tokens": "hermes_queue.sinks.datasets.tokens:FORMAT",
         },
         "backend": {
-            "docker": "hermes_queue.sandbox.docker:BACKEND",
             "local": "hermes_queue.sandbox.local:BACKEND",
             "modal": "hermes_queue.sandbox.modal:BACKEND",
-            "nomad": "hermes_queue.sandbox.nomad:BACKEND",
         },
         "producer": {
             "gsm8k": "producers.gsm8k:PRODUCER",

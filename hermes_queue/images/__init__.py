@@ -13,7 +13,6 @@ users.py       users of an image
 layers.py      layers on this host's disk: made, pinned, deleted
 names.py       the images that this host has by name
 store.py       images for slots: had by name, or built
-engine/        images at a container engine: pulled, built, loaded
 fetch/         images from registries and archives
 base_image.py  base images made of Debian's packages
 record_packages.py  what pip has to know of the packages of Debian in one

@@ -14,13 +14,11 @@ snapshots.py       copies of slots' files, which some backends keep
 slot_backend.py    the common part of backends that can run a program in a slot
 builds/            where assets are built
 commands/          commands through a provider's streams
-containers/        slots in containers, on any host of containers
-docker/            the host of containers: Docker Engine or Podman
+containers/        commands in a container that is a slot
 host/              Linux: namespaces, cgroups, seccomp, processes
 listening/         ports inside slots that the worker serves
 local/             slots on this host
 modal/             slots at Modal
-nomad/             the host of containers: a Nomad cluster
 rootfs/            slots of this host with an image of their own
 selfcheck/         the checks that every backend passes
 """

@@ -3,7 +3,6 @@
     docker.py         containers of Docker Engine and Podman
     images.py         images of tasks
     model.py          model endpoints
-    nomad.py          jobs of a Nomad cluster
     observability.py  metrics and logs
     sandbox.py        sandbox backends, lists of hosts
     prices.py         prices of slots
@@ -11,7 +10,6 @@
     resume.py         continuing trajectories of dead workers; places of stages
     section.py        what all sections have in common
     store.py          the object store
-    trainer.py        the feed of a trainer that is given none
     view.py           the pages of `hermes-queue view`
 
 A section is built where it is used (`RedisSettings()`); nothing is read at import.
@@ -37,7 +35,6 @@ from hermes_queue.plugins import load_target
 from hermes_queue.settings.docker import DockerSettings
 from hermes_queue.settings.images import ImageSettings
 from hermes_queue.settings.model import EngineSettings, LimiterSettings, ModelSettings
-from hermes_queue.settings.nomad import NomadSettings
 from hermes_queue.settings.observability import LogSettings, MetricsSettings, OtelSettings
 from hermes_queue.settings.prices import PriceSettings
 from hermes_queue.settings.redis import RedisSettings, TaskMemorySettings
@@ -45,7 +42,6 @@ from hermes_queue.settings.resume import ResumeSettings, StageSettings
 from hermes_queue.settings.sandbox import LocalSandboxSettings, ModalSettings, SandboxSettings
 from hermes_queue.settings.section import PREFIX, Section, wrong_setting
 from hermes_queue.settings.store import StoreSettings
-from hermes_queue.settings.trainer import TrainerSettings
 from hermes_queue.settings.view import ViewSettings
 from hermes_queue.wire.names import check_served_lane
 
@@ -283,8 +279,6 @@ SECTIONS: tuple[type[BaseSettings], ...] = (
     SandboxSettings,
     LocalSandboxSettings,
     ModalSettings,
-    DockerSettings,
-    NomadSettings,
     ImageSettings,
     PriceSettings,
     ModelSettings,
@@ -309,7 +303,6 @@ __all__ = [
     "SECTIONS",
     "ArchiveSettings",
     "BreakerSettings",
-    "DockerSettings",
     "EngineSettings",
     "ImageSettings",
     "LeaseSettings",
@@ -319,7 +312,6 @@ __all__ = [
     "MetricsSettings",
     "ModalSettings",
     "ModelSettings",
-    "NomadSettings",
     "OtelSettings",
     "PathSettings",
     "PriceSettings",
@@ -332,7 +324,6 @@ __all__ = [
     "StageSettings",
     "StoreSettings",
     "TaskMemorySettings",
-    "TrainerSettings",
     "ViewSettings",
     "WorkerSettings",
     "check_environment",

@@ -27,7 +27,7 @@ from hermes_queue.trainers.sources.acks import OwedAcks
 from hermes_queue.trainers.sources.expected import ExpectedRun
 from hermes_queue.trainers.sources.lease import ReaderLease
 from hermes_queue.trainers.sources.left_out import count_left_out
-from hermes_queue.trainers.sources.options import FeedCounts, FeedOptions, Shared
+from hermes_queue.trainers.sources.options import FeedCounts, FeedOptions
 from hermes_queue.trainers.sources.pace import TrainerPace
 from hermes_queue.trainers.sources.policy import RunVersion
 from hermes_queue.trainers.sources.window import Age, Waiting, Window
@@ -53,7 +53,6 @@ class Feed:
         name: name of the consumer group, which no other process reads.
         check: called with every group before it is handed out, e.g. `rows_of` with the trainer's
             options; the groups for which it raises `RowRefused` become dead letters.
-        shared: what it has in common with other feeds of the trainer; None = nothing.
         **options: the other fields of `FeedOptions`.
 
     Raises:
@@ -68,7 +67,6 @@ class Feed:
         name: str,
         *,
         check: Callable[[TrajectoryGroup], object] | None = None,
-        shared: Shared | None = None,
         **options: Any,
     ) -> None:
         self.options = given = FeedOptions(name=name, **options)
@@ -86,9 +84,7 @@ class Feed:
         self._came: HeldGroup | None = None
         """A delivery on its way into the window."""
         with ExitStack() as stack:
-            self._journal = shared.journal if shared else StepJournal(given.directory)
-            if not shared:
-                stack.enter_context(closing(self._journal))
+            self._journal = stack.enter_context(closing(StepJournal(given.directory)))
             self._saved = _NO_CHECKPOINT if self._journal.last_step is None else None
             """The last durable checkpoint; None until `resume` says it."""
             self._ledger = stack.enter_context(closing(Ledger.connect(url=given.url)))
@@ -97,9 +93,8 @@ class Feed:
             self._run.note_unknown()
             lease = ReaderLease(self._ledger, name, self._journal.path)
             self._lease = stack.enter_context(closing(lease))
-            readers = shared.readers[given.run] if shared else (name,)
             self._policy = RunVersion(self._ledger, given.run)
-            self._pace = TrainerPace(self._ledger, given, readers, may_fall=shared is not None)
+            self._pace = TrainerPace(self._ledger, given)
             self._acks = OwedAcks(self._pace, self._journal)
             self._stream = stack.enter_context(
                 consume_sync(
@@ -193,41 +188,29 @@ class Feed:
             HermesQueueError: as `consume`.
         """
         until = None if timeout_s is None else time.monotonic() + timeout_s
-        self.begin_take(groups)
+        self._begin_take(groups)
         ready: list[Waiting[HeldGroup]] = []
         try:
             while len(ready) < groups:
-                drawn = self.draw(until, more=groups - len(ready))
+                drawn = self._draw(until, more=groups - len(ready))
                 # All of them again: while we waited, a new version may have made them stale.
-                ready = [each for each in ready if self.is_fresh(each)]
+                ready = [each for each in ready if self._is_fresh(each)]
                 if drawn is None:
                     return []
                 ready.append(drawn)
-            return [self.hand_out(ready.pop(0)) for _ in range(groups)]
+            return [self._hand_out(ready.pop(0)) for _ in range(groups)]
         finally:
             for each in ready:
                 self._window.put_back(each)
 
-    def begin_take(self, groups: int) -> None:
-        """Begin to draw the groups of a step, as `take` does.
-
-        Raises:
-            ConfigurationError: as `take`, or another process reads the consumer group.
-        """
+    def _begin_take(self, groups: int) -> None:
         self._last_checkpoint()
         self._lease.check()
         self._pace.ask(groups)
         self._acks.settle(waits=True)
 
-    def expect(self, groups: int) -> None:
-        """Let the run be ahead by a step of `groups` groups, before they are asked for."""
-        self._pace.ask(groups)
-        self._acks.settle()
-
-    def draw(self, until: float | None, *, more: int = 1) -> Waiting[HeldGroup] | None:
+    def _draw(self, until: float | None, *, more: int) -> Waiting[HeldGroup] | None:
         """The group whose turn it is, young enough by now; None if none comes until then.
-
-        It still waits here: `hand_out` it, or put it back with `put_back`.
 
         Args:
             until: monotonic time; None = wait for ever.
@@ -235,24 +218,16 @@ class Feed:
         """
         while self._fill(more, until):
             self._lease.check()  # again, since it may have waited for long
-            self.refresh()
+            if self.options.max_lag is not None:
+                self._policy.refresh()
             drawn = self._window.take()
-            if self.is_fresh(drawn):
+            if self._is_fresh(drawn):
                 return drawn
             if until is not None and not self._window and time.monotonic() >= until:
                 break
         return None
 
-    def refresh(self) -> None:
-        """Read the version by which `is_fresh` judges."""
-        if self.options.max_lag is not None:
-            self._policy.refresh()
-
-    def put_back(self, drawn: Waiting[HeldGroup]) -> None:
-        """Put a group back that was drawn, at its old place."""
-        self._window.put_back(drawn)
-
-    def hand_out(self, drawn: Waiting[HeldGroup]) -> HeldGroup:
+    def _hand_out(self, drawn: Waiting[HeldGroup]) -> HeldGroup:
         """Count a group that was drawn as taken."""
         self._waiting.discard(drawn.item.group_id)
         self._run.came()
@@ -269,13 +244,9 @@ class Feed:
         """
         count_left_out(group, self.counts)
 
-    def has_taken(self, group_id: str) -> bool:
-        """Whether the group was handed out here, and no checkpoint that was reported has it."""
-        return group_id in self._held and group_id not in self._waiting
-
     def ready(self, groups: int, *, timeout_s: float) -> int:
         """Read until that many groups wait for `take`, or `timeout_s` passes; how many wait."""
-        self.begin_take(groups)
+        self._begin_take(groups)
         self._fill(groups, time.monotonic() + timeout_s)
         return len(self._window)
 
@@ -307,17 +278,9 @@ class Feed:
         """
         names = [group.group_id for group in groups]
         self._require_taken(names)
-        self.check_step(step)
-        self._journal.add(step, names)
-        self.note_trained(names)
-
-    def check_step(self, step: int) -> None:
-        """Make sure that `step` can be trained now. Raises ValueError as `trained`."""
         if step <= self._last_checkpoint():
             raise ValueError(f"step {step} is not after the checkpoint of step {self._saved}")
-
-    def note_trained(self, names: Sequence[str]) -> None:
-        """Count groups that the journal has now."""
+        self._journal.add(step, names)
         self.counts.trained += len(names)
         self._pace.off(*names)
 
@@ -347,7 +310,10 @@ class Feed:
         Raises:
             RedisUnavailable, RedisFull: the version may or may not be set; repeat the call.
         """
-        return self.published_at(version, self.numbered(version))
+        numbered = self.numbered(version)
+        self._policy.set(version, numbered)
+        self._acks.settle()
+        return numbered
 
     def numbered(self, version: int) -> int:
         """The policy version that `published(version)` will set; for weights named by it.
@@ -356,12 +322,6 @@ class Feed:
             RedisUnavailable: call it again.
         """
         return self._policy.numbered(version)
-
-    def published_at(self, version: int, numbered: int) -> int:
-        """As `published`, with the run's policy version, which must not be lower than it was."""
-        self._policy.set(version, numbered)
-        self._acks.settle()
-        return numbered
 
     def close(self) -> None:
         """End reading. Groups without a checkpoint are delivered again. Idempotent."""
@@ -410,7 +370,7 @@ class Feed:
 
     def _require_taken(self, names: Sequence[str]) -> None:
         for name in names:
-            if not self.has_taken(name):
+            if name not in self._held or name in self._waiting:
                 raise ValueError(f"group {name} was not taken from this feed, or is saved already")
 
     def _fill(self, needed: int, until: float | None) -> bool:
@@ -473,7 +433,7 @@ class Feed:
         bound, lag = self.options.max_lag, age.lag(self._policy.current)
         return bound is not None and lag is not None and lag > bound
 
-    def is_fresh(self, waiting: Waiting[HeldGroup]) -> bool:
+    def _is_fresh(self, waiting: Waiting[HeldGroup]) -> bool:
         """Whether a group that was drawn may be handed out; else it is dropped."""
         if self.options.on_stale == "train" or not self._is_stale(waiting.age):
             return True

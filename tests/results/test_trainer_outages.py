@@ -15,7 +15,6 @@ from hermes_queue import AgentSpec, enqueue, make_jobs
 from hermes_queue.errors import ConfigurationError, RedisUnavailable
 from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.policy import set_version
-from hermes_queue.trainers.mix import Mix
 from hermes_queue.trainers.rows import RowRefused, rows_of
 from hermes_queue.trainers.sources.policy import announce
 
@@ -129,19 +128,6 @@ def test_a_check_that_fails_loses_no_group(ledger, feed):
     with pytest.raises(BrokenOff):
         trainer.take(2)
     assert names(trainer.take(2)) == "ab"
-
-
-def test_a_call_of_take_that_is_broken_off_loses_no_group_of_a_mix(ledger, tmp_path, monkeypatch):
-    for run in "ab":
-        publish(ledger, *"12", run=run)
-    options = {"directory": tmp_path, "group_size": 2, "url": ledger.url, "max_lag": 5}
-    with Mix("trainer", {"a": 1, "b": 1}, **options) as mix:
-        draw = once(mix.feeds["b"].draw, 2)
-        monkeypatch.setattr(mix.feeds["b"], "draw", draw)
-        with pytest.raises(BrokenOff):
-            mix.take(4)
-        assert sorted(names(mix.take(4))) == ["1", "1", "2", "2"]
-        assert {source.credit for source in mix._sources} == {0.0}
 
 
 def test_groups_that_are_dropped_do_not_keep_the_caller_beyond_its_time(ledger, feed, monkeypatch):

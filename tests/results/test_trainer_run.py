@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import pytest
 from ledger_steps import begin, enqueue
 from ledger_steps import publish as publish_record
@@ -20,7 +18,6 @@ from hermes_queue.results.consumers import consumer_groups
 from hermes_queue.results.trimming import trim
 from hermes_queue.settings import ResultSettings
 from hermes_queue.trainers.feed import Feed
-from hermes_queue.trainers.mix import Mix
 from hermes_queue.trainers.rows import rows_of
 from hermes_queue.trainers.sources import expected
 
@@ -129,14 +126,9 @@ def test_groups_with_equal_scores_are_counted_and_those_of_other_runs_are_not(le
     assert trainer.counts.equal == 1
 
 
-def test_the_pace_holds_before_the_first_groups_are_asked_for(ledger, feed, tmp_path):
+def test_the_pace_holds_before_the_first_groups_are_asked_for(ledger, feed):
     feed(max_lag=1, pace=2)
     assert pace_of(ledger, "run").max_ahead == 4
-    mixed = {"directory": tmp_path / "mix", "group_size": 2, "max_lag": 1, "url": ledger.url}
-    mixed["directory"].mkdir()
-    with Mix("mix", {"a": 1, "b": 1}, pace=4, **mixed):
-        # As long as neither source has delivered, either may have to fill the step alone.
-        assert [pace_of(ledger, run).max_ahead for run in "ab"] == [4, 4]
 
 
 def test_a_finished_training_holds_nothing_and_its_name_is_free(ledger, feed, tmp_path):
@@ -171,14 +163,6 @@ def test_a_training_whose_name_another_process_has_by_now_ends_nothing(ledger, f
     with pytest.raises(ConfigurationError, match="whose journal is /other on elsewhere"):
         trainer.finish()
     assert len(consumer_groups(ledger)) == 1
-
-
-def test_a_finished_mix_leaves_no_reader(ledger, tmp_path):
-    options = {"directory": tmp_path, "group_size": 2, "url": ledger.url}
-    with Mix("mix", {"a": 1, "b": 1}, check=partial(rows_of), **options) as mix:
-        assert len(consumer_groups(ledger)) == 2
-        mix.finish()
-    assert consumer_groups(ledger) == []
 
 
 def test_a_failed_group_that_is_retried_as_a_whole_is_one_that_the_feed_takes(ledger, feed):

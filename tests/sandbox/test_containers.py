@@ -1,4 +1,4 @@
-"""The backend `docker` without an engine: streams, facts, lists of changes, settings."""
+"""Commands in containers without a container: streams, first processes, kills."""
 
 from __future__ import annotations
 
@@ -8,24 +8,17 @@ import resource
 import subprocess
 import sys
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
-from pydantic import ValidationError
 
-from hermes_queue.errors import ConfigurationError, IsolationUnavailable, SandboxError
-from hermes_queue.images.engine.client import find_engine
+from hermes_queue.errors import SandboxError
 from hermes_queue.sandbox.commands import deadline
 from hermes_queue.sandbox.commands.marked import MAX_NOTE_BYTES, MarkedStream
 from hermes_queue.sandbox.commands.shell import script
 from hermes_queue.sandbox.containers.host import ContainerState, HostFacts
-from hermes_queue.sandbox.containers.leftovers import Leftovers
 from hermes_queue.sandbox.containers.process import ContainerCommand, run_command
 from hermes_queue.sandbox.containers.scripts import WAIT
-from hermes_queue.sandbox.docker.changes import file_changes
-from hermes_queue.sandbox.docker.facts import check_limits, facts_of
 from hermes_queue.sandbox.modal.rooted import compare
-from hermes_queue.settings import DockerSettings
 
 MARK = b"\0secret\0"
 
@@ -61,66 +54,6 @@ def test_scripts_that_are_sent_contain_what_they_call():
     assert "kill_marked()" in script("hermes_queue.sandbox.modal", "slot.sh")
 
 
-@pytest.mark.parametrize(
-    ("info", "lacks"),
-    [
-        ({"MemoryLimit": True, "PidsLimit": True, "CpuCfsQuota": True}, ()),
-        ({"MemoryLimit": False, "PidsLimit": True, "CpuCfsQuota": True}, ("memory",)),
-        (
-            {"SecurityOptions": ["name=rootless"], "CgroupVersion": "1", "MemoryLimit": True},
-            ("memory", "processes", "cores"),
-        ),
-    ],
-)
-def test_an_engine_without_limits_is_refused_unless_that_is_accepted(info, lacks):
-    version = {"Version": "4.3.1", "Components": [{"Name": "Podman Engine"}]}
-    facts = facts_of(version, info, shares_files=True)
-    assert (facts.name, facts.limits) == ("Podman 4.3.1", lacks)
-    if not lacks:
-        assert check_limits(facts, DockerSettings()) == ""
-        return
-    with pytest.raises(IsolationUnavailable, match="HERMES_QUEUE_DOCKER_LIMITS=none"):
-        check_limits(facts, DockerSettings())
-    assert "cannot limit" in check_limits(facts, DockerSettings(limits="none"))
-
-
-def test_directories_that_only_hold_changes_and_files_of_the_engine_are_no_changes():
-    found = [
-        {"Path": "/etc", "Kind": 0},
-        {"Path": "/etc/passwd", "Kind": 0},
-        {"Path": "/etc/hosts", "Kind": 0},
-        {"Path": "/app", "Kind": 1},
-        {"Path": "/app/f", "Kind": 1},
-        {"Path": "/srv", "Kind": 2},
-        {"Path": "/srv/f", "Kind": 2},
-    ]
-    changes = {change.path: change.kind for change in file_changes(found, 100)}
-    assert changes == {
-        "/etc/passwd": "changed",
-        "/app": "added",
-        "/app/f": "added",
-        "/srv": "deleted",
-    }
-    with pytest.raises(SandboxError, match="more than 6"):
-        file_changes(found, 6)
-
-
-@pytest.mark.parametrize("network", ["host", "container:other"])
-def test_slots_never_have_the_network_of_the_host_or_of_others(network):
-    with pytest.raises(ValidationError, match="network of others"):
-        DockerSettings(network=network)
-
-
-def test_a_host_without_an_engine_says_what_to_start(monkeypatch):
-    monkeypatch.delenv("DOCKER_HOST", raising=False)
-    monkeypatch.setattr("hermes_queue.images.engine.client.SOCKETS", ("/no/such.sock",))
-    with pytest.raises(ConfigurationError, match=r"podman\.socket"):
-        find_engine(None)
-    with pytest.raises(ConfigurationError, match="HERMES_QUEUE_DOCKER_HOST"):
-        find_engine("/run/docker.sock")
-    assert find_engine("unix:///x") == "unix:///x"
-
-
 def test_a_first_process_outlives_a_slot_that_leaves_it_no_process_to_fork():
     def use_up() -> None:
         if os.geteuid() == 0:
@@ -148,23 +81,6 @@ def test_a_tree_that_cannot_be_compared_is_too_large_and_no_failure(tmp_path, op
 
     done = subprocess.run([*words, str(most)], preexec_fn=limit, capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (compare.TOO_MANY, b"")
-
-
-def test_workers_that_start_at_the_same_time_know_each_others_containers(tmp_path, monkeypatch):
-    first, second = Leftovers(tmp_path), Leftovers(tmp_path)
-    write = Path.write_text
-
-    def write_late(path: Path, text: str) -> int:
-        monkeypatch.setattr(Path, "write_text", write)
-        second.open()  # between the look of the first one and its writing
-        return write(path, text)
-
-    monkeypatch.setattr(Path, "write_text", write_late)
-    first.open()
-    assert first.labels["registry"] == second.labels["registry"] == Leftovers(tmp_path)._registry()
-    first.close()
-    second.close()
-    assert {path.name for path in (tmp_path / "containers").iterdir()} == {"id"}
 
 
 @pytest.mark.parametrize(

@@ -20,12 +20,8 @@ import pytest
 import yaml
 from pages import PAGES, Block, all_blocks, blocks, page_id
 
-from hermes_queue.trainers.versions import TRAINERS as ADAPTERS
-
-TRAINERS = {"datasets", "peft", "torch", "transformers"} | {
-    each.package.replace("-", "_") for each in ADAPTERS.values()
-}
-"""Packages that an environment of trainers has, see docs/trainer-adapters.md."""
+TRAINERS = {"datasets", "peft", "skyrl", "tinker", "torch", "transformers", "trl"}
+"""Packages that an environment of trainers has, see docs/plugins/trainers.md."""
 LANGUAGES = {"sh", "python", "text", "json", "jsonl", "toml", "yaml", "ini", "promql"}
 PYTHON = all_blocks("python")
 

@@ -261,7 +261,7 @@ def known_flags() -> frozenset[str]:
     parsers = [producer_parser(name) for name in GENERATE["producer_modules"]()]
     worker = [name for p in WORKER.params for name in p.opts]
     rooms = ("", ".faults", ".operators", ".simulate", ".soak", ".view")
-    ours = ("tests.chaos", "tools.make_bugs", "localmodal", "hermes_queue.trainers.prime_rl")
+    ours = ("tests.chaos", "tools.make_bugs", "localmodal", "hermes_plugins.trainers.prime_rl")
     modules = (*ours, *(f"benchmarks{room}" for room in rooms))
     return frozenset(
         [

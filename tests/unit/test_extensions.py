@@ -90,7 +90,7 @@ def test_a_plugin_that_cannot_be_imported_is_named_with_the_cause(install: Insta
         ("env", "json:loads", "has no Item, name, oracle.*: see envs.base:Environment"),
         ("agent", "json:no_such", "cannot be loaded: AttributeError"),
         ("sink", "no_such_module:FORMAT", "cannot be loaded: ModuleNotFoundError"),
-        ("backend", "", "backend '' is unknown; known: docker, local, modal, nomad"),
+        ("backend", "", r"backend '' is unknown; known: .*\blocal, modal\b"),
         ("token_server", "../vllm", "token server '../vllm' is unknown; known: sglang, vllm"),
     ],
 )
@@ -157,7 +157,13 @@ def test_nothing_else_looks_for_extensions() -> None:
         for path in (ROOT / package).rglob("*.py")
         if search.search(path.read_text(encoding="utf-8"))
     }
-    assert found == {
+    of_plugins = {path for path in found if path.startswith("hermes_plugins/")}
+    assert of_plugins <= {
+        "hermes_plugins/trainers/prime_rl.py",  # a trainer, when it is used
+        "hermes_plugins/trainers/verl.py",  # the same
+        "hermes_plugins/trainers/versions.py",  # what an adapter needs of its trainer
+    }
+    assert found - of_plugins == {
         "hermes_queue/__init__.py",  # public names on first use
         "hermes_queue/agent/registry.py",  # a library, early and in a thread
         "hermes_queue/cli/declared.py",  # commands on first use
@@ -166,9 +172,6 @@ def test_nothing_else_looks_for_extensions() -> None:
         "hermes_queue/extensions.py",
         "hermes_queue/plugins.py",
         "hermes_queue/sandbox/host/isolation.py",  # a wheel that may be missing
-        "hermes_queue/trainers/prime_rl.py",  # a trainer, when it is used
-        "hermes_queue/trainers/verl.py",  # the same
-        "hermes_queue/trainers/versions.py",  # what an adapter needs of its trainer
         "workers/imports.py",  # what `extensions` will import, in a thread
     }
 

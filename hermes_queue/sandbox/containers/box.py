@@ -10,7 +10,6 @@ import secrets
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from hermes_queue.errors import SandboxError, SandboxRejected, SlotKilled, SlotLost
 from hermes_queue.sandbox.base import (
@@ -34,9 +33,6 @@ from hermes_queue.sandbox.containers.process import (
 from hermes_queue.sandbox.containers.scripts import kill, wrapper
 from hermes_queue.sandbox.containers.wire import ContainerWire, open_wire
 from hermes_queue.sandbox.listening.relayed import RelayedListening
-
-if TYPE_CHECKING:
-    from hermes_queue.sandbox.containers.services.group import ServiceGroup
 
 logger = logging.getLogger(__name__)
 
@@ -67,8 +63,6 @@ class SlotBox:
     """Whether it was ended, or cannot be used, because of what its commands have done."""
     listening: list[RelayedListening] = field(default_factory=list)
     commits: list[str] = field(default_factory=list)
-    group: ServiceGroup | None = None
-    """The services beside it."""
 
     def lease(self) -> str:
         """Begin a lease, or continue it under a new id, which is returned."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -11,7 +10,6 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from hermes_queue.models import Name
-from hermes_queue.trainers.journal import StepJournal
 from hermes_queue.trainers.rows import MIN_STD
 
 
@@ -54,15 +52,6 @@ class FeedOptions(BaseModel):
         if self.pace is not False and (self.pace < 1 or self.max_lag is None):
             raise ValueError("pace: is the number of groups of a step, or True; needs max_lag")
         return self
-
-
-@dataclass(frozen=True, slots=True)
-class Shared:
-    """What the feeds of one trainer have in common, see `Mix`."""
-
-    journal: StepJournal
-    readers: Mapping[str, Sequence[str]]
-    """Names of the feeds that read a run, by run."""
 
 
 @dataclass(slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 
 from hermes_queue.ledger.fleet.pacing import (
     count,
@@ -34,17 +34,12 @@ class TrainerPace:
 
     Args:
         options: of the feed.
-        readers: all consumer groups of this trainer that read the run.
-        may_fall: whether fewer groups that are asked for lower the bound.
     """
 
-    def __init__(
-        self, ledger: Ledger, options: FeedOptions, readers: Sequence[str], *, may_fall: bool
-    ) -> None:
+    def __init__(self, ledger: Ledger, options: FeedOptions) -> None:
         self._ledger = ledger
         self._options = options
-        self._readers = readers
-        self._may_fall = may_fall
+        self._readers = (options.name,)
         self._asked = 0
         """Groups of a step."""
         self._most = 0
@@ -59,7 +54,7 @@ class TrainerPace:
 
     def ask(self, groups: int) -> None:
         """Note that the trainer asks for the groups of a step."""
-        self._asked = groups if self._may_fall else max(groups, self._asked)
+        self._asked = max(groups, self._asked)
 
     def off(self, *groups: str) -> None:
         """Note that the trainer has trained groups, or never will."""

@@ -14,11 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from container_engines import ENGINES, EngineProcess, engine_directory, install_packages
-from nomad_on_engine import nomad_on
 
 from hermes_queue.images.base_image import BaseImage, make_base_image
-from hermes_queue.images.engine.archive import import_root
-from hermes_queue.images.engine.client import EngineClient
 from hermes_queue.images.permission import full_name
 from hermes_queue.settings import PathSettings
 
@@ -49,6 +46,8 @@ def harbor_backend(wanted: str) -> Iterator[dict[str, str]]:
                 "HERMES_QUEUE_DOCKER_BUILD_NETWORK": "host",
             }
             if wanted == "nomad":
+                from nomad_on_engine import nomad_on
+
                 nomad = stack.enter_context(nomad_on(engine, engine.directory, BASE))
                 settings |= nomad.settings(PathSettings().cache)
                 settings["HERMES_QUEUE_NOMAD_BUILD_ENGINE"] = engine.address
@@ -78,6 +77,9 @@ def _engine(kind: str) -> Iterator[EngineProcess]:
 
 
 async def _import(address: str, archive: Path, base: BaseImage) -> None:
+    from hermes_plugins.containers.images.archive import import_root
+    from hermes_plugins.containers.images.client import EngineClient
+
     client = EngineClient(address)
     await client.open()
     try:

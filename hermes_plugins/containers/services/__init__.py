@@ -1,0 +1,1 @@
+"""Containers beside a slot, in a network of their own."""
