@@ -71,10 +71,6 @@ CORE = Plugin(
         },
     },
     commands={
-        "atropos-server": Command(
-            "hermes_queue.cli.sinks.atropos_server:atropos_server",
-            "Hand out finished groups to a trainer that speaks the Atropos API.",
-        ),
         "budget": Command(
             "hermes_queue.cli.goodput.budget:budget",
             "Limit the money, tokens and slot-hours of an env, a team or a model.",

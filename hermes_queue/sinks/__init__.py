@@ -9,6 +9,5 @@ metering.py      metrics of a sink
 selection.py     filters for the rows of a dataset
 tracing.py       the span of a write
 atropos/         a trainer behind an Atropos API server
-atropos_server/  an Atropos API server for a trainer
 datasets/        formats of datasets
 """
