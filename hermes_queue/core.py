@@ -38,14 +38,9 @@ CORE = Plugin(
             "tamper": "hermes_queue.agent.kinds.tamper:AGENT",
         },
         "sink": {
-            "hf": "hermes_queue.sinks.datasets.hf:FORMAT",
             "jsonl": "hermes_queue.sinks.datasets.jsonl:FORMAT",
-            "openai": "hermes_queue.sinks.datasets.openai:FORMAT",
             "parquet": "hermes_queue.sinks.datasets.parquet:FORMAT",
-            "preferences": "hermes_queue.sinks.datasets.preferences:FORMAT",
             "sharegpt": "hermes_queue.sinks.datasets.sharegpt:FORMAT",
-            "swe_smith": "hermes_queue.sinks.datasets.swe_smith:FORMAT",
-            "tokens": "hermes_queue.sinks.datasets.tokens:FORMAT",
         },
         "backend": {
             "docker": "hermes_queue.sandbox.docker:BACKEND",

@@ -1,4 +1,4 @@
-"""docs/logging.md lists the actions that the code logs, no more and no less."""
+"""docs/logging.md lists the actions that the core logs, a plugin's page those of the plugin."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import logging
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from source_trees import ROOT, modules, nodes
@@ -17,7 +18,9 @@ from hermes_queue.telemetry.scrubbing import Scrubber
 
 pytestmark = pytest.mark.xdist_group("sources")
 """One process parses all modules."""
-PAGE = ROOT / "docs" / "logging.md"
+DOCS = ROOT / "docs"
+PLUGINS = ROOT / "hermes_plugins"
+NAMES = sorted(path.parent.name for path in PLUGINS.glob("*/__init__.py"))
 LEVELS = {"log", "info", "warning", "error", "exception", "critical"}
 
 
@@ -34,10 +37,15 @@ def log_calls() -> Iterator[tuple[str, ast.Call]]:
                 yield f"{path.relative_to(ROOT).as_posix()}:{node.lineno}", node
 
 
-def actions_in_code() -> set[str]:
-    """Every value of an "action" key; `<name>` stands for what is only known at run time."""
+def actions_in_code(plugin: str | None = None) -> set[str]:
+    """Every value of an "action" key in a plugin, or in the core.
+
+    `<name>` stands for what is only known at run time.
+    """
     found = set()
     for path in modules():
+        if path.is_relative_to(PLUGINS / (plugin or "")) != bool(plugin):
+            continue
         for node in nodes(path):
             if isinstance(node, ast.Dict):
                 for key, value in zip(node.keys, node.values, strict=True):
@@ -56,10 +64,21 @@ def spelled(value: ast.expr) -> str:
     )
 
 
-def test_the_page_lists_every_action_and_nothing_else() -> None:
-    listed = re.findall(r"^\| `([a-z_<>]+)` \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
-    assert len(listed) == len(set(listed))
-    assert set(listed) == actions_in_code()
+def listed(page: Path) -> set[str]:
+    """The rows below the heading "Actions"."""
+    section = page.read_text(encoding="utf-8").partition("\n## Actions\n")[2].partition("\n## ")[0]
+    found = re.findall(r"^\| `([a-z_<>]+)` \|", section, re.MULTILINE)
+    assert len(found) == len(set(found))
+    return set(found)
+
+
+def test_the_page_lists_every_action_of_the_core_and_nothing_else() -> None:
+    assert listed(DOCS / "logging.md") == actions_in_code()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_plugins_page_lists_the_actions_that_only_the_plugin_logs(name: str) -> None:
+    assert listed(DOCS / "plugins" / f"{name}.md") == actions_in_code(name) - actions_in_code()
 
 
 def test_every_log_line_has_an_action() -> None:
