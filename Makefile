@@ -165,7 +165,7 @@ datasets: $(VENV)/.dev redis ## Three sinks killed in the middle of a real run: 
 	$(BIN)/python -m pytest -s -W default tests/e2e/proof_datasets.py
 
 test-atropos: redis $(VENV)/.dev ## 500 groups through a real Atropos server, and through ours, while everything is killed (SEED=1)
-	SEED=$(SEED) $(BIN)/python -m pytest -q -s tests/sinks/prove_atropos.py tests/sinks/prove_atropos_server.py
+	SEED=$(SEED) $(BIN)/python -m pytest -q -s tests/sinks/prove_atropos.py $(wildcard tests/plugins/atropos_server/prove_*.py)
 
 test-prometheus: redis $(VENV)/.dev ## Dashboards and alerts against a real Prometheus (Debian: apt-get install prometheus)
 	@command -v prometheus >/dev/null && command -v promtool >/dev/null || { echo "no prometheus and promtool on PATH; \

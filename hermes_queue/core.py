@@ -37,14 +37,9 @@ CORE = Plugin(
             "tamper": "hermes_queue.agent.kinds.tamper:AGENT",
         },
         "sink": {
-            "hf": "hermes_queue.sinks.datasets.hf:FORMAT",
             "jsonl": "hermes_queue.sinks.datasets.jsonl:FORMAT",
-            "openai": "hermes_queue.sinks.datasets.openai:FORMAT",
             "parquet": "hermes_queue.sinks.datasets.parquet:FORMAT",
-            "preferences": "hermes_queue.sinks.datasets.preferences:FORMAT",
             "sharegpt": "hermes_queue.sinks.datasets.sharegpt:FORMAT",
-            "swe_smith": "hermes_queue.sinks.datasets.swe_smith:FORMAT",
-            "tokens": "hermes_queue.sinks.datasets.tokens:FORMAT",
         },
         "backend": {
             "local": "hermes_queue.sandbox.local:BACKEND",
@@ -67,10 +62,6 @@ CORE = Plugin(
         },
     },
     commands={
-        "atropos-server": Command(
-            "hermes_queue.cli.sinks.atropos_server:atropos_server",
-            "Hand out finished groups to a trainer that speaks the Atropos API.",
-        ),
         "budget": Command(
             "hermes_queue.cli.goodput.budget:budget",
             "Limit the money, tokens and slot-hours of an env, a team or a model.",

@@ -17,7 +17,7 @@
     run.py         runs: show, pause, cancel, purge
     sandboxes.py   sandboxes at the provider
     sharing/       who gets how many of the slots
-    sinks/         `sink ...`, `export`, `atropos-server`
+    sinks/         `sink ...`, `export`
     tasks/         validation of tasks, the memory of tasks
     view.py        pages in a browser
     watch/         `status` and `top`

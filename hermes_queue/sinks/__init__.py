@@ -4,11 +4,9 @@ anonymity.py     keeps endpoints and hosts out of datasets
 base.py          the contract of a sink
 branches.py      the conversations of a program whose tokens are taken
 feed.py          select, write, acknowledge
-hub.py           commits a folder's shards to the Hugging Face hub
 metering.py      metrics of a sink
 selection.py     filters for the rows of a dataset
 tracing.py       the span of a write
 atropos/         a trainer behind an Atropos API server
-atropos_server/  an Atropos API server for a trainer
 datasets/        formats of datasets
 """

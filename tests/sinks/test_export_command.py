@@ -113,7 +113,7 @@ def test_a_file_of_a_producer_becomes_any_format_without_redis(tmp_path, monkeyp
             )
         sink.write([make_record(make_job(instance="half", size=2))])
     out = tmp_path / "o.jsonl"
-    done = export("--format", "openai", "--from", source, "--out", out, "--complete")
+    done = export("--format", "sharegpt", "--from", source, "--out", out, "--complete")
     assert done.exit_code == 0, done.output
     assert len(lines(out)) == 4
     assert "1 incomplete group" in done.output
@@ -167,7 +167,7 @@ def test_only_what_people_labelled_is_exported(tmp_path):
     source.write_text("".join(record.to_json() + "\n" for record in records))
     review = {"trajectory_id": records[1].trajectory_id, "label": "fine", "at": 1.0}
     reviews.write_text(json.dumps(review) + "\n")
-    out, common = tmp_path / "out.jsonl", ("--format", "openai", "--from", source, "--reviewed")
+    out, common = tmp_path / "out.jsonl", ("--format", "sharegpt", "--from", source, "--reviewed")
     done = export(*common, "fine", "--reviews", reviews, "--out", out)
     assert done.exit_code == 0, done.output
     assert "refused: 1 label" in done.stderr

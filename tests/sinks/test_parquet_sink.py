@@ -1,4 +1,4 @@
-"""Parquet shards and Hugging Face folders: each row once, whatever happened before."""
+"""Parquet shards: each row once, whatever happened before."""
 
 from __future__ import annotations
 
@@ -25,8 +25,6 @@ from hermes_queue.models import (
     Turn,
     Usage,
 )
-from hermes_queue.sinks.base import RowChoice
-from hermes_queue.sinks.datasets.hf import CardOptions, HfSink
 from hermes_queue.sinks.datasets.parquet import ParquetSink, ShardOptions
 
 pytestmark = pytest.mark.xdist_group("sinks")
@@ -222,86 +220,14 @@ def test_a_directory_has_one_writer(tmp_path: Path) -> None:
         ParquetSink(tmp_path)
 
 
-@pytest.mark.parametrize("sink_type", [ParquetSink, HfSink])
-def test_a_folder_that_cannot_be_written_is_a_configuration_error(sink_type, tmp_path) -> None:
+def test_a_folder_that_cannot_be_written_is_a_configuration_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigurationError, match=r"is a file|cannot be written"):
-        sink_type(tmp_path / "file")
+        ParquetSink(tmp_path / "file")
     if os.geteuid():
         (tmp_path / "closed").mkdir(mode=0o500)
         with pytest.raises(ConfigurationError, match="cannot be written"):
-            sink_type(tmp_path / "closed" / "out")
-
-
-def filled(folder: Path, choice: RowChoice | None = None, **options: object) -> str:
-    with HfSink(folder, CardOptions(shard_rows=2, **options), choice) as sink:  # type: ignore[arg-type]
-        sink.write([*records(3), *records(1, instance="bad", score=0.0)])
-    return (folder / "README.md").read_text()
-
-
-def test_the_card_counts_what_lies_in_the_shards(tmp_path: Path) -> None:
-    card = filled(tmp_path, choice=RowChoice({"clean": True}, 7), licence="mit")
-    for line in (
-        *("license: mit", "| trajectories | 4 |", "| mean score | 0.7500 |", "| instances | 2 |"),
-        *("| 1 | 3 |", "| 0 | 1 |", "- `clean`: True", "| run | 4 |", "| oracle | 4 |"),
-        "- without 7 listed instances and repositories",
-    ):
-        assert line in card.splitlines(), line
-    with HfSink(tmp_path) as sink:
-        sink.write(records(1, instance="later"))
-    assert "| trajectories | 5 |" in (tmp_path / "README.md").read_text()
-
-
-def test_no_name_in_a_record_or_a_flag_breaks_the_card(tmp_path: Path) -> None:
-    markup = "m\n---\n# H\n<script>x</script> ![i](http://e) `b` | c\u2028d"
-    [made] = records(1)
-    about = made.provenance.model_copy(update={"env_version": markup})
-    agent = made.agent.model_copy(update={"model": markup})
-    hostile = made.model_copy(update={"provenance": about, "agent": agent})
-    with HfSink(tmp_path, CardOptions(name="Spaß 🚀\n# Two\x7f")) as sink:
-        sink.write([hostile])
-    card = (tmp_path / "README.md").read_text()
-    shown = r"m --- # H \<script\>x\</script\> !\[i\](http://e) \`b\` \| c d"
-    assert f"| {shown} | 1 |" in card.splitlines()
-    assert f"| gsm8k {shown} | 1 |" in card.splitlines()
-    assert 'pretty_name: "Spaß 🚀 # Two"' in card.splitlines()
-    assert [line for line in card.splitlines() if line.startswith("# ")] == ["# Spaß 🚀 # Two"]
-
-
-def test_a_card_says_if_no_licence_was_stated(tmp_path: Path) -> None:
-    card = filled(tmp_path)
-    assert "license:" not in card
-    assert "not stated" in card
-
-
-def test_a_card_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "README.md").write_text("# Mine\n")
-    with pytest.raises(ConfigurationError, match="not written by hermes-queue"):
-        HfSink(tmp_path)
-    assert (tmp_path / "README.md").read_text() == "# Mine\n"
-
-
-def test_a_licence_that_would_break_the_card_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="hub's identifier"):
-        HfSink(tmp_path, CardOptions(licence="MIT\nfoo: bar"))
-
-
-def test_an_empty_folder_has_a_card_without_a_split(tmp_path: Path) -> None:
-    with HfSink(tmp_path):
-        pass
-    assert "data_files" not in (tmp_path / "README.md").read_text()
-
-
-def test_datasets_opens_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    import datasets
-
-    filled(tmp_path / "h", name="Some: name")
-    found = datasets.load_dataset(str(tmp_path / "h"), cache_dir=str(tmp_path / "cache"))
-    assert found["train"].num_rows == 4
-    first = found["train"][0]
-    assert first["sequences"][0]["ids"] == [1, 2, 3]
-    assert {row["score"] for row in found["train"]} == {0.0, 1.0}
+            ParquetSink(tmp_path / "closed" / "out")
 
 
 @pytest.mark.parametrize("fails", ["the journal", "the directory"])
@@ -321,19 +247,6 @@ def test_a_device_that_fails_after_a_shard_has_its_name_doubles_no_row(
     assert sorted(row["sample_index"] for row in rows(tmp_path)) == list(range(5))
 
 
-def test_a_card_lists_the_filters_of_all_of_its_rows(tmp_path: Path) -> None:
-    filled(tmp_path)
-    with HfSink(tmp_path, choice=RowChoice({"clean": True}, 7)) as sink:
-        sink.write(records(1, instance="later"))
-    card = (tmp_path / "README.md").read_text()
-    assert "filled more than once" in card
-    assert "Only the default" in card
-    assert "- `clean`: True" in card
-    with HfSink(tmp_path, choice=RowChoice({"clean": True}, 7)):
-        pass
-    assert (tmp_path / "README.md").read_text() == card
-
-
 def test_directories_that_are_made_for_a_dataset_survive_a_power_loss_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -345,6 +258,6 @@ def test_directories_that_are_made_for_a_dataset_survive_a_power_loss_too(
         real(fd)
 
     monkeypatch.setattr(os, "fsync", fsync)
-    with HfSink(tmp_path / "new" / "folder"):
+    with ParquetSink(tmp_path / "new" / "folder"):
         pass
     assert {str(tmp_path), str(tmp_path / "new"), str(tmp_path / "new" / "folder")} <= synced

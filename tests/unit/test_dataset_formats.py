@@ -1,4 +1,4 @@
-"""Rows of the text formats are what their readers expect, to the letter."""
+"""Rows of the text format are what their readers expect, to the letter."""
 
 from __future__ import annotations
 
@@ -7,66 +7,14 @@ from pathlib import Path
 
 import click
 import pytest
-from records import make_job, make_record
+from conversations import CONVERSATION, TOOL, call, message, record, written
 
 from hermes_queue.cli.sinks.export import export
 from hermes_queue.cli.sinks.options import flags_of
 from hermes_queue.errors import ConfigurationError
-from hermes_queue.models import (
-    FunctionCall,
-    Message,
-    ScoredTrajectory,
-    ToolCall,
-    TrajectoryGroup,
-)
+from hermes_queue.models import ScoredTrajectory, TrajectoryGroup
 from hermes_queue.sinks.base import SinkOptions
-from hermes_queue.sinks.datasets.openai import OpenAiSink
 from hermes_queue.sinks.datasets.sharegpt import ShareGptSink
-
-TOOL = {
-    "type": "function",
-    "function": {
-        "name": "terminal",
-        "description": "Run a command.",
-        "parameters": {"type": "object", "properties": {"command": {"type": "string"}}},
-    },
-}
-
-
-def call(number: int, name: str, arguments: str) -> ToolCall:
-    return ToolCall(id=f"c{number}", function=FunctionCall(name=name, arguments=arguments))
-
-
-def message(role: str, content: str | None = None, **more: object) -> Message:
-    return Message.model_validate({"role": role, "content": content, **more})
-
-
-CONVERSATION = (
-    message("system", "You repair bugs."),
-    message("user", "Repair it."),
-    message(
-        "assistant",
-        "Looking.",
-        reasoning="hmm",
-        tool_calls=[call(1, "terminal", '{"command": "ls é"}'), call(2, "read_file", "{}")],
-    ),
-    message("tool", '{"output": "a.py", "error": null}', tool_call_id="c1"),
-    message("tool", "Error: no path", tool_call_id="c2"),
-    message("assistant", "<REASONING_SCRATCHPAD>so</REASONING_SCRATCHPAD> Done."),
-    message("user", "Sure?"),
-    message("assistant", "Yes. "),
-)
-
-
-def record(messages=CONVERSATION, *, sample=0, instance="i", score=1.0, **more) -> ScoredTrajectory:
-    made = make_record(make_job(instance=instance, sample=sample, size=8), score)
-    return made.model_copy(update={"messages": tuple(messages), "tools": (TOOL,), **more})
-
-
-def written(sink_type, path: Path, *records: ScoredTrajectory) -> list[dict]:
-    with sink_type(path) as sink:
-        sink.write(records)
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def test_sharegpt_turns_are_those_of_the_batch_runner(tmp_path: Path) -> None:
@@ -125,67 +73,21 @@ def test_samples_of_one_instance_share_the_prompt_index_also_after_a_restart(tmp
     assert [r["prompt_index"] for r in rows] == [0, 1, 1, 2, 3]
 
 
-def test_openai_rows_have_messages_and_tools_and_nothing_else(tmp_path: Path) -> None:
-    [row] = written(OpenAiSink, tmp_path / "o.jsonl", record())
-    assert list(row) == ["messages", "tools"]
-    assert row["tools"] == [TOOL]
-    assert row["messages"][2]["tool_calls"][0]["function"]["arguments"] == '{"command": "ls é"}'
-    assert all("reasoning" not in message for message in row["messages"])
-
-
-def test_an_openai_row_ends_with_the_assistant(tmp_path: Path) -> None:
-    [row] = written(OpenAiSink, tmp_path / "o.jsonl", record(CONVERSATION[:5]))
-    assert row["messages"][-1]["role"] == "assistant"
-    assert len(row["messages"]) == 3
-
-
-@pytest.mark.parametrize(
-    ("messages", "reason"),
-    [
-        ([message("user", "x")], "no assistant message"),
-        ([message("assistant", "x")], "no user message"),
-        (
-            [message("user", "x"), message("assistant", tool_calls=[call(1, "terminal", "{")])],
-            "malformed tool call",
-        ),
-        (
-            [
-                message("user", "x"),
-                message("assistant", tool_calls=[call(1, "terminal", "{}")]),
-                message("assistant", "y"),
-            ],
-            "a call without an answer",
-        ),
-        (
-            [
-                message("user", "x"),
-                message("tool", "y", tool_call_id="c9"),
-                message("assistant", "z"),
-            ],
-            "an answer without a call",
-        ),
-    ],
-)
-def test_what_openai_would_refuse_is_no_row_and_is_counted(messages, reason, tmp_path) -> None:
-    with OpenAiSink(tmp_path / "o.jsonl") as sink:
-        assert sink.write([record(messages), record(sample=1)]) == 1
-        assert sink.refusal(record(messages)) == reason
-
-
 def test_lines_that_no_index_names_are_cut_off_and_written_anew(tmp_path: Path) -> None:
     path = tmp_path / "o.jsonl"
-    [first] = written(OpenAiSink, path, record())
+    [first] = written(ShareGptSink, path, record())
     with path.open("a") as stream:
         stream.write('{"messages": [{"role": "user", "content": "was never acknow')
-    assert written(OpenAiSink, path, record(), record(sample=1)) == [first, first]
+    found = written(ShareGptSink, path, record(), record(sample=1))
+    assert [found[0], len(found)] == [first, 2]
 
 
 def test_a_file_that_somebody_else_shortened_or_made_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "o.jsonl"
-    written(OpenAiSink, path, record())
+    written(ShareGptSink, path, record())
     path.write_text("short")
     with pytest.raises(ConfigurationError, match="another program changed it"):
-        OpenAiSink(path)
+        ShareGptSink(path)
     foreign = tmp_path / "foreign.jsonl"
     foreign.write_text('{"messages": []}\n')
     with pytest.raises(ConfigurationError, match="no index"):
@@ -201,19 +103,18 @@ def test_two_writers_of_one_file_are_refused(tmp_path: Path) -> None:
         ShareGptSink(tmp_path / "o.jsonl")
 
 
-@pytest.mark.parametrize("sink_type", [ShareGptSink, OpenAiSink])
 @pytest.mark.parametrize(
     "text",
     [r'{"text": "cut \ud83d"}', '{"a":' * 100_000 + "1" + "}" * 100_000, "[" * 100_000],
     ids=["half of an emoji", "nested without end", "brackets"],
 )
-def test_what_a_model_or_a_tool_writes_stops_no_sink(text, sink_type, tmp_path: Path) -> None:
+def test_what_a_model_or_a_tool_writes_stops_no_sink(text, tmp_path: Path) -> None:
     def about(arguments: str, answer: str, sample: int) -> ScoredTrajectory:
         asked = message("assistant", tool_calls=[call(1, "terminal", arguments)])
         answered = message("tool", answer, tool_call_id="c1")
         return record((CONVERSATION[1], asked, answered, CONVERSATION[-1]), sample=sample)
 
-    with sink_type(tmp_path / "o.jsonl") as sink:
+    with ShareGptSink(tmp_path / "o.jsonl") as sink:
         sink.write([about(text, "done", 0), about("{}", text, 1)])
         assert len(sink.held) >= 1
     for line in (tmp_path / "o.jsonl").read_text().splitlines():
@@ -232,12 +133,13 @@ def test_a_tool_that_there_is_not_changes_no_schema_and_its_row_is_counted(tmp_p
 def test_what_has_no_row_leaves_its_place_to_another_of_its_instance(tmp_path: Path) -> None:
     from hermes_queue.sinks.selection import Filters, Selection
 
-    members = (record((message("user", "hi"),)), record(sample=1), record(sample=2))
+    invented = message("assistant", tool_calls=[call(1, "invented_tool", "{}")])
+    members = (record((CONVERSATION[1], invented)), record(sample=1), record(sample=2))
     group = TrajectoryGroup.model_construct(instance_id="i", members=members, complete=True)
-    with OpenAiSink(tmp_path / "o.jsonl") as sink:
+    with ShareGptSink(tmp_path / "o.jsonl") as sink:
         selection = Selection(Filters(max_per_instance=1), sink.held, refusal=sink.refusal)
         assert sink.write(selection.choose(group)) == 1
-    assert selection.refused == {"no assistant message": 1, "enough of this instance": 1}
+    assert selection.refused == {"call of an unknown tool": 1, "enough of this instance": 1}
 
 
 def test_a_sink_that_lacks_a_method_is_refused_before_anything_is_read(tmp_path, monkeypatch):

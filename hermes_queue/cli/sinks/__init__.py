@@ -1,7 +1,6 @@
 """Commands that write results to destinations.
 
 atropos.py         `sink atropos`
-atropos_server.py  `atropos-server`: batches for a trainer
 dataset.py         `sink jsonl`, `sink parquet`, ...
 export.py          `export`: a dataset of everything finished so far
 export_page.py     `export --format html`: trajectories as one file for a browser

@@ -28,9 +28,8 @@ Reads the stream and the archive of deleted results (HERMES_QUEUE_ARCHIVE_DIRECT
 results: each trajectory is written once.
 
 \b
-hermes-queue export --format parquet --run run1 --out data/run1
+hermes-queue export --format parquet --run run1 --out data/run1 --clean --exclude test-set.txt
 hermes-queue export --format sharegpt --from results/run1.jsonl --out sft.jsonl --min-score 1
-hermes-queue export --format hf --out my-dataset --clean --exclude test-set.txt --licence mit
 hermes-queue export --format html --run run1 --out run1.html   # its options: --format html --help
 
 \b

@@ -18,7 +18,7 @@ where it stopped, and a group that is delivered twice is written once.
 \b
 hermes-queue sink parquet --out data/run1 --run run1 --until-done
 hermes-queue sink sharegpt --out sft.jsonl --min-score 1 --clean --max-per-instance 2
-hermes-queue sink hf --out my-dataset --licence mit --exclude swe-bench-verified.txt
+hermes-queue sink sharegpt --out clean.jsonl --clean --exclude swe-bench-verified.txt
 hermes-queue sink atropos --url http://127.0.0.1:8000
 
 \b

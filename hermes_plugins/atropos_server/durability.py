@@ -6,8 +6,8 @@ import logging
 from collections.abc import Mapping
 from pathlib import Path
 
-from hermes_queue.sinks.atropos_server.options import AtroposServerOptions
-from hermes_queue.sinks.atropos_server.state import TrainerProgress
+from hermes_plugins.atropos_server.options import AtroposServerOptions
+from hermes_plugins.atropos_server.state import TrainerProgress
 
 logger = logging.getLogger(__name__)
 

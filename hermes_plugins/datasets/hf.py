@@ -17,12 +17,12 @@ from typing import Any
 
 from pydantic import Field
 
+from hermes_plugins.datasets.hub import HubRepository, HubUnavailable
 from hermes_queue.disk import locked as files
 from hermes_queue.errors import ConfigurationError, InputError
 from hermes_queue.models import ScoredTrajectory
 from hermes_queue.sinks.base import Closing, Format, RowChoice
 from hermes_queue.sinks.datasets.parquet import ParquetSink, ShardOptions
-from hermes_queue.sinks.hub import HubRepository, HubUnavailable
 
 logger = logging.getLogger(__name__)
 

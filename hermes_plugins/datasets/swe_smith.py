@@ -20,11 +20,11 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from hermes_plugins.datasets.openai import conversation
 from hermes_queue.errors import InputError
 from hermes_queue.models import Message, ScoredTrajectory, ToolCall
 from hermes_queue.sinks.base import Format, SinkOptions
 from hermes_queue.sinks.datasets.lines import DatasetRow, LinesSink, NotRepresentable
-from hermes_queue.sinks.datasets.openai import conversation
 
 Style = Literal["tool", "xml", "ticks"]
 

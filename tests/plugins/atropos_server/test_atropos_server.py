@@ -15,13 +15,13 @@ import pytest
 from atropos_api import Trainer, call, provenance
 from sink_process import SinkProcess
 
+from hermes_plugins.atropos_server import http as atropos_http
+from hermes_plugins.atropos_server.options import AtroposServerOptions
+from hermes_plugins.atropos_server.server import TrainerServer
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.policy import set_version, version_of
 from hermes_queue.models import Message
-from hermes_queue.sinks.atropos_server import http as atropos_http
-from hermes_queue.sinks.atropos_server.options import AtroposServerOptions
-from hermes_queue.sinks.atropos_server.server import TrainerServer
 
 pytestmark = pytest.mark.xdist_group("sinks")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import json
 import logging
 import secrets
 from collections.abc import Awaitable, Callable
@@ -12,17 +13,16 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from hermes_queue.sinks.atropos.wire import GZIP_LEVEL
-from hermes_queue.sinks.atropos_server.batches import InDoubt, ServedBatch, TrainerBatches, Unfit
-from hermes_queue.sinks.atropos_server.body import NO_EXAMPLE
-from hermes_queue.sinks.atropos_server.http import (
+from hermes_plugins.atropos_server.batches import InDoubt, ServedBatch, TrainerBatches, Unfit
+from hermes_plugins.atropos_server.http import (
     RequestRefused,
     TrainerAnswer,
     TrainerRequest,
     json_answer,
     said,
 )
-from hermes_queue.sinks.atropos_server.options import Registration
+from hermes_plugins.atropos_server.options import Registration
+from hermes_queue.sinks.atropos.wire import GZIP_LEVEL
 
 T = TypeVar("T")
 
@@ -36,6 +36,19 @@ _GONE = (
     "this server hands out groups of hermes-queue's results stream; environments cannot send to "
     "it. Enqueue jobs with a producer, or run an Atropos API server for this environment"
 )
+_EXAMPLE_FIELDS = (
+    "tokens",
+    "masks",
+    "scores",
+    "advantages",
+    "ref_logprobs",
+    "generation_params",
+    "inference_logprobs",
+    "messages",
+    "images",
+)
+_NO_EXAMPLE = json.dumps({name: [] for name in _EXAMPLE_FIELDS}).encode()
+"""The answer of `/latest_example` before the first group."""
 
 logger = logging.getLogger(__name__)
 
@@ -131,7 +144,7 @@ class Routes:
 
     async def _latest(self, _: TrainerRequest) -> TrainerAnswer:
         last = self._batches.last
-        return TrainerAnswer(200, last.latest if last else NO_EXAMPLE)
+        return TrainerAnswer(200, last.latest if last else _NO_EXAMPLE)
 
     async def _reset(self, _: TrainerRequest) -> TrainerAnswer:
         await self.blocking(self._batches.forget)

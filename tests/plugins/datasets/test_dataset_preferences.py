@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from records import make_job, make_record
 
+from hermes_plugins.datasets.preferences import PairOptions, PreferencesSink
 from hermes_queue.cli.sinks.export import export
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.models import FunctionCall, Message, ScoredTrajectory, ToolCall, TrajectoryGroup
-from hermes_queue.sinks.datasets.preferences import PairOptions, PreferencesSink
 from hermes_queue.sinks.selection import Filters, Selection
 
 TOOL = {"type": "function", "function": {"name": "terminal", "parameters": {"type": "object"}}}

@@ -7,6 +7,8 @@ these steps the weights hold is said by the trainer: by asking for the next batc
 
 from __future__ import annotations
 
+import gzip
+import json
 import logging
 import threading
 from collections import Counter, OrderedDict
@@ -14,13 +16,12 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
+from hermes_plugins.atropos_server.durability import Durability
+from hermes_plugins.atropos_server.options import AtroposServerOptions, Registration
+from hermes_plugins.atropos_server.state import ProgressFile, TrainerProgress
 from hermes_queue.errors import HermesQueueError, RedisUnavailable
 from hermes_queue.models import TrajectoryGroup
 from hermes_queue.sinks.atropos.wire import Post, check_fits, convert
-from hermes_queue.sinks.atropos_server.body import group_body
-from hermes_queue.sinks.atropos_server.durability import Durability
-from hermes_queue.sinks.atropos_server.options import AtroposServerOptions, Registration
-from hermes_queue.sinks.atropos_server.state import ProgressFile, TrainerProgress
 from hermes_queue.sinks.metering import SinkMeter
 from hermes_queue.trainers.feed import Feed
 from hermes_queue.trainers.journal import StepJournal
@@ -31,6 +32,16 @@ _ASK_S = 0.25
 """How long a request for a batch may wait for groups."""
 _SPARE_POSTS = 16
 """Converted groups to keep in memory beyond those of two batches."""
+_ENV_ID = 0
+_ABSENT = (
+    "advantages",
+    "ref_logprobs",
+    "generation_params",
+    "images",
+    "distill_token_ids",
+    "distill_logprobs",
+)
+"""Fields of a group in the protocol that ours does not have."""
 
 logger = logging.getLogger(__name__)
 
@@ -304,7 +315,7 @@ class TrainerBatches:
         if not groups:
             return None
         step = self.step + 1
-        parts = [group_body(self._converted(g), self._options.group_size, step) for g in groups]
+        parts = [_group_body(self._converted(g), self._options.group_size, step) for g in groups]
         if (old := self._durability.old_files(self.progress, step)) != self.progress.old_files:
             self._file.update(old_files=old)
         self._feed.trained(step, groups)
@@ -344,3 +355,15 @@ class TrainerBatches:
             return
         if announce(self._feed.published, step) is not None:
             self._published = step
+
+
+def _group_body(post: Post, group_size: int, step: int) -> bytes:
+    """The JSON of a group in the batch of `step`, with a null for each absent field."""
+    fields = gzip.decompress(post.fields)
+    head = {
+        "env_id": _ENV_ID,
+        "group_overrides": {"group_size": group_size, "hermes_queue": {"step": step}},
+        "messages": None,  # a later key of the same name wins
+        **dict.fromkeys(_ABSENT),
+    }
+    return json.dumps(head, separators=(",", ":"))[:-1].encode() + b"," + fields

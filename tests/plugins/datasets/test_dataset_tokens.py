@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from records import make_job, make_record
 
+from hermes_plugins.datasets.openai import OpenAiSink
+from hermes_plugins.datasets.tokens import TokenOptions, TokensSink
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.models import ScoredTrajectory, TokenSequence, TrajectoryGroup
-from hermes_queue.sinks.datasets.openai import OpenAiSink
-from hermes_queue.sinks.datasets.tokens import TokenOptions, TokensSink
 from hermes_queue.sinks.selection import Filters, Selection
 
 

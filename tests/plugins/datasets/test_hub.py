@@ -17,10 +17,10 @@ from records import make_job, make_record
 from worker_process import wait_until
 from zygote import start_forked
 
+from hermes_plugins.datasets.hf import CardOptions, HfSink
+from hermes_plugins.datasets.hub import HubUnavailable
 from hermes_queue.errors import ConfigurationError
-from hermes_queue.sinks.datasets.hf import CardOptions, HfSink
 from hermes_queue.sinks.datasets.jsonl import JsonlSink
-from hermes_queue.sinks.hub import HubUnavailable
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:Use 'content=:DeprecationWarning"  # of httpx, by huggingface_hub

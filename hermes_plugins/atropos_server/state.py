@@ -12,10 +12,10 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from hermes_plugins.atropos_server.options import Registration
 from hermes_queue.disk.durable import make_directory
 from hermes_queue.disk.locked import replacing
 from hermes_queue.errors import ConfigurationError
-from hermes_queue.sinks.atropos_server.options import Registration
 
 FILE_NAME = "hermes_queue.atropos.json"
 

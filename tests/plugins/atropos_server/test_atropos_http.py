@@ -10,19 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from hermes_queue.errors import ConfigurationError
-from hermes_queue.sinks.atropos_server import http
-from hermes_queue.sinks.atropos_server.durability import Durability
-from hermes_queue.sinks.atropos_server.guard import TrainerGuard
-from hermes_queue.sinks.atropos_server.http import (
+from hermes_plugins.atropos_server import http
+from hermes_plugins.atropos_server.durability import Durability
+from hermes_plugins.atropos_server.guard import TrainerGuard
+from hermes_plugins.atropos_server.http import (
     Handlers,
     HttpServer,
     TrainerAnswer,
     TrainerRequest,
 )
-from hermes_queue.sinks.atropos_server.options import AtroposServerOptions, Registration
-from hermes_queue.sinks.atropos_server.routes import refusal
-from hermes_queue.sinks.atropos_server.state import ProgressFile, TrainerProgress
+from hermes_plugins.atropos_server.options import AtroposServerOptions, Registration
+from hermes_plugins.atropos_server.routes import refusal
+from hermes_plugins.atropos_server.state import ProgressFile, TrainerProgress
+from hermes_queue.errors import ConfigurationError
 
 HEAD = b"GET /batch HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 

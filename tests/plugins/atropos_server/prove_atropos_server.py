@@ -20,7 +20,7 @@ from atropos_resuming_trainer import newest
 from killed_processes import SIZE, Processes, put, waiting
 from ports import free_port
 
-SUPPORT = Path(__file__).parents[1] / "support"
+SUPPORT = Path(__file__).parent / "support"
 GROUPS, BATCH, KILLS = 500, 32, 3
 STEPS = GROUPS * SIZE // BATCH
 

@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner
 from records import make_job, make_record
 
+from hermes_plugins.datasets.swe_smith import StyleOptions, SweSmithSink
 from hermes_queue.cli import cli
 from hermes_queue.models import FunctionCall, Message, ScoredTrajectory, ToolCall
-from hermes_queue.sinks.datasets.swe_smith import StyleOptions, SweSmithSink
 
 TOOLS = (
     {

@@ -11,15 +11,16 @@ from typing import Any
 
 import click
 
+from hermes_plugins.atropos_server.options import AtroposServerOptions
 from hermes_queue.cli.sinks.options import flags_of, validated
-from hermes_queue.sinks.atropos_server.options import AtroposServerOptions
 from hermes_queue.terminal.output import echo
 
 _HELP = """Hand out finished groups as batches to a trainer that speaks the Atropos API.
 
-It takes the place of the Atropos API server (docs/atropos.md): the trainer needs no change, and
-no batch is lost when the trainer, this server or Redis dies. One server serves one trainer; it
-keeps a journal of what is in which batch in --directory, beside the trainer's checkpoints.
+It takes the place of the Atropos API server (docs/plugins/atropos_server.md): the trainer needs no
+change, and no batch is lost when the trainer, this server or Redis dies. One server serves one
+trainer; it keeps a journal of what is in which batch in --directory, beside the trainer's
+checkpoints.
 
 \b
 hermes-queue atropos-server --run run1 --group-size 8 --directory checkpoints
@@ -48,7 +49,7 @@ def _server(**flags: Any) -> None:
 
 
 async def _serve(options: AtroposServerOptions) -> dict[str, Any]:
-    from hermes_queue.sinks.atropos_server.server import TrainerServer
+    from hermes_plugins.atropos_server.server import TrainerServer
     from hermes_queue.sinks.metering import metered
 
     with metered("atropos_server") as meter:

@@ -11,19 +11,19 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any
 
-from hermes_queue.cancellation import end_tasks
-from hermes_queue.errors import ConfigurationError
-from hermes_queue.sinks.atropos.single_flight import single_sink
-from hermes_queue.sinks.atropos_server.batches import ServedBatch, TrainerBatches
-from hermes_queue.sinks.atropos_server.guard import TrainerGuard
-from hermes_queue.sinks.atropos_server.http import (
+from hermes_plugins.atropos_server.batches import ServedBatch, TrainerBatches
+from hermes_plugins.atropos_server.guard import TrainerGuard
+from hermes_plugins.atropos_server.http import (
     Handlers,
     HttpServer,
     TrainerAnswer,
     TrainerRequest,
 )
-from hermes_queue.sinks.atropos_server.options import AtroposServerOptions
-from hermes_queue.sinks.atropos_server.routes import Routes, refusal, while_starting
+from hermes_plugins.atropos_server.options import AtroposServerOptions
+from hermes_plugins.atropos_server.routes import Routes, refusal, while_starting
+from hermes_queue.cancellation import end_tasks
+from hermes_queue.errors import ConfigurationError
+from hermes_queue.sinks.atropos.single_flight import single_sink
 from hermes_queue.sinks.metering import SinkMeter
 from hermes_queue.telemetry.meter import Meter
 

@@ -8,8 +8,8 @@ import ipaddress
 import secrets
 from pathlib import Path
 
+from hermes_plugins.atropos_server.http import TrainerAnswer, TrainerRequest, said
 from hermes_queue.errors import ConfigurationError
-from hermes_queue.sinks.atropos_server.http import TrainerAnswer, TrainerRequest, said
 
 _TOKEN_CHARACTERS = 16
 _CHANGES = frozenset({"/batch", "/register", "/reset_data"})

@@ -19,11 +19,11 @@ from typing import Any
 
 from pydantic import Field
 
+from hermes_plugins.datasets.openai import conversation
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.models import Message, ScoredTrajectory
 from hermes_queue.sinks.base import Format, RowChoice, SinkOptions
 from hermes_queue.sinks.datasets.lines import DatasetRow, LinesSink, NotRepresentable, line
-from hermes_queue.sinks.datasets.openai import conversation
 from hermes_queue.sinks.selection import tampered
 
 
