@@ -147,10 +147,6 @@ CORE = Plugin(
             "hermes_queue.cli.sharing.shares:shares",
             "Show and set who gets how many of the slots.",
         ),
-        "show": Command(
-            "hermes_queue.cli.records.show:show",
-            "Show one trajectory, or a group with its samples side by side, in this terminal.",
-        ),
         "sink": Command(
             "hermes_queue.cli.sinks.sink:sink",
             "Read results continuously into a dataset or a trainer.",
@@ -179,10 +175,6 @@ CORE = Plugin(
         "top": Command(
             "hermes_queue.cli.watch.status:top",
             "Watch runs, lanes, workers, failures and the slowest trajectories.",
-        ),
-        "view": Command(
-            "hermes_queue.cli.view:view",
-            "Serve pages about runs, groups and trajectories to a browser.",
         ),
         "workers": Command(
             "hermes_queue.cli.workers:workers",

@@ -13,13 +13,12 @@
     mixing/        producers of many sources
     overview.py    the whole deployment at a glance
     plugins.py     extensions by name
-    records/       recorded trajectories: `show`, `regrade`, `rescore`
+    records/       recorded trajectories: `regrade`, `rescore`
     run.py         runs: show, pause, cancel, purge
     sandboxes.py   sandboxes at the provider
     sharing/       who gets how many of the slots
     sinks/         `sink ...`, `export`, `atropos-server`
     tasks/         validation of tasks, the memory of tasks
-    view.py        pages in a browser
     watch/         `status` and `top`
     workers.py     live workers: pause, drain, resize
 

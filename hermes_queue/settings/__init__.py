@@ -13,7 +13,6 @@
     section.py        what all sections have in common
     store.py          the object store
     trainer.py        the feed of a trainer that is given none
-    view.py           the pages of `hermes-queue view`
 
 A section is built where it is used (`RedisSettings()`); nothing is read at import.
 `docs/configuration.md` is generated from these classes.
@@ -48,7 +47,6 @@ from hermes_queue.settings.sandbox import LocalSandboxSettings, ModalSettings, S
 from hermes_queue.settings.section import PREFIX, Section, wrong_setting
 from hermes_queue.settings.store import StoreSettings
 from hermes_queue.settings.trainer import TrainerSettings
-from hermes_queue.settings.view import ViewSettings
 from hermes_queue.wire.names import check_served_lane
 
 DEFAULT_REDIS_URL = "redis://127.0.0.1:6379/0"
@@ -302,7 +300,6 @@ SECTIONS: tuple[type[BaseSettings], ...] = (
     MetricsSettings,
     LogSettings,
     OtelSettings,
-    ViewSettings,
 )
 
 
@@ -337,7 +334,6 @@ __all__ = [
     "StoreSettings",
     "TaskMemorySettings",
     "TrainerSettings",
-    "ViewSettings",
     "WorkerSettings",
     "check_environment",
     "private_directory",

@@ -35,9 +35,10 @@ PY
   cd "$copy"
   git init -q .
   for each in $gone; do
-    rm -rf "hermes_plugins/$each" "tests/plugins/$each" "docs/plugins/$each.md"
+    rm -rf "hermes_plugins/$each" "tests/plugins/$each" "benchmarks/plugins/$each" \
+      "docs/plugins/$each.md" "docs/plugins/$each"-*.md
     sed -i "/^$each = \"hermes_plugins\.$each:PLUGIN\"\$/d" pyproject.toml
-    sed -i "/: plugins\/$each\.md\$/d" mkdocs.yml
+    sed -i "/: plugins\/$each\(-[a-z-]*\)\?\.md\$/d" mkdocs.yml
   done
   make .venv/.dev >/dev/null
   make docs >/dev/null  # generated pages list what is there

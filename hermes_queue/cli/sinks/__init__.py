@@ -4,7 +4,6 @@ atropos.py         `sink atropos`
 atropos_server.py  `atropos-server`: batches for a trainer
 dataset.py         `sink jsonl`, `sink parquet`, ...
 export.py          `export`: a dataset of everything finished so far
-export_page.py     `export --format html`: trajectories as one file for a browser
 options.py         options that `sink` and `export` share; places in the stream
 sink.py            `sink`
 """
