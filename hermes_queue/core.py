@@ -76,7 +76,7 @@ CORE = Plugin(
             "Hand out finished groups to a trainer that speaks the Atropos API.",
         ),
         "budget": Command(
-            "hermes_queue.cli.goodput.budget:budget",
+            "hermes_queue.cli.budget:budget",
             "Limit the money, tokens and slot-hours of an env, a team or a model.",
         ),
         "dead": Command(
@@ -94,10 +94,6 @@ CORE = Plugin(
         "exporter": Command(
             "hermes_queue.cli.exporter:exporter",
             "Serve metrics of the whole deployment to Prometheus.",
-        ),
-        "goodput": Command(
-            "hermes_queue.cli.goodput.command:goodput",
-            "Show scored trajectories per slot-hour and dollar, and where other time went.",
         ),
         "groups": Command(
             "hermes_queue.cli.groups:groups",
@@ -126,10 +122,6 @@ CORE = Plugin(
         "regrade": Command(
             "hermes_queue.cli.records.regrade:regrade",
             "Run today's verifier on recorded patches and answers.",
-        ),
-        "report": Command(
-            "hermes_queue.cli.goodput.report:report",
-            "Report on a run, in the terminal or as one HTML file with plots.",
         ),
         "rescore": Command(
             "hermes_queue.cli.records.rescore:rescore",

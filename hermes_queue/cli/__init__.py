@@ -1,11 +1,11 @@
 """`hermes-queue ...`: operate a deployment. Also `celery -A hermes_queue hermes ...`.
 
     __main__.py    `python -m hermes_queue.cli`
+    budget.py      budgets that runs share
     dead.py        dead letters
     declared.py    groups of declared commands
     doctor/        checks of settings, host, Redis and endpoints
     exporter.py    metrics of the whole deployment
-    goodput/       `goodput`, `budget`, `report`
     groups.py      consumer groups of the results
     images/        images of tasks on this host
     lanes.py       circuit breakers, manual pause

@@ -6,11 +6,11 @@ import time
 from collections.abc import Sequence
 from html import escape
 
-from hermes_queue.cli.goodput.facts import RunReport
-from hermes_queue.cli.goodput.plots import Bar, Layer, bars, columns, line
-from hermes_queue.cli.goodput.plots import waterfall as falling
-from hermes_queue.cli.goodput.text import figures, heading, interval
-from hermes_queue.cli.goodput.waterfall import waterfall
+from hermes_plugins.goodput.facts import RunReport
+from hermes_plugins.goodput.plots import Bar, Layer, bars, columns, line
+from hermes_plugins.goodput.plots import waterfall as falling
+from hermes_plugins.goodput.text import figures, heading, interval
+from hermes_plugins.goodput.waterfall import waterfall
 from hermes_queue.cli.watch.table import slot_time
 
 _STYLE = """

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import click
 
-from hermes_queue.cli.goodput.command import facts_of
-from hermes_queue.cli.goodput.facts import RunReport, report_of
-from hermes_queue.cli.goodput.page import page_of
-from hermes_queue.cli.goodput.text import lines_of
+from hermes_plugins.goodput.command import facts_of
+from hermes_plugins.goodput.facts import RunReport, report_of
+from hermes_plugins.goodput.page import page_of
+from hermes_plugins.goodput.text import lines_of
 from hermes_queue.disk.locked import replacing
 from hermes_queue.ledger import Ledger
 from hermes_queue.terminal.escapes import label

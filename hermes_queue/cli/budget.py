@@ -1,4 +1,4 @@
-"""`hermes-queue budget ...`: budgets that runs share."""
+"""`hermes-queue budget ...`: budgets that runs share; their metrics, for the exporter."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ import click
 from hermes_queue.cli.watch.table import age, print_table
 from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.accounts.shared import AMOUNTS, WINDOWS, SharedBudget, SharedBudgets
+from hermes_queue.telemetry import metrics
+from hermes_queue.telemetry.meter import Values
 from hermes_queue.terminal.output import echo
 
 _HELP = """Set, list and lift budgets that the runs of an env, a team or a model share.
@@ -125,3 +127,19 @@ def _spent(budget: SharedBudget, amount: str) -> str:
 def _number(value: float) -> str:
     """With six digits that count, and all of a large one: `12.5`, `2,000,000,000`."""
     return f"{value:.6g}" if value < 1e5 else f"{value:,.0f}"
+
+
+def read_budgets(ledger: Ledger) -> Iterator[tuple[metrics.Metric, Values]]:
+    """How much of each shared budget is spent, and how many jobs wait for it.
+
+    Raises:
+        RedisUnavailable: no answer.
+    """
+    used: dict[tuple[str, ...], float] = {}
+    waiting: dict[tuple[str, ...], float] = {}
+    for budget in SharedBudgets(ledger).all():
+        waiting[budget.name,] = budget.waiting
+        for amount, limit in budget.limits.items():
+            used[budget.name, amount] = budget.spent.get(amount, 0.0) / limit if limit else 1.0
+    yield metrics.BUDGET_USED, used
+    yield metrics.BUDGET_WAITING, waiting

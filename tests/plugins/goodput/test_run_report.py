@@ -11,10 +11,10 @@ from click.testing import CliRunner
 from ledger_steps import begin, enqueue, publish
 from records import make_job, make_record
 
+from hermes_plugins.goodput.facts import drawn, report_of
+from hermes_plugins.goodput.page import page_of
+from hermes_plugins.goodput.text import lines_of
 from hermes_queue.cli import cli
-from hermes_queue.cli.goodput.facts import drawn, report_of
-from hermes_queue.cli.goodput.page import page_of
-from hermes_queue.cli.goodput.text import lines_of
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.accounts.goodput import add_report
@@ -127,7 +127,11 @@ def test_the_command_writes_a_file_or_prints(ledger, tmp_path: Path, monkeypatch
     assert '"per_slot_hour": 72.0' in as_json.output
     shown = CliRunner().invoke(cli, ["goodput", "run"])
     assert "retry:sandbox" in shown.output
-    for command in (["budget", "set", "team:a", "--usd", "5"], ["budget", "list"]):
-        assert CliRunner().invoke(cli, command).exit_code == 0
-    assert "0 of 5" in CliRunner().invoke(cli, ["budget", "list"]).output
-    assert "lifted" in CliRunner().invoke(cli, ["budget", "lift", "team:a"]).output
+
+
+def test_accounts_that_a_terminal_would_obey_are_shown_as_signs(redis_server, ledger, monkeypatch):
+    monkeypatch.setenv("HERMES_QUEUE_REDIS_URL", redis_server.url)
+    ledger.client.hset("hq:goodput", f"s|retry:{HOSTILE}", 5)
+    shown = CliRunner().invoke(cli, ["goodput"])
+    assert "retry:<script>" in shown.output
+    assert "\x1b" not in shown.output

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 
-from hermes_queue.cli.goodput.command import summary_of
-from hermes_queue.cli.goodput.facts import RunReport
-from hermes_queue.cli.goodput.waterfall import waterfall
+from hermes_plugins.goodput.command import summary_of
+from hermes_plugins.goodput.facts import RunReport
+from hermes_plugins.goodput.waterfall import waterfall
 from hermes_queue.cli.watch.table import age, slot_time
 from hermes_queue.ledger.accounts.fields import DRIFTED, TURNS
 

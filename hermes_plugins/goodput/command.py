@@ -9,7 +9,7 @@ from dataclasses import asdict
 
 import click
 
-from hermes_queue.cli.goodput.waterfall import waterfall
+from hermes_plugins.goodput.waterfall import waterfall
 from hermes_queue.cli.watch.finite import FiniteRange
 from hermes_queue.cli.watch.table import figure, print_table, slot_time
 from hermes_queue.ledger import Ledger, Runs
