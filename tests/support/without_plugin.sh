@@ -44,10 +44,14 @@ PY
   make docs >/dev/null  # generated pages list what is there
   git add -A
   make lint
-  # Other pages link to the feature's page and show its commands: their tests are left out.
+  # Other pages link to the feature's page and show its commands, and files of deployments start it
+  # with its settings: the tests of these are left out.
   # shellcheck disable=SC2086  # TESTS may be several paths
   .venv/bin/python -m pytest -q -n "${JOBS:-2}" ${TESTS:-tests} \
-    --ignore-glob 'tests/unit/test_docs*.py' --ignore tests/unit/test_site.py
+    --ignore-glob 'tests/unit/test_docs*.py' --ignore tests/unit/test_site.py \
+    --deselect tests/deploy/test_compose_file.py::test_every_setting_of_ours_exists \
+    --deselect tests/deploy/test_kubernetes_files.py::test_commands_of_ours_exist \
+    --deselect tests/deploy/test_kubernetes_files.py::test_every_setting_that_they_name_exists
   cd "$here"
   rm -rf "$copy"
 done

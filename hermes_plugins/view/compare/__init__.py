@@ -1,11 +1,8 @@
 """The samples of a group side by side: what they did, where they part, tests, patches.
 
     alignment.py  the longest common subsequence, and rows of aligned steps
-    parting.py    the first different token or message
     patching.py   which patches are equal, and one against another
-    samples.py    `compare`: all of it
-    steps.py      tool calls reduced to what is compared
-    testing.py    tests x samples
+    samples.py    `compare`: steps, the first different token or message, tests x samples
 
 Pure functions of raw records, as those of `hermes_plugins.view.present`: they never raise because
 of a record's shape, and what they return is JSON. Time grows with the size of the records, and with

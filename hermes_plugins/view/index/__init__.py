@@ -8,8 +8,7 @@ filters.py     the filter language
 groups.py      groups with their mean and deviation
 index.py       `Index`: what pages ask
 indexer.py     the thread that reads the sources
-pages.py       pages by key, neighbours
-scanning.py    `grep:`, bounded in time
+pages.py       pages by key, neighbours, `grep:`
 terms.py       the words of a query, with their places
 writing.py     rows, places and marks in one transaction
 """

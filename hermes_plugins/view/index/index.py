@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from hermes_plugins.view.index import figures, pages, scanning
+from hermes_plugins.view.index import figures, pages
 from hermes_plugins.view.index import groups as grouping
 from hermes_plugins.view.index.cursors import decode_cursor
 from hermes_plugins.view.index.database import Database, QueryTooSlow
@@ -111,7 +111,7 @@ class Index:
         after: str | None = None,
         upto: int | None = None,
         limit: int = 100,
-        grep_s: float = scanning.SCAN_S,
+        grep_s: float = pages.SCAN_S,
     ) -> RowPage:
         """A page of the trajectories that `query` meets.
 
@@ -292,10 +292,10 @@ class Index:
                 return holds_all(self._read(row[1], places), chosen.grep)
             return False
 
-        if not self._scanning.acquire(timeout=scanning.SCAN_S):
+        if not self._scanning.acquire(timeout=pages.SCAN_S):
             raise QueryTooSlow(f"{_SCANS} other requests look into records: try again")
         try:
-            found = scanning.scan(fetch, holds, order, key, limit, seconds=seconds)
+            found = pages.scan(fetch, holds, order, key, limit, seconds=seconds)
         finally:
             self._scanning.release()
         cursor = found.last.encode(order) if found.last else None

@@ -4,8 +4,7 @@
     branches.py      other conversations of a program: `branches`, `of_branch`
     conversation.py  messages: `messages`, `each_message`, `message`, `outline`
     decoding.py      token ids as text, with a tokenizer file: `Decoder`
-    heads.py         ids, outcome, stages, events, earlier attempts
-    page.py          `page`: what the page of a trajectory begins with
+    heads.py         ids, outcome, stages, events, earlier attempts; all of it: `page`
     passages.py      findings of judges at what they quote, labels of people
     patches.py       `patch`: unified diff by file
     shapes.py        values of a record as they ought to be, or as JSON
@@ -24,8 +23,7 @@ octets of `tokens`.
 from hermes_plugins.view.present.branches import branches, of_branch
 from hermes_plugins.view.present.conversation import each_message, message, messages, outline
 from hermes_plugins.view.present.decoding import Decoder
-from hermes_plugins.view.present.heads import attempts, events, head, stages
-from hermes_plugins.view.present.page import page
+from hermes_plugins.view.present.heads import attempts, events, head, page, stages
 from hermes_plugins.view.present.passages import (
     ShownFinding,
     flagged_outline,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hermes_plugins.view.present.conversation import messages, turn_of_messages
+from hermes_plugins.view.present.conversation import messages, outline, turn_of_messages
+from hermes_plugins.view.present.passages import ShownFinding, flagged_outline
 from hermes_plugins.view.present.shapes import items, mapping, number, numbers_of, tree, whole
 from hermes_plugins.view.present.texts import text_of
+from hermes_plugins.view.present.tokens import sequences
+from hermes_plugins.view.present.verdicts import report
 from hermes_queue.terminal.escapes import known_label, label
 
 STAGES = ("queue", "load", "prepare", "acquire", "setup", "agent", "verify", "release", "publish")
@@ -183,3 +186,22 @@ def _program(value: object) -> dict[str, Any] | None:
 def _tool_name(tool: object) -> str:
     known = mapping(tool)
     return label(mapping(known.get("function")).get("name") or known.get("name"))
+
+
+def page(raw: Mapping[str, Any], findings: Sequence[ShownFinding]) -> dict[str, Any]:
+    """Head, report, stages, events, attempts, outline, findings and sequences, by these names.
+
+    Args:
+        raw: a record.
+        findings: of judges about it, as `shown_findings` returns them.
+    """
+    return {
+        "head": head(raw),
+        "report": report(raw),
+        "stages": stages(raw),
+        "events": events(raw),
+        "attempts": attempts(raw),
+        "outline": flagged_outline(outline(raw), findings),
+        "findings": findings,
+        "sequences": sequences(raw),
+    }

@@ -11,7 +11,7 @@ import pytest
 
 from hermes_plugins.view.compare import compare, patch_against, patching
 from hermes_plugins.view.compare.alignment import aligned, common
-from hermes_plugins.view.compare.steps import normalised
+from hermes_plugins.view.compare.samples import normalised
 
 
 def sample(number: int, *commands: str, score: float | None = None, **more: Any) -> dict[str, Any]:

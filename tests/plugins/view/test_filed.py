@@ -17,8 +17,7 @@ from click.testing import CliRunner, Result
 from records import make_job, make_record
 
 from hermes_plugins.view.assets import DIRECTORY
-from hermes_plugins.view.filed.bundle import BundleError, bundled
-from hermes_plugins.view.filed.document import MARK, as_data, document
+from hermes_plugins.view.filed.document import MARK, BundleError, as_data, bundled, document
 from hermes_plugins.view.index.index import Index
 from hermes_plugins.view.sources.opening import index_path, open_sources
 from hermes_queue.cli import cli

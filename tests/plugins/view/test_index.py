@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 from records import make_job, make_record
 
-from hermes_plugins.view.index import database, indexer, scanning, writing
+from hermes_plugins.view.index import database, indexer, writing
+from hermes_plugins.view.index import pages as index_pages
 from hermes_plugins.view.index.cursors import PageError
 from hermes_plugins.view.index.database import QueryTooSlow
 from hermes_plugins.view.index.index import Index
@@ -433,7 +434,7 @@ def test_grep_looks_into_tool_output_and_goes_on_where_its_time_ended(listed, mo
         found, after, pages = found + page.rows, page.next, pages + 1
         assert page.scanned == 1 or not page.next
     assert (len(found), pages >= 49) == (1, True)
-    assert scanning.SCAN_S == 10
+    assert index_pages.SCAN_S == 10
 
 
 def test_reviewed_looks_at_labels(listed):
