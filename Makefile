@@ -17,7 +17,7 @@ PARTS ?=
 MINUTES ?= 5
 # make test-without PLUGIN=view; unset = one at random
 PLUGIN ?=
-# make test-view IMAGES=docs/images makes the pictures of docs/viewer.md anew
+# make test-view IMAGES=docs/images makes the pictures of docs/plugins/view.md anew
 IMAGES ?=
 MODAL_OLDEST ?= $(shell sed -n 's/^modal = .*>=\([0-9.]*\),.*/\1/p' pyproject.toml)
 MODAL_TESTS := tests/sandbox/test_conformance.py tests/sandbox/test_modal_kernels.py
@@ -186,9 +186,9 @@ test-flower: redis $(VENV)/.dev ## What Flower shows, in a headless Chromium (ne
 test-view: redis $(VENV)/.dev ## The viewer's pages in a headless Chromium, and axe-core on them (needs chromium-driver, npm)
 	@command -v chromedriver >/dev/null && command -v npm >/dev/null || { echo "make test-view needs: apt-get install chromium chromium-driver npm" >&2; exit 1; }
 	@mkdir -p $(VENV)/view-tools
-	@cp tests/view/npm/package.json tests/view/npm/package-lock.json $(VENV)/view-tools/
+	@cp tests/plugins/view/npm/package.json tests/plugins/view/npm/package-lock.json $(VENV)/view-tools/
 	npm --prefix $(VENV)/view-tools ci --no-fund --no-audit --loglevel=error
-	VIEW_TOOLS=$(VENV)/view-tools/node_modules IMAGES=$(IMAGES) $(BIN)/python -m pytest -q -s -W default tests/view/prove_*.py
+	VIEW_TOOLS=$(VENV)/view-tools/node_modules IMAGES=$(IMAGES) $(BIN)/python -m pytest -q -s -W default tests/plugins/view/prove_*.py
 
 test-pages: redis $(VENV)/.dev ## A run of 200 with top, Flower and Prometheus open (needs chromium-driver, prometheus)
 	@command -v chromedriver >/dev/null && command -v prometheus >/dev/null || { echo "make test-pages needs: apt-get install chromium chromium-driver prometheus" >&2; exit 1; }
@@ -229,7 +229,7 @@ bench: $(VENV)/.dev redis ## Measure what the machinery costs, beside other syst
 	$(BIN)/python -m benchmarks $(PARTS)
 
 bench-view: $(VENV)/.dev redis ## The viewer's goals beside Inspect View, and a run of 200 with three viewers (needs chromium-driver; 15 min)
-	$(BIN)/python -m benchmarks.view $(if $(WRITE),--write)
+	$(BIN)/python -m benchmarks.plugins.view $(if $(WRITE),--write)
 
 soak: $(VENV)/.dev redis ## A million no-op trajectories, and whether anything grows with them (an hour or more)
 	$(BIN)/python -m benchmarks.soak --minutes 30 --trajectories 1000000

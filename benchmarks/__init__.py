@@ -12,12 +12,11 @@ noop.py             a sandbox without a sandbox
 operators.py        how long `status`, `top` and `run` take with a million trajectories
 parts/              one file for each thing that is measured
 peers/              other systems: pinned requirements, and the program that each one runs
+plugins/            what plugins cost, and their parts
 pool.py             no-op tasks in our pool
 processes.py        redis-server, workers, virtual environments of peers
 reader.py           a consumer in a process of its own
 report.py           progress, the table, the JSON, the line of the history
 simulate.py         a simulated fleet with measured costs
 soak/               a long run, and whether anything grows
-view/               the viewer's goals, beside Inspect View
-view_index.py       the viewer's index with 100,000 rows
 """

@@ -5,18 +5,20 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
-import pkgutil
 import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import benchmarks.parts
 from benchmarks.measuring import Part, measure
 from benchmarks.processes import ROOT
 from benchmarks.report import HISTORY, add_to_history, circumstances, say, table
 
+_HERE = Path(__file__).parent
+_FOUND = (*_HERE.glob("parts/[a-z]*.py"), *_HERE.glob("plugins/*/parts/[a-z]*.py"))
+PARTS = {path.stem: path for path in sorted(_FOUND, key=lambda path: path.stem)}
+"""Files of all parts by name, those of plugins among them."""
 EXAMPLES = """\
 how to read it:
   Every round gives each side of a case one turn, in alternating order. A figure is the median of
@@ -37,21 +39,15 @@ examples:
 """
 
 
-def names() -> list[str]:
-    """All parts."""
-    return sorted(module.name for module in pkgutil.iter_modules(benchmarks.parts.__path__))
-
-
 def docstring(name: str) -> str:
     """What the part's module says about it, without importing it."""
-    source = (Path(benchmarks.parts.__path__[0]) / f"{name}.py").read_text(encoding="utf-8")
-    return source.split('"""')[1]
+    return PARTS[name].read_text(encoding="utf-8").split('"""')[1]
 
 
 def parsed(given: Sequence[str] | None) -> argparse.Namespace:
     """The options."""
-    width = max(map(len, names()))
-    listed = [f"  {name:<{width}}  {docstring(name).splitlines()[0]}" for name in names()]
+    width = max(map(len, PARTS))
+    listed = [f"  {name:<{width}}  {docstring(name).splitlines()[0]}" for name in PARTS]
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
         description=__doc__,
@@ -76,8 +72,8 @@ def parsed(given: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--about", action="store_true", help="say what the parts do, and end")
     arguments = parser.parse_args(given)
-    if unknown := set(arguments.parts) - set(names()):
-        parser.error(f"no such part: {', '.join(sorted(unknown))}; there are {', '.join(names())}")
+    if unknown := set(arguments.parts) - PARTS.keys():
+        parser.error(f"no such part: {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
     if arguments.scale <= 0 or (arguments.rounds or 1) < 1:
         parser.error("--rounds and --scale must be above 0")
     return arguments
@@ -89,8 +85,9 @@ def run(name: str, scale: float, rounds: int | None) -> dict[str, Any]:
     def progress(text: str) -> None:
         say(f"{name}, {text}")
 
+    module = ".".join(PARTS[name].relative_to(_HERE.parent).with_suffix("").parts)
     try:
-        part: Part = importlib.import_module(f"benchmarks.parts.{name}").PART
+        part: Part = importlib.import_module(module).PART
         return measure(part, scale=scale, rounds=rounds or part.rounds, say=progress)
     except Exception as error:  # noqa: BLE001 - the other parts go on
         traceback.print_exc()
@@ -100,7 +97,7 @@ def run(name: str, scale: float, rounds: int | None) -> dict[str, Any]:
 def main(given: Sequence[str] | None = None) -> int:
     """Measure and print; 1 if a part failed."""
     arguments = parsed(given)
-    chosen = arguments.parts or names()
+    chosen = arguments.parts or [*PARTS]
     if arguments.about:
         for name in chosen:
             print(f"{name}\n\n{docstring(name)}\n")

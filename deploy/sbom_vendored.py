@@ -1,4 +1,4 @@
-"""Adds the JavaScript libraries of the viewer's pages to the bill of materials of `make sbom`.
+"""Adds the JavaScript libraries of plugins' pages to the bill of materials of `make sbom`.
 
 Which they are, and the digests of their packages, says the README beside them.
 """
@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-VENDOR = Path(__file__).parents[1] / "hermes_queue/view/static/vendor"
+READMES = Path(__file__).parents[1].glob("hermes_plugins/*/static/vendor/README.md")
 
 
 def vendored(readme: str) -> list[dict[str, Any]]:
@@ -35,5 +35,6 @@ def vendored(readme: str) -> list[dict[str, Any]]:
 if __name__ == "__main__":
     path = Path(sys.argv[1])
     bill = json.loads(path.read_text(encoding="utf-8"))
-    bill["components"] += vendored((VENDOR / "README.md").read_text(encoding="utf-8"))
+    for each in READMES:
+        bill["components"] += vendored(each.read_text(encoding="utf-8"))
     path.write_text(json.dumps(bill, indent=2) + "\n", encoding="utf-8")

@@ -1,17 +1,20 @@
-"""Render the tables of pages that are made from code: keys of Redis, causes of failure, filters.
+"""Render the tables of pages that are made from code: keys of Redis, causes of failure.
 
-`make docs` writes them between their marks; a test fails when a page has another table.
+`make docs` writes them between their marks; a test fails when a page has another table. The mark of
+a table on a plugin's page is the target of the function that gives its rows, the head first.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
 from hermes_queue.errors import CAUSES
 from hermes_queue.keyspace.keys import KEYS, ROLES
+from hermes_queue.plugins import load_target
 from hermes_queue.settings import RetrySettings
-from hermes_queue.view.index.filters import described
 
 DOCS = Path(__file__).parent
 
@@ -55,9 +58,10 @@ def cause_table() -> str:
     )
 
 
-def field_table() -> str:
-    """The words of the viewer's filter language."""
-    return table(("field", "meets"), [(f"`{name}:`", said) for name, said in described()])
+def table_of(target: str) -> str:
+    """A table of a plugin."""
+    head, *rows = load_target(target)()
+    return table(head, rows)
 
 
 def _attempts(setting: str | None) -> str:
@@ -72,16 +76,22 @@ TABLES = {
     ("retries.md", "causes"): cause_table,
     ("architecture.md", "keys"): key_table,
     ("security.md", "rights"): rights_table,
-    ("viewer.md", "fields"): field_table,
 }
 """By page and mark."""
 
 
+def pages() -> list[str]:
+    """Pages that may have tables."""
+    ours = {path.relative_to(DOCS).as_posix() for path in DOCS.glob("plugins/*.md")}
+    return sorted({page for page, _ in TABLES} | ours)
+
+
 def render(page: str, text: str) -> str:
     """The page with its tables as they follow from the code."""
-    for (name, mark), rendered in TABLES.items():
-        if name != page:
-            continue
+    tables = {mark: rendered for (name, mark), rendered in TABLES.items() if name == page}
+    for target in re.findall(r"<!-- ([\w.]+:\w+): made by `make docs` -->", text):
+        tables[target] = partial(table_of, target)
+    for mark, rendered in tables.items():
         begin, end = f"<!-- {mark}: made by `make docs` -->", f"<!-- /{mark} -->"
         before, found, rest = text.partition(begin)
         _, ended, after = rest.partition(end)
@@ -92,6 +102,6 @@ def render(page: str, text: str) -> str:
 
 
 if __name__ == "__main__":
-    for page in sorted({page for page, _ in TABLES}):
+    for page in pages():
         path = DOCS / page
         path.write_text(render(page, path.read_text(encoding="utf-8")), encoding="utf-8")

@@ -63,7 +63,7 @@ CORE = Plugin(
     },
     commands={
         "budget": Command(
-            "hermes_queue.cli.goodput.budget:budget",
+            "hermes_queue.cli.budget:budget",
             "Limit the money, tokens and slot-hours of an env, a team or a model.",
         ),
         "dead": Command(
@@ -81,10 +81,6 @@ CORE = Plugin(
         "exporter": Command(
             "hermes_queue.cli.exporter:exporter",
             "Serve metrics of the whole deployment to Prometheus.",
-        ),
-        "goodput": Command(
-            "hermes_queue.cli.goodput.command:goodput",
-            "Show scored trajectories per slot-hour and dollar, and where other time went.",
         ),
         "groups": Command(
             "hermes_queue.cli.groups:groups",
@@ -114,10 +110,6 @@ CORE = Plugin(
             "hermes_queue.cli.records.regrade:regrade",
             "Run today's verifier on recorded patches and answers.",
         ),
-        "report": Command(
-            "hermes_queue.cli.goodput.report:report",
-            "Report on a run, in the terminal or as one HTML file with plots.",
-        ),
         "rescore": Command(
             "hermes_queue.cli.records.rescore:rescore",
             "Recompute recorded logprobs on the server.",
@@ -133,10 +125,6 @@ CORE = Plugin(
         "shares": Command(
             "hermes_queue.cli.sharing.shares:shares",
             "Show and set who gets how many of the slots.",
-        ),
-        "show": Command(
-            "hermes_queue.cli.records.show:show",
-            "Show one trajectory, or a group with its samples side by side, in this terminal.",
         ),
         "sink": Command(
             "hermes_queue.cli.sinks.sink:sink",
@@ -166,10 +154,6 @@ CORE = Plugin(
         "top": Command(
             "hermes_queue.cli.watch.status:top",
             "Watch runs, lanes, workers, failures and the slowest trajectories.",
-        ),
-        "view": Command(
-            "hermes_queue.cli.view:view",
-            "Serve pages about runs, groups and trajectories to a browser.",
         ),
         "workers": Command(
             "hermes_queue.cli.workers:workers",

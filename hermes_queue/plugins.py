@@ -88,13 +88,17 @@ class Plugin:
     extensions: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Target of each extension by its kind, a key of `KINDS`, and its name."""
     commands: Mapping[str, Command] = field(default_factory=dict)
-    """By name; `tasks validate` is a command of the group `tasks`."""
+    """By name; `tasks validate` is a command of the group `tasks`, and `export NAME` stands in for
+    `export --format NAME`."""
     settings: tuple[str, ...] = ()
     """Targets of its settings sections, classes of pydantic-settings."""
     keys: tuple[str, ...] = ()
     """Targets of tuples of `hermes_queue.keyspace.keys.Key`."""
     after: tuple[str, ...] = ()
     """Targets of hooks that see a verdict before it is final: `workers.hooks.OpenAfter`."""
+    run_hints: tuple[str, ...] = ()
+    """Targets of functions that say in one line how to go on after a run: they get the path of the
+    file with its records, None = they are in the deployment."""
 
     def __post_init__(self) -> None:
         if unknown := sorted(set(self.extensions) - KINDS.keys()):
@@ -105,6 +109,7 @@ class Plugin:
             *self.settings,
             *self.keys,
             *self.after,
+            *self.run_hints,
         ):
             if not re.fullmatch(r"[\w.]+:[\w.]+", target):
                 raise ValueError(f"{target!r} is not written package.module:ATTRIBUTE")

@@ -3,7 +3,6 @@
 atropos.py   consume -> Atropos's API server
 capture.py   model calls of programs, through the endpoint
 codec.py     records to bytes and back
-comparison.py  the samples of a group side by side
 commands.py  a command in a local sandbox
 enqueue.py   real rows into the queue
 factory.py   no-op trajectories from the queue to the consumer

@@ -1,11 +1,11 @@
 """`hermes-queue ...`: operate a deployment. Also `celery -A hermes_queue hermes ...`.
 
     __main__.py    `python -m hermes_queue.cli`
+    budget.py      budgets that runs share
     dead.py        dead letters
     declared.py    groups of declared commands
     doctor/        checks of settings, host, Redis and endpoints
     exporter.py    metrics of the whole deployment
-    goodput/       `goodput`, `budget`, `report`
     groups.py      consumer groups of the results
     images/        images of tasks on this host
     lanes.py       circuit breakers, manual pause
@@ -13,13 +13,12 @@
     mixing/        producers of many sources
     overview.py    the whole deployment at a glance
     plugins.py     extensions by name
-    records/       recorded trajectories: `show`, `regrade`, `rescore`
+    records/       recorded trajectories: `regrade`, `rescore`
     run.py         runs: show, pause, cancel, purge
     sandboxes.py   sandboxes at the provider
     sharing/       who gets how many of the slots
     sinks/         `sink ...`, `export`
     tasks/         validation of tasks, the memory of tasks
-    view.py        pages in a browser
     watch/         `status` and `top`
     workers.py     live workers: pause, drain, resize
 

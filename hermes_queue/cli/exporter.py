@@ -21,7 +21,7 @@ from typing import Any
 import click
 import redis
 
-from hermes_queue.cli.goodput.measured import read_budgets, read_goodput
+from hermes_queue.cli.budget import read_budgets
 from hermes_queue.cli.limits import read_engines, read_limits
 from hermes_queue.cli.mixing.measured import read_mixes
 from hermes_queue.cli.overview import lane_now
@@ -30,10 +30,12 @@ from hermes_queue.cli.watch.scaling import wanted_slots
 from hermes_queue.errors import CAUSES, WIDE_CAUSES, RedisFull, RedisUnavailable
 from hermes_queue.keyspace.connection import explained
 from hermes_queue.ledger import Ledger
+from hermes_queue.ledger.accounts.fields import DRIFTED, LOST, TURNS, WORK
+from hermes_queue.ledger.accounts.goodput import fleet_fields, goodput_of
 from hermes_queue.ledger.answers import ENDED
 from hermes_queue.ledger.fleet.flights import FLIGHT_PARTS
 from hermes_queue.ledger.fleet.sandboxes import Sandboxes
-from hermes_queue.ledger.fleet.tally import Totals, totals
+from hermes_queue.ledger.fleet.tally import Tally, Totals, totals
 from hermes_queue.queues import queue_name, retry_queue_name
 from hermes_queue.results.consume import STREAM
 from hermes_queue.results.consumers import lag_of
@@ -53,6 +55,7 @@ MetricValues = tuple[Metric, Values]
 _BINDING = "_kombu.binding."
 _LIMIT_PARTS = (":leases", ":waiting", ":seen")
 _MOST_RUNS = 1000
+_GOODPUT_S = 3600
 _MOST_UNREAD = 10_000
 """Of a consumer group: a scrape counts no further."""
 
@@ -345,3 +348,31 @@ def exporter(port: int | None, address: str | None) -> None:
         echo(f"http://{endpoint.target()}/metrics")
         with closing(endpoint):
             stop.wait()
+
+
+def read_goodput(ledger: Ledger, now: float) -> Iterator[MetricValues]:
+    """Accounts of the deployment over its life, and its goodput during the last hour.
+
+    `now`: Unix seconds of Redis' clock. Raises RedisUnavailable.
+    """
+    fields = fleet_fields(ledger)
+    good = goodput_of(fields)
+    for metric, kind, names in (
+        (metrics.SLOT_SECONDS, "s", (*WORK, "death")),
+        (metrics.LOST_SLOT_SECONDS, "l", LOST),
+    ):
+        sums: dict[tuple[str, ...], float] = {(name,): 0.0 for name in names}
+        for name, value in fields.items():
+            of, _, account = name.partition("|")
+            if of == kind:
+                sums[account,] = value
+        yield metric, sums
+    breaks = {name: n for name, n in good.drift.items() if name not in (TURNS, DRIFTED)}
+    yield metrics.CONTINUED, {(): good.drift.get(TURNS, 0.0)}
+    reasons: dict[tuple[str, ...], float] = {("reply",): 0.0}
+    yield metrics.DRIFT, reasons | {(name,): n for name, n in breaks.items()}
+    yield metrics.SANDBOX_USD, {(): sum(good.slot_usd.values())}
+    yield metrics.TOKENS_LOST, {(): good.tokens_thrown_away}
+    lately = goodput_of(Tally(ledger).lately(_GOODPUT_S, now=now).accounts)
+    per = {"slot_hour": lately.per_slot_hour, "usd": lately.per_usd}
+    yield metrics.GOODPUT, {(name,): value for name, value in per.items() if value is not None}

@@ -1,6 +1,5 @@
 """Settings: one small frozen section per component, read from `HERMES_QUEUE_*`.
 
-    docker.py         containers of Docker Engine and Podman
     images.py         images of tasks
     model.py          model endpoints
     observability.py  metrics and logs
@@ -10,7 +9,6 @@
     resume.py         continuing trajectories of dead workers; places of stages
     section.py        what all sections have in common
     store.py          the object store
-    view.py           the pages of `hermes-queue view`
 
 A section is built where it is used (`RedisSettings()`); nothing is read at import.
 `docs/configuration.md` is generated from these classes.
@@ -32,7 +30,6 @@ from hermes_queue import extensions
 from hermes_queue.core import declared
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.plugins import load_target
-from hermes_queue.settings.docker import DockerSettings
 from hermes_queue.settings.images import ImageSettings
 from hermes_queue.settings.model import EngineSettings, LimiterSettings, ModelSettings
 from hermes_queue.settings.observability import LogSettings, MetricsSettings, OtelSettings
@@ -42,7 +39,6 @@ from hermes_queue.settings.resume import ResumeSettings, StageSettings
 from hermes_queue.settings.sandbox import LocalSandboxSettings, ModalSettings, SandboxSettings
 from hermes_queue.settings.section import PREFIX, Section, wrong_setting
 from hermes_queue.settings.store import StoreSettings
-from hermes_queue.settings.view import ViewSettings
 from hermes_queue.wire.names import check_served_lane
 
 DEFAULT_REDIS_URL = "redis://127.0.0.1:6379/0"
@@ -289,11 +285,9 @@ SECTIONS: tuple[type[BaseSettings], ...] = (
     ArchiveSettings,
     ProducerSettings,
     TaskMemorySettings,
-    TrainerSettings,
     MetricsSettings,
     LogSettings,
     OtelSettings,
-    ViewSettings,
 )
 
 
@@ -324,7 +318,6 @@ __all__ = [
     "StageSettings",
     "StoreSettings",
     "TaskMemorySettings",
-    "ViewSettings",
     "WorkerSettings",
     "check_environment",
     "private_directory",

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import shlex
-import shutil
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
+from hermes_queue.core import declared
 from hermes_queue.errors import EXIT_FAILED
 from hermes_queue.ledger import Pause
+from hermes_queue.plugins import load_target
 from hermes_queue.sinks.datasets.jsonl import JsonlSink
 from hermes_queue.terminal.output import echo
 from hermes_queue.wire.ids import group_of
@@ -34,21 +32,6 @@ def listed(names: Sequence[str]) -> str:
     shown = ", ".join(names[:MAX_LISTED])
     more = len(names) - MAX_LISTED
     return shown if more <= 0 else f"{shown} and {more} more"
-
-
-def viewing(path: Path | None) -> str:
-    """The command line that shows records in a browser, from this directory.
-
-    Those of `path`, None = of the deployment; with what has to be installed for it.
-    """
-    program = "hermes-queue"
-    installed = Path(sys.executable).with_name(program)
-    if installed.is_file() and shutil.which(program) != str(installed):
-        here = Path.cwd()
-        program = str(installed.relative_to(here) if installed.is_relative_to(here) else installed)
-    command = shlex.join([program, "view", *([str(path)] if path else [])])
-    missing = not find_spec("starlette") or not find_spec("uvicorn")
-    return f"{command}   # needs pip install 'hermes-queue[view]'" if missing else command
 
 
 @dataclass(slots=True)
@@ -194,7 +177,8 @@ class Report:
                 lines.append(f"results: {sink.path}")
             else:
                 lines.append("results: in Redis (--out PATH also writes a file)")
-            lines.append(f"look: {viewing(sink.path if sink else None)}")
+            path = sink.path if sink else None
+            lines += [load_target(hint)(path) for each in declared() for hint in each.run_hints]
             for line in lines:
                 target.print(line, markup=False, highlight=False, soft_wrap=True)
         return self.finish(code)

@@ -14,6 +14,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import plugin
 import pytest
 from redis_server import RedisServer
 from worker_process import wait_until
@@ -260,9 +261,22 @@ def test_results_are_written_and_shown(url: str, capsys: pytest.CaptureFixture[s
     assert len(records()) == 8
     assert captured.out.count("max_turns") == 8
     assert "8 scored (mean 0.000), 0 failed" in captured.out
-    assert "results: out.jsonl\nlook: " in captured.out
-    assert captured.out.endswith("hermes-queue view out.jsonl\n")
+    assert "results: out.jsonl\n" in captured.out
     assert "8/8 finished" in captured.err
+
+
+def test_the_end_of_a_run_has_the_hints_of_plugins(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = (
+        "from hermes_queue.plugins import Plugin\n"
+        "PLUGIN = Plugin(name='theirs', purpose='Prints.', run_hints=('theirs:hint',))\n"
+        "def hint(path): return f'print: lpr {path}'\n"
+    )
+    with plugin.installing(tmp_path, monkeypatch), worker(url, right):
+        plugin.install(tmp_path, "theirs", {"theirs.py": source}, "theirs:PLUGIN")
+        assert produce("--items", "1", "--out", "out.jsonl") == 0
+    assert capsys.readouterr().out.endswith("\nprint: lpr out.jsonl\n")
 
 
 def test_the_file_holds_what_a_consumer_gets(url: str) -> None:

@@ -260,8 +260,9 @@ def known_flags() -> frozenset[str]:
     page = GENERATE["render"]()
     parsers = [producer_parser(name) for name in GENERATE["producer_modules"]()]
     worker = [name for p in WORKER.params for name in p.opts]
-    rooms = ("", ".faults", ".operators", ".simulate", ".soak", ".view")
     ours = ("tests.chaos", "tools.make_bugs", "localmodal", "hermes_plugins.trainers.prime_rl")
+    plugins = (path.parent.name for path in (ROOT / "benchmarks/plugins").glob("*/__main__.py"))
+    rooms = ("", ".faults", ".operators", ".simulate", ".soak", *(f".plugins.{p}" for p in plugins))
     modules = (*ours, *(f"benchmarks{room}" for room in rooms))
     return frozenset(
         [

@@ -2,40 +2,24 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
 import re
-import subprocess
-import sys
 import tomllib
-import urllib.request
 import zipfile
-from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
-from runpy import run_path
-from subprocess import PIPE, Popen
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from records import make_job, make_record
+from source_trees import ROOT
+from wheel import build_wheel, with_extra
 
-ROOT = Path(__file__).parents[2]
 PACKAGES = {"hermes_queue", "workers", "producers", "envs", "hermes_plugins"}
-PAGES_MOST_BYTES = 256 << 10
-VENDORED_MOST_BYTES = 48 << 10
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A freshly built wheel."""
-    out = tmp_path_factory.mktemp("dist")
-    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(out)]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
-    [path] = out.glob("*.whl")
-    return path
+    return build_wheel(tmp_path_factory.mktemp("dist"))
 
 
 @pytest.fixture(scope="module")
@@ -74,124 +58,18 @@ def test_wheel_has_the_lua_scripts_and_the_bundled_rows(wheel: list[str]) -> Non
     assert any(name.startswith("producers/data/") for name in wheel)
 
 
-def test_wheel_has_the_pages_as_they_were_published_and_checked(built: Path) -> None:
-    static = "hermes_queue/view/static/"
-    with zipfile.ZipFile(built) as archive:
-        sizes = {each.filename: each.file_size for each in archive.infolist()}
-        pages = {name for name in sizes if name.startswith(static)}
-        assert {"LICENSE.preact", "LICENSE.htm"} <= {Path(name).name for name in pages}
-        for name in pages:
-            assert archive.read(name) == (ROOT / name).read_bytes(), name
-        stated = archive.read(f"{static}vendor/README.md").decode()
-        for name in sorted(name for name in pages if "/vendor/" in name):
-            if name.endswith(("preact.js", "htm.js", "LICENSE.preact", "LICENSE.htm")):
-                digest = hashlib.sha512(archive.read(name)).hexdigest()
-                assert f"{digest}  {Path(name).name}" in stated, name
-    assert sum(sizes[name] for name in pages) < PAGES_MOST_BYTES
-    assert sum(sizes[name] for name in pages if "/vendor/" in name) < VENDORED_MOST_BYTES
-
-
 def test_the_wheel_names_the_licences_of_all_that_is_in_it(built: Path) -> None:
     with zipfile.ZipFile(built) as archive:
         [stated] = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
         lines = archive.read(stated).decode().splitlines()
-        [licences] = [line for line in lines if line.startswith("License-Expression: ")]
         files = [line.split(": ")[1] for line in lines if line.startswith("License-File: ")]
         for name in files:
             path = stated.replace("METADATA", f"licenses/{name}")
             assert archive.read(path) == (ROOT / name).read_bytes()
-    readme = (ROOT / "hermes_queue/view/static/vendor/README.md").read_text()
-    components = run_path(str(ROOT / "deploy/sbom_vendored.py"))["vendored"](readme)
-    assert {each["purl"] for each in components} == {"pkg:npm/preact@11.2.0", "pkg:npm/htm@3.1.1"}
-    for each in components:
-        assert each["licenses"][0]["license"]["id"] in licences.split()
-        assert f"hermes_queue/view/static/vendor/LICENSE.{each['name']}" in files
 
 
-def distributions_of(extra: str, ours: metadata.Distribution) -> set[str]:
-    """Names of all distributions that are installed with this extra and nothing else."""
-    found: set[str] = set()
-    waiting = [(Requirement(f"hermes-queue[{extra}]"), ours.requires or [])]
-    while waiting:
-        wanted, asked = waiting.pop()
-        found.add(canonicalize_name(wanted.name))
-        for each in map(Requirement, asked):
-            with_it = [{"extra": name} for name in ("", *wanted.extras)]
-            needed = each.marker is None or any(map(each.marker.evaluate, with_it))
-            if needed and (each.extras or canonicalize_name(each.name) not in found):
-                waiting.append((each, metadata.requires(each.name) or []))
-    return found
-
-
-ALONE = """
-import importlib.abc, sys
-allowed = set(sys.argv.pop(1).split(","))
-
-class Others(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path=None, target=None):
-        top = name.partition(".")[0]
-        if top[0] != "_" and top not in allowed and top not in sys.stdlib_module_names:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-sys.meta_path.insert(0, Others())
-from hermes_queue.cli import main
-main()
-"""
-
-
-@pytest.fixture(scope="module")
-def alone(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Popen[str]]:
-    """Starts `hermes-queue` of the wheel where only the extra `view` is installed."""
-    unpacked = tmp_path_factory.mktemp("unpacked")
-    with zipfile.ZipFile(built) as archive:
-        archive.extractall(unpacked, [n for n in archive.namelist() if n.startswith("hermes_")])
-    [installed] = metadata.distributions(path=[str(unpacked)])
-    ours = distributions_of("view", installed)
-    files = [file for name in ours - {"hermes-queue"} for file in metadata.files(name) or []]
-    modules = {file.parts[0].removesuffix(".py") for file in files if file.suffix == ".py"}
-    assert {"starlette", "uvicorn", "pydantic", "redis"} <= modules
-    assert not {"celery", "kombu", "modal", "openai", "tokenizers", "pyarrow"} & modules
-    names = ",".join({*modules, "hermes_queue"})
-
-    def start(*words: str) -> Popen[str]:
-        environment = {**os.environ, "PYTHONPATH": str(unpacked)}
-        return Popen(
-            [sys.executable, "-c", ALONE, names, *words],
-            cwd=unpacked,
-            env={**environment, "HERMES_QUEUE_PATHS_CACHE": str(unpacked / "cache")},
-            stdout=PIPE,
-            stderr=PIPE,
-            text=True,
-        )
-
-    return start
-
-
-def test_the_wheel_with_the_extra_view_alone_shows_a_file(
-    alone: Callable[..., Popen[str]], tmp_path: Path
-) -> None:
-    record = make_record(make_job())
-    (tmp_path / "out.jsonl").write_text(record.to_json() + "\n")
-    with alone("view", str(tmp_path / "out.jsonl"), "--port", "0") as viewer:
-        try:
-            address, _, token = viewer.stdout.readline().strip().partition("/#token=")
-            assert address, viewer.stderr.read()
-            url = f"{address}/api/t/{record.trajectory_id}"
-            asked = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
-            with urllib.request.urlopen(asked) as answer:
-                assert json.load(answer)["row"]["id"] == record.trajectory_id
-            with urllib.request.urlopen(address) as page:
-                script = re.search(r'src="(/static/[^"]+/main.js)"', page.read().decode())
-            assert script
-            with urllib.request.urlopen(f"{address}{script[1]}") as served:
-                assert len(served.read()) > 1000
-        finally:
-            viewer.terminate()
-        assert viewer.wait(30) == 0
-
-
-def test_a_command_without_its_extra_says_which_one(alone: Callable[..., Popen[str]]) -> None:
-    with alone("workers", "pause", "w") as refused:
+def test_a_command_without_its_extra_says_which_one(built: Path, tmp_path: Path) -> None:
+    with with_extra("view", built, tmp_path)("workers", "pause", "w") as refused:
         said = refused.communicate()[1]
     assert said == (
         "error: this command needs the package celery: pip install 'hermes-queue[producer]'\n"

@@ -198,6 +198,30 @@ def test_a_target_is_written_as_module_and_attribute(target: str) -> None:
         Plugin(name="t", purpose="", settings=(target,))
 
 
+PAGE = """
+import click
+from hermes_queue.plugins import Command, Plugin
+
+@click.command()
+@click.option("--format", "kind")
+def page(kind):
+    click.echo(f"a {kind}")
+
+COMMAND = Command("theirs:page", "Write a page.")
+PLUGIN = Plugin(
+    name="theirs", purpose="Pages.", commands={"export page": COMMAND, "export jsonl": COMMAND}
+)
+"""
+
+
+def test_a_plugins_command_stands_in_for_a_format_but_not_for_one_of_ours(install: Install) -> None:
+    install("theirs", PAGE)
+    for flags in (["--format", "page"], ["--format=page"]):
+        assert CliRunner().invoke(cli, ["export", *flags]).output == "a page\n"
+    ours = CliRunner().invoke(cli, ["export", "--format", "jsonl"])
+    assert "Missing option '--out'" in ours.output
+
+
 def test_ours_come_before_a_command_of_theirs(install: Install) -> None:
     install("theirs", SECTION.replace('"greet": ', '"status": '))
     assert cli.commands.get("status") is None

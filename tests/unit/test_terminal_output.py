@@ -55,7 +55,6 @@ def hostile_names(redis_server, monkeypatch):
         "tasks list",
         "lanes show train",
         "shares list --runs",
-        "goodput",
     ],
 )
 def test_a_command_prints_nothing_that_a_terminal_obeys(hostile_names, command):

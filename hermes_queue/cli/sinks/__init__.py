@@ -3,7 +3,6 @@
 atropos.py         `sink atropos`
 dataset.py         `sink jsonl`, `sink parquet`, ...
 export.py          `export`: a dataset of everything finished so far
-export_page.py     `export --format html`: trajectories as one file for a browser
 options.py         options that `sink` and `export` share; places in the stream
 sink.py            `sink`
 """

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Iterator
-from itertools import islice
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any
 
 import click
 
 from hermes_queue import extensions
+from hermes_queue.cli.declared import DeclaredSubcommands
 from hermes_queue.cli.sinks import options
 from hermes_queue.errors import EXIT_FAILED
 from hermes_queue.models import TrajectoryGroup
+from hermes_queue.plugins import Command, load_target
 from hermes_queue.results.record_file import read_records
 from hermes_queue.sinks.base import Format
 from hermes_queue.sinks.feed import GROUPS_PER_WRITE, store
@@ -42,7 +44,8 @@ exit codes: 0 all written
 class _Export(click.Command):
     """Has the options of all bundled formats, and those of the requested one.
 
-    `html` is no dataset and has options of its own: another command stands in.
+    For a format that is no dataset and has options of its own, a plugin's command stands in, which
+    it declares as `export NAME`.
     """
 
     def make_context(
@@ -52,17 +55,15 @@ class _Export(click.Command):
         parent: click.Context | None = None,
         **extra: Any,
     ) -> click.Context:
-        if "html" in (_value(args, at) for at, word in enumerate(args) if _names_format(word)):
-            from hermes_queue.cli.sinks.export_page import export_page
-
-            return export_page.make_context(info_name, args, parent, **extra)
+        others = _others()
+        for name in _requested(args):
+            if name in others:
+                command: click.Command = load_target(others[name].target)
+                return command.make_context(info_name, args, parent, **extra)
         return super().make_context(info_name, args, parent, **extra)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        requested = [
-            _value(args, at) for at, word in enumerate(args) if word.startswith("--format")
-        ]
-        ctx.meta[__name__] = self._flags([*extensions.own("sink"), *filter(None, requested)])
+        ctx.meta[__name__] = self._flags([*extensions.own("sink"), *_requested(args)])
         return super().parse_args(ctx, args)
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
@@ -80,13 +81,19 @@ class _Export(click.Command):
         return list(found.values())
 
 
-def _names_format(word: str) -> bool:
-    return word.startswith("--format")
+def _others() -> dict[str, Command]:
+    """Commands that stand in for a format, by its name."""
+    declared = DeclaredSubcommands("export").declared()
+    own = extensions.own("sink")
+    return {name: command for name, command in declared.items() if command and name not in own}
 
 
-def _value(args: list[str], at: int) -> str:
-    _, equals, value = args[at].partition("=")
-    return value if equals else (args[at + 1 : at + 2] or [""])[0]
+def _requested(args: Sequence[str]) -> Iterator[str]:
+    """The values of `--format`, none of them empty."""
+    for word, following in zip_longest(args, args[1:], fillvalue=""):
+        flag, equals, value = word.partition("=")
+        if flag == "--format" and (found := value if equals else following):
+            yield found
 
 
 @click.command(cls=_Export, help=_HELP)
@@ -95,8 +102,8 @@ def _value(args: list[str], at: int) -> str:
     "kind",
     required=True,
     metavar="NAME",
-    help=f"{', '.join(extensions.own('sink'))}, html (a page), a plugin's name, or "
-    "package.module:FORMAT.",
+    help=f"{', '.join(extensions.own('sink'))}, a plugin's name, or package.module:FORMAT; "
+    f"with options of their own (--format NAME --help): {', '.join(_others()) or 'none'}.",
 )
 @options.out_option
 @click.option("--run", "run_id", metavar="ID", help="Write only this run.")

@@ -71,7 +71,7 @@ def row_flags() -> list[click.Option]:
         ["--reviews"],
         type=_FILE,
         metavar="FILE",
-        help="Labels of people, as `hermes-queue view --reviews FILE` writes them; for --reviewed.",
+        help="Labels of people, as JSON lines (docs/datasets.md); for --reviewed.",
     )
     return [failed, *flags_of(Filters, but=("failed",)), reviews, exclude]
 

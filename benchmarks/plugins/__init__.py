@@ -1,0 +1,1 @@
+"""Benchmarks of plugins, in folders of their names."""
