@@ -106,10 +106,6 @@ CORE = Plugin(
             "hermes_queue.cli.limits:limits",
             "Show the call limits of model endpoints, and how many calls wait.",
         ),
-        "mix": Command(
-            "hermes_queue.cli.mixing.command:mix",
-            "Enqueue rows of many sources by weights; change them, show them.",
-        ),
         "plugins": Command(
             "hermes_queue.cli.plugins:plugins",
             "List envs, tools, agents, sinks and other extensions, including those of plugins.",

@@ -93,6 +93,9 @@ class Plugin:
     """Targets of its settings sections, classes of pydantic-settings."""
     keys: tuple[str, ...] = ()
     """Targets of tuples of `hermes_queue.keyspace.keys.Key`."""
+    exported: tuple[str, ...] = ()
+    """Targets of functions that get a `Ledger` at each scrape of `hermes-queue exporter` and yield
+    each of their metrics (`hermes_queue.telemetry.metrics.Metric`) with its values, if any."""
 
     def __post_init__(self) -> None:
         if unknown := sorted(set(self.extensions) - KINDS.keys()):
@@ -102,6 +105,7 @@ class Plugin:
             *(command.target for command in self.commands.values()),
             *self.settings,
             *self.keys,
+            *self.exported,
         ):
             if not re.fullmatch(r"[\w.]+:[\w.]+", target):
                 raise ValueError(f"{target!r} is not written package.module:ATTRIBUTE")

@@ -10,7 +10,6 @@
     images/        images of tasks on this host
     lanes.py       circuit breakers, manual pause
     limits.py      permits of model endpoints
-    mixing/        producers of many sources
     overview.py    the whole deployment at a glance
     plugins.py     extensions by name
     records/       recorded trajectories: `show`, `regrade`, `rescore`

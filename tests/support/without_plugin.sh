@@ -36,6 +36,8 @@ PY
   git init -q .
   for each in $gone; do
     rm -rf "hermes_plugins/$each" "tests/plugins/$each" "docs/plugins/$each.md"
+    rm -f "deploy/grafana/dashboards/$each.json"
+    sed -i "/^# plugin $each\$/,+1d" deploy/redis/users.acl
     sed -i "/^$each = \"hermes_plugins\.$each:PLUGIN\"\$/d" pyproject.toml
     sed -i "/: plugins\/$each\.md\$/d" mkdocs.yml
   done

@@ -16,7 +16,7 @@ from zygote import run_forked, start_forked
 import hermes_queue
 from hermes_queue.cli import cli
 
-IMPORTED = ("hermes_queue.cli.mixing.command", "producers.mixing.command", "envs.gsm8k")
+IMPORTED = ("hermes_plugins.mix.command", "hermes_plugins.mix.run", "envs.gsm8k")
 MARKS = "backlog = { low = 4, high = 12 }"
 
 

@@ -7,19 +7,19 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from hermes_plugins.mix.blend import Blend, Group
+from hermes_plugins.mix.document import MixDocument, read_mix
+from hermes_plugins.mix.known import Measured
+from hermes_plugins.mix.sources import MixSource, open_sources
+from hermes_plugins.mix.state import MixState
+from hermes_plugins.mix.tuning import LiveSettings
 from hermes_queue.ledger import Ledger
-from hermes_queue.ledger.mixing.tuning import LiveSettings
-from producers.mixing.blend import Blend, Group
-from producers.mixing.document import MixDocument, read_mix
-from producers.mixing.known import Measured
-from producers.mixing.sources import MixSource, open_sources
-from producers.mixing.state import MixState
 
 IMPORTED = (
-    "producers.mixing.command",
+    "hermes_plugins.mix.run",
     "producers.gsm8k",
     "envs.gsm8k",
-    "hermes_queue.cli.mixing.command",
+    "hermes_plugins.mix.command",
 )
 
 

@@ -125,7 +125,9 @@ def tune(ledger: Ledger, name: str, changes: Mapping[str, str], sources: Iterabl
             parse_setting(setting, "true" if setting.endswith("pause") else "1", names)
         else:
             parse_setting(setting, value, names)
-    answer = ledger.call("mix_set", name=name, ttl_s=RUN_TTL_S, changes=list(changes.items()))
+    answer = ledger.call(
+        "hermes_plugins.mix:set", name=name, ttl_s=RUN_TTL_S, changes=list(changes.items())
+    )
     if not answer:
         raise unknown_mix(name)
 

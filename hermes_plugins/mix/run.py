@@ -11,6 +11,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from hermes_plugins.mix.document import MixDocument, read_mix
+from hermes_plugins.mix.known import FromMemory
+from hermes_plugins.mix.server import MixKeeper, MixServer
+from hermes_plugins.mix.sources import MixSource, open_sources
 from hermes_queue.errors import (
     EXIT_INTERRUPTED,
     ConfigurationError,
@@ -21,10 +25,6 @@ from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.tasks import TaskMemory
 from hermes_queue.settings import RedisSettings
 from hermes_queue.terminal.output import echo
-from producers.mixing.document import MixDocument, read_mix
-from producers.mixing.known import FromMemory
-from producers.mixing.server import MixKeeper, MixServer
-from producers.mixing.sources import MixSource, open_sources
 
 _HEAD: tuple[str, ...] = (
     "source", "rows", "skipped", "jobs per group", "weight", "share", "epochs", "sampler", "quota"

@@ -9,9 +9,10 @@ from mixes import write_mix
 from worker_process import wait_until
 from zygote import start_forked
 
+from hermes_plugins.mix import measured
+from hermes_plugins.mix.measured import MIXES_MAX
+from hermes_plugins.mix.tuning import tune
 from hermes_queue.cli.exporter import Exporter
-from hermes_queue.cli.mixing.measured import MIXES_MAX
-from hermes_queue.ledger.mixing.tuning import tune
 from hermes_queue.telemetry import metrics
 
 
@@ -31,11 +32,11 @@ def test_backlog_rows_weights_and_epochs_of_a_mix_are_told(ledger, redis_server,
     finally:
         process.kill()
         process.communicate(timeout=30)
-    assert found[metrics.MIX_SERVED] == {("m",): 1}
-    assert found[metrics.MIX_JOBS] == {("m", "waiting"): 12, ("m", "running"): 0}
-    assert found[metrics.MIX_ROWS] == {("m", "a"): 8, ("m", "b"): 4, ("m", "c"): 0}
-    assert found[metrics.MIX_WEIGHT] == {("m", "a"): 2, ("m", "b"): 3, ("m", "c"): 0}
-    assert set(found[metrics.MIX_EPOCH].values()) <= {1, 2, 3}
+    assert found[measured.SERVED] == {("m",): 1}
+    assert found[measured.JOBS] == {("m", "waiting"): 12, ("m", "running"): 0}
+    assert found[measured.ROWS] == {("m", "a"): 8, ("m", "b"): 4, ("m", "c"): 0}
+    assert found[measured.WEIGHT] == {("m", "a"): 2, ("m", "b"): 3, ("m", "c"): 0}
+    assert set(found[measured.EPOCH].values()) <= {1, 2, 3}
 
 
 def source(**more):
@@ -56,16 +57,16 @@ def test_what_is_no_mix_takes_no_metric_away(ledger):
     client.zadd("hq:mixes", {"junk": 1, "string": 2, "long": 3, b"\xff": 4})
     found = read(ledger)
     assert found[metrics.UP] == {(): 1}
-    assert found[metrics.MIX_ROWS] == {("junk", "good"): 2**53}
-    assert found[metrics.MIX_WEIGHT] == {("junk", "good"): 0}
+    assert found[measured.ROWS] == {("junk", "good"): 2**53}
+    assert found[measured.WEIGHT] == {("junk", "good"): 0}
     client.delete("hq:mixes")
     client.set("hq:mixes", "x")
-    assert read(ledger)[metrics.MIX_JOBS] == {}
+    assert read(ledger)[measured.JOBS] == {}
 
 
 def test_of_many_mixes_those_that_were_started_last_are_told(ledger):
     for number in range(2 * MIXES_MAX):
         ledger.client.hset(f"hq:mix:m{number}", "fence", 1)
         ledger.client.zadd("hq:mixes", {f"m{number}": number})
-    found = {name for (name,) in read(ledger)[metrics.MIX_SERVED]}
+    found = {name for (name,) in read(ledger)[measured.SERVED]}
     assert found == {f"m{number}" for number in range(MIXES_MAX, 2 * MIXES_MAX)}

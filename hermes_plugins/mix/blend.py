@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from hermes_queue.ledger.mixing.tuning import LiveSettings
+from hermes_plugins.mix.document import ByPassRate
+from hermes_plugins.mix.known import Measured, PassRates
+from hermes_plugins.mix.samplers import RowSampler, make_sampler
+from hermes_plugins.mix.sources import MixSource
+from hermes_plugins.mix.state import DrawnGroup, MixState, SourceState
+from hermes_plugins.mix.tuning import LiveSettings
 from hermes_queue.models import TrajectoryJob
-from producers.mixing.document import ByPassRate
-from producers.mixing.known import Measured, PassRates
-from producers.mixing.samplers import RowSampler, make_sampler
-from producers.mixing.sources import MixSource
-from producers.mixing.state import DrawnGroup, MixState, SourceState
 
 Standing = Literal["active", "paused", "weight 0", "quota", "done", "nothing to learn"]
 RECHECK_S = 30.0

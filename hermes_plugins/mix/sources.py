@@ -9,14 +9,14 @@ from functools import cached_property
 from typing import Any
 
 from envs.base import load_env
+from hermes_plugins.mix.document import Flags, FlagValue, MixDocument, SourceTable
+from hermes_plugins.mix.store import StoredItems, StoredSelection
 from hermes_queue import extensions
 from hermes_queue.agent.registry import check_in_runs
 from hermes_queue.errors import ConfigurationError, HermesQueueError
 from hermes_queue.ledger.tasks import solver_of
 from hermes_queue.models import TrajectoryJob
 from producers.known.options import KnownOptions
-from producers.mixing.document import Flags, FlagValue, MixDocument, SourceTable
-from producers.mixing.store import StoredItems, StoredSelection
 from producers.run.flags import Options
 from producers.run.options import (
     AgentOptions,

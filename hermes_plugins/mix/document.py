@@ -16,11 +16,7 @@ from pydantic import (
     model_validator,
 )
 
-from hermes_queue.broker.submission import RUN_ID_MAX
-from hermes_queue.errors import ConfigurationError, InputError
-from hermes_queue.ledger.answers import RunPart
-from hermes_queue.ledger.fleet.pacing import AHEAD_MAX
-from hermes_queue.ledger.mixing.tuning import (
+from hermes_plugins.mix.tuning import (
     BACKLOG_MAX,
     SOURCE_NAME,
     WEIGHT_MAX,
@@ -28,6 +24,10 @@ from hermes_queue.ledger.mixing.tuning import (
     LiveSettings,
     SourceSettings,
 )
+from hermes_queue.broker.submission import RUN_ID_MAX
+from hermes_queue.errors import ConfigurationError, InputError
+from hermes_queue.ledger.answers import RunPart
+from hermes_queue.ledger.fleet.pacing import AHEAD_MAX
 
 FILE_BYTES_MAX = 1 << 20
 SOURCES_MAX = 256

@@ -10,12 +10,12 @@ from typing import Any
 
 import redis
 
+from hermes_plugins.mix.checkpoint import LEASE_S, LIVE_MAX
+from hermes_plugins.mix.tuning import BACKLOG_MAX, SOURCE_NAME, unknown_mix
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.keyspace.connection import explained
 from hermes_queue.ledger.answers import RUN_COUNTERS, RunStatus, number_in
 from hermes_queue.ledger.ledger import Ledger
-from hermes_queue.ledger.mixing.checkpoint import LEASE_S, LIVE_MAX
-from hermes_queue.ledger.mixing.tuning import BACKLOG_MAX, SOURCE_NAME, unknown_mix
 
 NAMES_MAX = 1000
 TEXT_BYTES_MAX = 32 << 20

@@ -87,7 +87,7 @@ class Checkpoint:
         while True:
             with self._readable():
                 answer = self.ledger.call(
-                    "mix_take",
+                    "hermes_plugins.mix:take",
                     name=self.name,
                     owner=self.owner,
                     facts=json.dumps(_facts() | self._marks),
@@ -117,7 +117,7 @@ class Checkpoint:
         """
         with self._readable():
             answer = self.ledger.call(
-                "mix_beat",
+                "hermes_plugins.mix:beat",
                 name=self.name,
                 fence=self._fence,
                 lease_s=LEASE_S,
@@ -151,7 +151,7 @@ class Checkpoint:
         """
         with self._readable():
             answer = self.ledger.call(
-                "mix_commit",
+                "hermes_plugins.mix:commit",
                 name=self.name,
                 fence=self._fence,
                 seq=batch.seq,
@@ -168,7 +168,7 @@ class Checkpoint:
     def end(self, why: str) -> None:
         """Let go of the mix, so that another process need not wait for the lease."""
         with self._readable():
-            self.ledger.call("mix_end", name=self.name, fence=self._fence, why=why)
+            self.ledger.call("hermes_plugins.mix:end", name=self.name, fence=self._fence, why=why)
 
     def sources(self) -> dict[str, Any]:
         """What the last start wrote about the sources; empty if it cannot be read."""
@@ -211,7 +211,7 @@ def forget(ledger: Ledger, name: str) -> bool:
     Raises:
         MixHeld: a process serves it.
     """
-    answer = _text(ledger.call("mix_forget", name=name, lease_s=LEASE_S))
+    answer = _text(ledger.call("hermes_plugins.mix:forget", name=name, lease_s=LEASE_S))
     if answer == "held":
         raise MixHeld(f"mix {name!r} is being served; end its producer first")
     return answer == "forgotten"

@@ -11,21 +11,28 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
+from hermes_plugins.mix.blend import Blend, Group
+from hermes_plugins.mix.checkpoint import (
+    BEAT_S,
+    Checkpoint,
+    Heard,
+    MixBatch,
+    MixHeld,
+    MixLost,
+)
+from hermes_plugins.mix.document import MixDocument
+from hermes_plugins.mix.known import PassRates
+from hermes_plugins.mix.sources import MixSource
+from hermes_plugins.mix.state import pending_text, read_pending, read_state
+from hermes_plugins.mix.store import differences, fingerprint
+from hermes_plugins.mix.tuning import LiveSettings
 from hermes_queue.broker.enqueue import enqueue
 from hermes_queue.errors import ConfigurationError, RedisFull, RedisUnavailable
 from hermes_queue.ledger import Ledger, Runs
 from hermes_queue.ledger.accounts.drift import set_max_drift
 from hermes_queue.ledger.budgets import set_budgets
 from hermes_queue.ledger.fleet.pacing import set_pace
-from hermes_queue.ledger.mixing import Checkpoint, LiveSettings, MixBatch, MixHeld, MixLost
-from hermes_queue.ledger.mixing.checkpoint import BEAT_S, Heard
 from hermes_queue.settings import ProducerSettings
-from producers.mixing.blend import Blend, Group
-from producers.mixing.document import MixDocument
-from producers.mixing.known import PassRates
-from producers.mixing.sources import MixSource
-from producers.mixing.state import pending_text, read_pending, read_state
-from producers.mixing.store import differences, fingerprint
 
 logger = logging.getLogger(__name__)
 

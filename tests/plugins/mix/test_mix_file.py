@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from mixes import Drawing, write_mix, write_rows
 
+from hermes_plugins.mix.document import read_mix
+from hermes_plugins.mix.store import differences, fingerprint
 from hermes_queue.errors import ConfigurationError, InputError
-from producers.mixing.document import read_mix
-from producers.mixing.store import differences, fingerprint
 
 GOOD = 'name = "m"\n[sources.a]\nproducer = "gsm8k"\n'
 

@@ -16,12 +16,12 @@ from typing import Any
 import redis.connection
 from mixes import NothingKnown
 
+from hermes_plugins.mix import checkpoint
+from hermes_plugins.mix.document import read_mix
+from hermes_plugins.mix.server import MixServer
+from hermes_plugins.mix.sources import open_sources
 from hermes_queue.ledger import Ledger
-from hermes_queue.ledger.mixing import checkpoint
 from hermes_queue.settings import ProducerSettings
-from producers.mixing.document import read_mix
-from producers.mixing.server import MixServer
-from producers.mixing.sources import open_sources
 
 events = 0
 

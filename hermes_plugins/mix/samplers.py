@@ -14,10 +14,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from producers.mixing.document import ByPassRate, SourceTable
-from producers.mixing.known import Measured
-from producers.mixing.state import SourceState
-from producers.mixing.store import StoredItems
+from hermes_plugins.mix.document import ByPassRate, SourceTable
+from hermes_plugins.mix.known import Measured
+from hermes_plugins.mix.state import SourceState
+from hermes_plugins.mix.store import StoredItems
 
 RowStanding = Literal["band", "outside", "unknown", "solved", "impossible", "poison"]
 """What a pass rate says about a row: always or never solved, workers died under it, ..."""

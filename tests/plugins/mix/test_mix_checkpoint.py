@@ -15,22 +15,22 @@ from click.testing import CliRunner
 from mixes import NothingKnown, jobs_in, rows_in, state_in, waiting_in, write_mix, write_rows
 from zygote import run_forked
 
+from hermes_plugins.mix import checkpoint
+from hermes_plugins.mix.checkpoint import Checkpoint, MixBatch, MixHeld, MixLost, forget
+from hermes_plugins.mix.document import read_mix
+from hermes_plugins.mix.known import FromMemory
+from hermes_plugins.mix.server import MixServer
+from hermes_plugins.mix.sources import open_sources
+from hermes_plugins.mix.tuning import tune
 from hermes_queue.cli import cli
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.ledger import Ledger, Runs
 from hermes_queue.ledger.accounts.drift import drift_of
 from hermes_queue.ledger.budgets import accounts
-from hermes_queue.ledger.mixing import Checkpoint, MixBatch, MixHeld, MixLost, checkpoint
-from hermes_queue.ledger.mixing.checkpoint import forget
-from hermes_queue.ledger.mixing.tuning import tune
 from hermes_queue.ledger.tasks import Observation, Solver, TaskMemory
 from hermes_queue.settings import ProducerSettings
-from producers.mixing.document import read_mix
-from producers.mixing.known import FromMemory
-from producers.mixing.server import MixServer
-from producers.mixing.sources import open_sources
 
-IMPORTED = ("producers.mixing.server", "producers.gsm8k", "envs.gsm8k", "producers.run.plan")
+IMPORTED = ("hermes_plugins.mix.server", "producers.gsm8k", "envs.gsm8k", "producers.run.plan")
 ENDING = {"a": "epochs = 3\nweight = 2", "b": "epochs = 1\nsampler = 'in_order'", "c": "epochs = 1"}
 
 
@@ -210,7 +210,7 @@ def test_a_producer_goes_on_when_redis_has_lost_its_last_moments(ledger, other, 
 
 
 def test_an_outage_of_redis_is_waited_for(ledger, other, redis_server, tmp_path, monkeypatch):
-    monkeypatch.setattr("producers.mixing.server.OUTAGE_S", 0.05)
+    monkeypatch.setattr("hermes_plugins.mix.server.OUTAGE_S", 0.05)
     file = write_mix(tmp_path, ENDING, rows=6, head="backlog.high = 1000")
     with closing(Ledger.connect(url=redis_server.url, timeout_s=1)) as mine:
         with serving(mine, file, batch=4) as (server, sources, said):
