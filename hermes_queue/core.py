@@ -110,10 +110,6 @@ CORE = Plugin(
             "hermes_queue.cli.plugins:plugins",
             "List envs, tools, agents, sinks and other extensions, including those of plugins.",
         ),
-        "regrade": Command(
-            "hermes_queue.cli.records.regrade:regrade",
-            "Run today's verifier on recorded patches and answers.",
-        ),
         "report": Command(
             "hermes_queue.cli.goodput.report:report",
             "Report on a run, in the terminal or as one HTML file with plots.",

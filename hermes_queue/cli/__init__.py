@@ -12,7 +12,7 @@
     limits.py      permits of model endpoints
     overview.py    the whole deployment at a glance
     plugins.py     extensions by name
-    records/       recorded trajectories: `show`, `regrade`, `rescore`
+    records/       recorded trajectories: `show`, `rescore`
     run.py         runs: show, pause, cancel, purge
     sandboxes.py   sandboxes at the provider
     sharing/       who gets how many of the slots

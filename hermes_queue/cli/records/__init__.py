@@ -1,6 +1,5 @@
 """Commands about recorded trajectories: one to look at, others that check them again.
 
-regrade.py  today's verifier on recorded work
 rescore.py  recorded logprobs against those of the server
 show.py     one trajectory, or a group, in the terminal
 """

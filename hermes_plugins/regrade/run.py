@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import ClassVar
 
 from envs.base import load_env
+from hermes_plugins.regrade.comparison import RegradeReport
+from hermes_plugins.regrade.plan import default_run_id, plan_regrade
+from hermes_plugins.regrade.records import PassedOver, RecordedWork, read_groups, recorded_work
 from hermes_queue.agent.kinds.recorded import KIND
 from hermes_queue.errors import EXIT_INTERRUPTED, ConfigurationError, InputError
 from hermes_queue.ledger import Ledger
 from hermes_queue.results.replay import replay
 from hermes_queue.settings import RedisSettings
 from hermes_queue.sinks.datasets.jsonl import JsonlSink
-from producers.regrade.comparison import RegradeReport
-from producers.regrade.plan import default_run_id, plan_regrade
-from producers.regrade.records import PassedOver, RecordedWork, read_groups, recorded_work
 from producers.run.flags import Options
 from producers.run.follow import refuse_without_results
 from producers.run.launch import Launch

@@ -16,7 +16,7 @@ from zygote import start_forked
 from hermes_queue.ledger import Ledger
 from hermes_queue.models import Message
 
-SUPPORT = Path(__file__).parents[1] / "support"
+SUPPORT = Path(__file__).parents[2] / "support"
 WORDS = {"one": 1.0, "two": 0.0, "three": 1.0}
 """Recorded answers, which are also instance ids, with the score that each had."""
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from envs.base import Environment
+from hermes_plugins.regrade.records import PassedOver, RecordedWork
 from hermes_queue.agent.kinds.recorded import KIND
 from hermes_queue.bodies import codec
 from hermes_queue.broker.submission import RUN_ID_MAX
@@ -16,7 +17,6 @@ from hermes_queue.errors import InputError
 from hermes_queue.ledger.answers import short_env
 from hermes_queue.models import AgentSpec, TrajectoryJob
 from hermes_queue.wire.names import make_ids
-from producers.regrade.records import PassedOver, RecordedWork
 from producers.run.dataset import BUNDLED
 from producers.run.options import ProducerOptions
 from producers.run.plan import Plan, make_plan

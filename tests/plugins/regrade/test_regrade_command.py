@@ -10,11 +10,11 @@ import pytest
 from records import make_group, make_job, make_record
 
 from envs.gsm8k import ENV
+from hermes_plugins.regrade.plan import plan_regrade
+from hermes_plugins.regrade.records import PassedOver, recorded_work
+from hermes_plugins.regrade.run import RegradeLaunch, RegradeRequest, regrade
 from hermes_queue.errors import EXIT_INTERRUPTED, ConfigurationError
 from hermes_queue.models import Message, ScoredTrajectory
-from producers.regrade.command import RegradeLaunch, RegradeRequest, regrade
-from producers.regrade.plan import plan_regrade
-from producers.regrade.records import PassedOver, recorded_work
 from producers.run.options import (
     OutputOptions,
     RowOptions,
@@ -23,7 +23,7 @@ from producers.run.options import (
 )
 from producers.run.single import producer_of
 
-BUNDLED = Path(__file__).parents[2] / "producers" / "data"
+BUNDLED = Path(__file__).parents[3] / "producers" / "data"
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -98,17 +97,18 @@ def regrade(source: str, sandbox: str | None, more: tuple[str, ...], **flags: An
     """Implements the command; its help is `_HELP`."""
     words = [*more, *(["--sandbox", sandbox] if sandbox else [])]
     sys.path.insert(0, os.getcwd())  # for an env of one's own, as `python -m producers` has it
-    # By name, because it stands above this package: who imports us does not need it.
-    run_command = import_module("producers.command").run_command
+    from producers.command import run_command  # all that a producer needs
+
     interrupted = "interrupted; the same command goes on"
     code = run_command(lambda: _run(source, words, flags), interrupted=interrupted, backend=sandbox)
     sys.exit(code)
 
 
 def _run(source: str, words: list[str], flags: dict[str, Any]) -> int:
-    command = import_module("producers.regrade.command")
-    options = import_module("producers.run.options")
-    request = command.RegradeRequest(
+    from hermes_plugins.regrade import run
+    from producers.run import options
+
+    request = run.RegradeRequest(
         source=source,
         env=flags["env"],
         instance_ids=frozenset(flags["instance_id"]),
@@ -128,5 +128,4 @@ def _run(source: str, words: list[str], flags: dict[str, Any]) -> int:
         sample=flags["sample"],
         more=words,
     )
-    code: int = command.regrade(request)
-    return code
+    return run.regrade(request)

@@ -10,12 +10,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from hermes_plugins.regrade.records import NOTHING_LOST
 from hermes_queue.errors import EXIT_FAILED
 from hermes_queue.models import ScoredTrajectory
 from hermes_queue.results.record_file import read_records
 from hermes_queue.sinks.datasets.jsonl import JsonlSink
 from hermes_queue.terminal.output import echo
-from producers.regrade.records import NOTHING_LOST
 from producers.run.progress import console
 from producers.run.report import Report
 
