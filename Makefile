@@ -170,7 +170,7 @@ test-atropos: redis $(VENV)/.dev ## 500 groups through a real Atropos server, an
 test-prometheus: redis $(VENV)/.dev ## Dashboards and alerts against a real Prometheus (Debian: apt-get install prometheus)
 	@command -v prometheus >/dev/null && command -v promtool >/dev/null || { echo "no prometheus and promtool on PATH; \
 	on Debian: apt-get install --no-install-recommends prometheus" >&2; exit 1; }
-	$(BIN)/python -m pytest -m prometheus tests/metrics
+	$(BIN)/python -m pytest -m prometheus tests/metrics tests/plugins
 
 test-compose: redis $(VENV)/.dev ## Every service of docker-compose.yml as a process, working together
 	@command -v prometheus >/dev/null || { echo "make test-compose needs: apt-get install --no-install-recommends prometheus" >&2; exit 1; }

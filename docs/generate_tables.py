@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from hermes_queue.errors import CAUSES
-from hermes_queue.keyspace.keys import KEYS, ROLES
+from hermes_queue.keyspace.keys import ROLES, keys
 from hermes_queue.plugins import load_target
 from hermes_queue.settings import RetrySettings
 
@@ -28,13 +28,13 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def key_table() -> str:
     """What each key of Redis holds."""
     head = ("key", "type", "written by", "what", "expires")
-    rows = [(f"`{k.pattern}`", k.type, f"`{k.owner}`", k.what, k.expires or "-") for k in KEYS]
+    rows = [(f"`{k.pattern}`", k.type, f"`{k.owner}`", k.what, k.expires or "-") for k in keys()]
     return table(head, rows)
 
 
 def rights_table() -> str:
     """Who may read and write which key of Redis."""
-    rows = [(f"`{k.pattern}`", k.type, *k.rights.values()) for k in KEYS]
+    rows = [(f"`{k.pattern}`", k.type, *k.rights.values()) for k in keys()]
     return table(("key", "type", *ROLES), rows)
 
 

@@ -98,17 +98,9 @@ CORE = Plugin(
             "hermes_queue.cli.limits:limits",
             "Show the call limits of model endpoints, and how many calls wait.",
         ),
-        "mix": Command(
-            "hermes_queue.cli.mixing.command:mix",
-            "Enqueue rows of many sources by weights; change them, show them.",
-        ),
         "plugins": Command(
             "hermes_queue.cli.plugins:plugins",
             "List envs, tools, agents, sinks and other extensions, including those of plugins.",
-        ),
-        "regrade": Command(
-            "hermes_queue.cli.records.regrade:regrade",
-            "Run today's verifier on recorded patches and answers.",
         ),
         "rescore": Command(
             "hermes_queue.cli.records.rescore:rescore",

@@ -99,6 +99,9 @@ class Plugin:
     run_hints: tuple[str, ...] = ()
     """Targets of functions that say in one line how to go on after a run: they get the path of the
     file with its records, None = they are in the deployment."""
+    exported: tuple[str, ...] = ()
+    """Targets of functions that get a `Ledger` at each scrape of `hermes-queue exporter` and yield
+    each of their metrics (`hermes_queue.telemetry.metrics.Metric`) with its values, if any."""
 
     def __post_init__(self) -> None:
         if unknown := sorted(set(self.extensions) - KINDS.keys()):
@@ -110,6 +113,7 @@ class Plugin:
             *self.keys,
             *self.after,
             *self.run_hints,
+            *self.exported,
         ):
             if not re.fullmatch(r"[\w.]+:[\w.]+", target):
                 raise ValueError(f"{target!r} is not written package.module:ATTRIBUTE")

@@ -2,7 +2,7 @@
 
 The groups of a batch stand in the journal under its step before the first byte leaves. Which of
 these steps the weights hold is said by the trainer: by asking for the next batch, by a checkpoint
-(`durability.py`), and by `starting_step` when it registers again.
+(`Durability`), and by `starting_step` when it registers again.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from hermes_plugins.atropos_server.durability import Durability
 from hermes_plugins.atropos_server.options import AtroposServerOptions, Registration
-from hermes_plugins.atropos_server.state import ProgressFile, TrainerProgress
+from hermes_plugins.atropos_server.state import Durability, ProgressFile, TrainerProgress
 from hermes_queue.errors import HermesQueueError, RedisUnavailable
 from hermes_queue.models import TrajectoryGroup
 from hermes_queue.sinks.atropos.wire import Post, check_fits, convert

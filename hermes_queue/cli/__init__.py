@@ -10,10 +10,9 @@
     images/        images of tasks on this host
     lanes.py       circuit breakers, manual pause
     limits.py      permits of model endpoints
-    mixing/        producers of many sources
     overview.py    the whole deployment at a glance
     plugins.py     extensions by name
-    records/       recorded trajectories: `regrade`, `rescore`
+    records/       recorded trajectories: `rescore`
     run.py         runs: show, pause, cancel, purge
     sandboxes.py   sandboxes at the provider
     sharing/       who gets how many of the slots

@@ -13,7 +13,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -23,10 +23,10 @@ import redis
 
 from hermes_queue.cli.budget import read_budgets
 from hermes_queue.cli.limits import read_engines, read_limits
-from hermes_queue.cli.mixing.measured import read_mixes
 from hermes_queue.cli.overview import lane_now
 from hermes_queue.cli.sharing.measured import read_shares
 from hermes_queue.cli.watch.scaling import wanted_slots
+from hermes_queue.core import declared
 from hermes_queue.errors import CAUSES, WIDE_CAUSES, RedisFull, RedisUnavailable
 from hermes_queue.keyspace.connection import explained
 from hermes_queue.ledger import Ledger
@@ -36,6 +36,7 @@ from hermes_queue.ledger.answers import ENDED
 from hermes_queue.ledger.fleet.flights import FLIGHT_PARTS
 from hermes_queue.ledger.fleet.sandboxes import Sandboxes
 from hermes_queue.ledger.fleet.tally import Tally, Totals, totals
+from hermes_queue.plugins import load_target
 from hermes_queue.queues import queue_name, retry_queue_name
 from hermes_queue.results.consume import STREAM
 from hermes_queue.results.consumers import lag_of
@@ -90,6 +91,8 @@ class Exporter:
         self._queues: set[str] = set()
         self._limits: list[str] = []
         self._engines: list[str] = []
+        self._of_plugins: list[Callable[[Ledger], Iterable[MetricValues]]]
+        self._of_plugins = [load_target(each) for by in declared() for each in by.exported]
 
     def values(self) -> Iterator[MetricValues]:
         """All metrics as of now; only `redis_up` 0 while Redis does not answer."""
@@ -161,7 +164,7 @@ class Exporter:
             _counted(totals(self.ledger)),
             read_goodput(self.ledger, now),
             read_budgets(self.ledger),
-            read_mixes(self.ledger),
+            *(read(self.ledger) for read in self._of_plugins),
         ):
             yield from _whole(part)
 

@@ -1,5 +1,7 @@
 """Every key of a deployment, without its prefix: one row per key, and no key without a row.
 
+Plugins declare theirs.
+
 The tables of docs/architecture.md and docs/security.md are generated from it (`make docs`).
 Tests compare it with the scripts, the code and the rights in deploy/redis/users.acl; the chaos
 harness relies on `may_stay`.
@@ -10,6 +12,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from typing import Literal
+
+from hermes_queue.core import declared
+from hermes_queue.plugins import load_target
 
 Right = Literal["rw", "r", "w", "-"]
 """Read and write; read only; add only; no access."""
@@ -46,9 +51,19 @@ class Key:
         return re.fullmatch(".+".join(map(re.escape, parts)), name) is not None
 
 
+def keys() -> tuple[Key, ...]:
+    """The core's keys and those of all plugins.
+
+    Raises:
+        ConfigurationError: a plugin's keys cannot be imported.
+    """
+    of_plugins = (load_target(target) for each in declared() for target in each.keys)
+    return (*KEYS, *(key for rows in of_plugins for key in rows))
+
+
 def may_stay(name: str) -> bool:
     """Whether a key, without its prefix, may remain without expiry when all work is done."""
-    return any(key.may_stay and key.matches(name) for key in KEYS)
+    return any(key.may_stay and key.matches(name) for key in keys())
 
 
 _END = "after the end"
@@ -140,15 +155,6 @@ KEYS = (
         "life with the next enqueue, and remains of a former one no longer count", _RUN,
         "rw - - -"),
     Key("runs", "zset", "ledger", "run ids by the time of their last enqueue", _RUN, "rw r r -"),
-    # --- mixes
-    Key("mix:{name}", "hash", "ledger/mixing", "a [mix](mix.md): the process that serves it, how "
-        "far it has come, the batch that it enqueues", _RUN, "rw - r -"),
-    Key("mix:{name}:live", "hash", "ledger/mixing", "its settings that were changed while it was "
-        "served", _RUN, "rw - r -"),
-    Key("mix:{name}:rows", "hash", "ledger/mixing", "fingerprints of the rows of its sources at "
-        "the last start", _RUN, "rw - r -"),
-    Key("mixes", "zset", "ledger/mixing", "mixes by the time of their last start", _RUN,
-        "rw - r -"),
     # --- results
     Key("body:{id}", "string", "ledger", "the record, msgpack with typed arrays and zstd; `~` and "
         "a number follow the id in later lives of a purged run", "no: deleted with its group, see "

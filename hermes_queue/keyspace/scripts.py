@@ -11,6 +11,9 @@
 A call of a script makes all functions and tables of its files anew. Those of a `@lazy` file, and of
 the files that only it includes, are made when one of the named functions is called.
 
+A script of a plugin lies in the folder `lua` of the plugin's package, is called `package:name`, and
+includes files of our `lua/include/` alone.
+
 A generated preamble makes these names local variables in Lua. `Deployment.call` takes the same
 names: arguments, and the placeholders in patterns of keys. `prefix` is passed automatically.
 Every list of keys or arguments but the last one is preceded by its number of rows.
@@ -28,6 +31,7 @@ from importlib import resources
 from typing import Any
 
 from hermes_queue.errors import printable
+from hermes_queue.plugins import installed
 
 _tuple_of: Any = namedtuple  # its fields are known only at run time
 
@@ -102,7 +106,7 @@ class Script:
 
 @cache
 def script(name: str) -> Script:
-    """The script `lua/<name>.lua`.
+    """The script `lua/<name>.lua`, of a plugin if the name says so.
 
     Raises:
         FileNotFoundError: the script does not exist.
@@ -119,9 +123,7 @@ def script(name: str) -> Script:
         raise ValueError(f"lua/{name}.lua: {', '.join(sorted(twice))} is named twice")
     takes = {part.name for part in args} | {part.name for part in keys if part.fields is not None}
     takes |= {each for part in keys for each in _PLACEHOLDER.findall(part.pattern)}
-    answer_type = _tuple_of(
-        f"{name}_answer", [part.name for part in answer], defaults=[None] * len(answer)
-    )
+    answer_type = _tuple_of("answer", [part.name for part in answer], defaults=[None] * len(answer))
     source = _source(_preamble(keys, args), dict(_included(text, set())), text)
     sha1 = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
     takes -= {"prefix"}
@@ -129,17 +131,31 @@ def script(name: str) -> Script:
 
 
 def names() -> list[str]:
-    """Names of all scripts."""
-    return sorted(path.name[:-4] for path in _folder().iterdir() if path.name.endswith(".lua"))
+    """Names of all scripts, those of our plugins included."""
+    packages = [each.target.partition(":")[0] for each in installed() if each.is_ours]
+    found = ((package, _folder(package)) for package in packages)
+    of_plugins = (
+        f"{package}:{name}"
+        for package, folder in found
+        if folder.is_dir()
+        for name in _names_in(folder)
+    )
+    return sorted([*_names_in(_folder()), *of_plugins])
 
 
-def _folder() -> Any:
-    return resources.files("hermes_queue.keyspace").joinpath("lua")
+def _names_in(folder: Any) -> list[str]:
+    return [path.name[:-4] for path in folder.iterdir() if path.name.endswith(".lua")]
+
+
+def _folder(package: str = "hermes_queue.keyspace") -> Any:
+    return resources.files(package).joinpath("lua")
 
 
 @cache
 def _text(name: str) -> str:
-    return str(_folder().joinpath(f"{name}.lua").read_text("utf-8"))
+    package, is_of_plugin, file = name.rpartition(":")
+    folder = _folder(package) if is_of_plugin else _folder()
+    return str(folder.joinpath(f"{file}.lua").read_text("utf-8"))
 
 
 def _source(preamble: str, included: Mapping[str, str], text: str) -> str:

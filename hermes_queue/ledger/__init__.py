@@ -14,7 +14,6 @@ run_lock.py     one configuration per run id
 runs.py         list, pause, cancel, purge
 transitions.py  begin, requeue and publish as calls that can travel together
 waiting.py      waiting jobs, looked at without taking them
-mixing/         what Redis holds of a mix
 accounts/       where the time of slots went
 fleet/          state that workers share
 scheduling/     which of the waiting jobs a free slot gets

@@ -1,7 +1,7 @@
 """Every metric of the project: name, unit, labels, and an exact definition.
 
-Metrics are declared only here; docs/metrics.md lists them and a test compares the two. No label
-holds a run, trajectory, task or sandbox id, but a mix, which lives for long, has its name there.
+Metrics are declared only here, and by plugins; docs/metrics.md lists them and a test compares the
+two. No label holds a run, trajectory, task or sandbox id.
 `meter.PrometheusMeter` limits each label to `MetricsSettings.max_label_values` values, to keep the
 number of series small.
 """
@@ -35,7 +35,7 @@ class Metric:
     help: str
     """Definition of the metric, with its unit."""
     labels: tuple[str, ...]
-    buckets: tuple[float, ...]
+    buckets: tuple[float, ...] = ()
 
     @property
     def full_name(self) -> str:
@@ -287,22 +287,6 @@ BUDGET_USED = _exporter(
 BUDGET_WAITING = _exporter(
     "budget_waiting_jobs{budget}", "Jobs that wait because a shared budget has no room for them."
 )
-MIX_SERVED = _exporter(
-    "mix_served{mix}", "1 while a producer serves a mix, of the 20 that were started last."
-)
-MIX_JOBS = _exporter(
-    "mix_jobs{mix,state}",
-    "Trajectories of a mix; state: waiting (its backlog, held back and parked ones too), running.",
-)
-MIX_ROWS = _exporter(
-    "mix_rows_total{mix,source}",
-    "Rows that a mix has drawn from a source and enqueued, once per group.",
-)
-MIX_WEIGHT = _exporter(
-    "mix_weight{mix,source}",
-    "Weight of a source as it is now; its share is that among all of its mix; 0 while it pauses.",
-)
-MIX_EPOCH = _exporter("mix_epoch{mix,source}", "Epoch of a source, from 1.")
 DRIFT = _exporter(
     "drift_turns_total{reason}",
     "Turns of measured trajectories that continue another turn and do not begin with all of its "

@@ -9,7 +9,7 @@ import redis
 from guarded_redis import ROLES
 from ledger_keys import ROOT, is_listed, keys_in_code
 
-from hermes_queue.keyspace.keys import KEYS
+from hermes_queue.keyspace.keys import keys
 
 pytestmark = pytest.mark.xdist_group("sources")
 
@@ -43,15 +43,15 @@ def test_a_user_reaches_of_each_key_what_its_row_says(guarded, role):
                 may(client, each, "hq:" + re.sub(r"[{}]", "", key.pattern))
                 for each in COMMANDS[key.type]
             )
-            for key in KEYS
+            for key in keys()
         }
-    assert found == {key.pattern: RIGHTS[(EVERYTHING | key.rights)[role]] for key in KEYS}
+    assert found == {key.pattern: RIGHTS[(EVERYTHING | key.rights)[role]] for key in keys()}
 
 
 def test_every_pattern_of_the_users_is_for_a_key_with_a_row():
     users = (ROOT / "deploy/redis/users.acl").read_text(encoding="utf-8")
     patterns = set(re.findall(r"~hq:(\S+[^\s)])", re.sub(r"(?m)^#.*", "", users)))
-    names = [re.sub(r"[{}]", "", key.pattern) for key in KEYS]
+    names = [re.sub(r"[{}]", "", key.pattern) for key in keys()]
     fits = {p: re.compile(re.escape(p).replace(r"\*", ".*")) for p in patterns}
     assert {p for p, fit in fits.items() if not any(map(fit.fullmatch, names))} == set()
 
@@ -62,7 +62,7 @@ def test_every_key_that_the_code_names_has_a_row():
 
 
 def test_the_code_names_every_key_of_ours_that_has_a_row():
-    ours = {re.sub(r"\{[^}]*\}", "{}", key.pattern) for key in KEYS if key.owner != "broker"}
+    ours = {re.sub(r"\{[^}]*\}", "{}", key.pattern) for key in keys() if key.owner != "broker"}
     endpoint = "lane:{}:endpoint:{}"
     put_together = {"sink:{}", endpoint, f"{endpoint}:outcomes"}  # not spelt out where it is named
     assert ours - put_together <= set(keys_in_code())

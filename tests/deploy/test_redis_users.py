@@ -9,7 +9,6 @@ import pytest
 import redis
 from guarded_redis import ROOT
 from ledger_keys import is_listed
-from mixes import write_mix
 from stream_groups import publish
 
 import hermes_queue
@@ -250,17 +249,6 @@ def test_a_letter_that_a_consumer_has_forged_hides_no_other(guarded, as_role):
     again = as_role("operator", HQ, "dead", "requeue", forged)
     assert (again.returncode, "is no job that can run again" in again.stderr) == (2, True)
     assert as_role("operator", HQ, "dead", "purge", forged, other, "--yes").returncode == 0
-
-
-def test_a_producer_serves_a_mix_and_a_monitor_looks_at_it(guarded, as_role, tmp_path):
-    file = write_mix(tmp_path, {"a": "epochs = 1"}, head='name = "mixed"', rows=3)
-    served = as_role("producer", HQ, "mix", str(file))
-    assert served.returncode == 0, served.stderr
-    assert as_role("producer", HQ, "mix", "set", "mixed", "a.weight=2").returncode == 0
-    shown = as_role("monitor", HQ, "mix", "show", "mixed", "--json")
-    assert json.loads(shown.stdout)["sources"]["a"]["items"] == 3
-    assert as_role("monitor", HQ, "mix", "set", "mixed", "a.weight=2").returncode == 4
-    assert as_role("producer", HQ, "mix", "forget", "mixed").returncode == 0
 
 
 def of_celery(key: str) -> bool:

@@ -5,23 +5,18 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-import math
-import os
-import shutil
 import subprocess
-import urllib.parse
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
 from chat_endpoint import ChatEndpoint, completion
-from mixes import write_mix
+from live_prometheus import DEPLOY, answer, queries, running_prometheus
 from ports import free_port
 from records import make_job
 from scrape import fetch, worker_endpoint
 from worker_process import wait_until
-from zygote import start_forked
 
 from hermes_queue.broker.enqueue import enqueue
 from hermes_queue.ledger.accounts.shared import SharedBudgets
@@ -32,30 +27,10 @@ from hermes_queue.sinks.metering import metered
 
 pytestmark = pytest.mark.prometheus
 
-DEPLOY = Path(__file__).parents[2] / "deploy"
-DASHBOARDS = sorted((DEPLOY / "grafana" / "dashboards").glob("*.json"))
+DASHBOARDS = [DEPLOY / "grafana" / "dashboards" / f"{name}.json" for name in ("factory", "models")]
+"""Plugins have dashboards of their own."""
 ROW = {"question": "How many eggs are two dozen?", "answer": "2*12=<<2*12=24>>24\n#### 24"}
 GIVE_UP_S = 90
-
-
-def queries() -> list[tuple[str, str]]:
-    """(where, query) of every panel, with Grafana's variables filled in."""
-    return [
-        (
-            f"{path.stem}: {panel['title']} {target['refId']}",
-            target["expr"].replace("$__rate_interval", "10s").replace("$__range", "5m"),
-        )
-        for path in DASHBOARDS
-        for panel in json.loads(path.read_text())["panels"]
-        for target in panel.get("targets", ())
-    ]
-
-
-def answer(prometheus: str, query: str) -> list[float]:
-    """The values Prometheus has for it now; NaN is none."""
-    text = fetch(f"{prometheus}/api/v1/query?query={urllib.parse.quote(query)}")
-    values = [float(series["value"][1]) for series in json.loads(text)["data"]["result"]]
-    return [value for value in values if not math.isnan(value)]
 
 
 def handler():
@@ -68,28 +43,6 @@ def handler():
         return completion("\\boxed{24}", prompt_tokens=900)
 
     return answered
-
-
-@contextmanager
-def running_prometheus(directory: Path, port: int, addresses: dict[str, str]) -> Iterator[str]:
-    """Prometheus with our configuration, scraping every second what `addresses` map to."""
-    text = (DEPLOY / "prometheus.yml").read_text()
-    for name, address in addresses.items():
-        assert name in text, name
-        text = text.replace(name, address)
-    text = text.replace("15s", "1s")
-    directory.mkdir()
-    (directory / "prometheus.yml").write_text(text)
-    shutil.copy(DEPLOY / "prometheus-rules.yml", directory)
-    command = ["prometheus", f"--config.file={directory}/prometheus.yml"]
-    command += [f"--storage.tsdb.path={directory}/data", f"--web.listen-address=127.0.0.1:{port}"]
-    with (directory / "log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log)
-    try:
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.wait(20)
 
 
 @asynccontextmanager
@@ -131,20 +84,6 @@ def batch(number: int, base_url: str) -> list:
     ]
 
 
-@contextmanager
-def running_mix(redis_url: str, directory: Path) -> Iterator[None]:
-    """A mix that feeds the workers as fast as they go."""
-    directory.mkdir()
-    file = write_mix(directory, {"a": "", "b": "weight = 2"}, head="backlog = {low = 2, high = 6}")
-    environment = {**os.environ, "HERMES_QUEUE_REDIS_URL": redis_url}
-    process = start_forked("hermes_queue.cli", "mix", file, environment=environment)
-    try:
-        yield
-    finally:
-        process.kill()
-        process.communicate(timeout=30)
-
-
 @pytest.mark.timeout(300)
 async def test_every_panel_answers_with_data_during_a_run(
     redis_server, ledger, start_worker, exporter, tmp_path
@@ -164,12 +103,9 @@ async def test_every_panel_answers_with_data_during_a_run(
             "sink:9810": f"127.0.0.1:{sink_port}",
             "flower:5555": worker_endpoint(ledger, worker.process.pid).split("/")[2],
         }
-        with (
-            running_mix(redis_server.url, tmp_path / "mix"),
-            running_prometheus(tmp_path / "prometheus", free_port(), addresses) as prometheus,
-        ):
-            open_queries = dict(queries())
-            assert len(open_queries) == len(queries()) > 40
+        with running_prometheus(tmp_path / "prometheus", free_port(), addresses) as prometheus:
+            open_queries = dict(queries(DASHBOARDS))
+            assert len(open_queries) == len(queries(DASHBOARDS)) > 40
 
             def ask_all() -> bool:
                 for where, query in list(open_queries.items()):

@@ -7,6 +7,7 @@ import json
 import time
 from pathlib import Path
 
+import plugin
 import pytest
 from ledger_steps import begin, publish
 from records import make_job, make_record
@@ -176,7 +177,7 @@ def test_runs_that_nobody_can_read_take_no_metric_away(deployment):
     assert sum(read(deployment)[metrics.RUNS].values()) == 1
 
 
-@pytest.mark.parametrize("key", ["runs", "delayed", "mixes", "waiting"])
+@pytest.mark.parametrize("key", ["runs", "delayed", "waiting"])
 def test_a_key_of_another_type_takes_only_its_own_part_away(deployment, key):
     enqueue([make_job("run")], ledger=deployment)
     deployment.client.delete(f"hq:{key}")
@@ -184,6 +185,29 @@ def test_a_key_of_another_type_takes_only_its_own_part_away(deployment, key):
     found = read(deployment)
     assert (found[metrics.UP], found[metrics.STREAM_GROUPS]) == ({(): 1}, {(): 0})
     assert found[metrics.TRAJECTORIES] == {}
+
+
+def test_a_plugin_adds_metrics_and_takes_none_away(ledger, tmp_path, monkeypatch):
+    source = """
+from hermes_queue.plugins import Plugin
+from hermes_queue.telemetry.metrics import Metric
+
+GREETED = Metric("exporter", "greeted_total", "Greetings.", ("whom",))
+
+def read(ledger):
+    yield GREETED, {("world",): ledger.client.scard(ledger.key("greeted"))}
+
+PLUGIN = Plugin(name="theirs", purpose="Greets.", exported=("theirs:read",))
+"""
+    with plugin.installing(tmp_path, monkeypatch):
+        plugin.install(tmp_path, "theirs", {"theirs.py": source}, "theirs:PLUGIN")
+        ledger.client.sadd("hq:greeted", "a", "b")
+        found = {metric.name: values for metric, values in read(ledger).items()}
+        assert (found["greeted_total"], found["redis_up"]) == ({("world",): 2}, {(): 1})
+        ledger.client.delete("hq:greeted")
+        ledger.client.set("hq:greeted", "x")
+        found = {metric.name: values for metric, values in read(ledger).items()}
+        assert ("greeted_total" in found, found["redis_up"]) == (False, {(): 1})
 
 
 def test_a_queue_that_is_no_list_hides_no_other_lane(deployment):

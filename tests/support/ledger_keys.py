@@ -11,7 +11,7 @@ from pathlib import Path
 from source_trees import ROOT, modules, nodes
 
 from hermes_queue.keyspace import scripts
-from hermes_queue.keyspace.keys import KEYS
+from hermes_queue.keyspace.keys import keys
 
 _IN_LUA = re.compile(r"\bprefix \.\. '([a-z][a-z_-]*(?::[a-z_-]+)*:?)'")
 _NOT_OURS = {"limit:", "flights:"}
@@ -77,4 +77,4 @@ def keys_in_code() -> dict[str, str]:
 
 def is_listed(key: str) -> bool:
     """Whether the key (without its prefix) has a row."""
-    return any(each.matches(key) for each in KEYS)
+    return any(each.matches(key) for each in keys())

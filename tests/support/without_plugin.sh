@@ -39,6 +39,8 @@ PY
     { grep -lF "the plugin \`$each\`" producers/*.py || true; } | xargs -r rm
     rm -rf "hermes_plugins/$each" "tests/plugins/$each" "benchmarks/plugins/$each" \
       "docs/plugins/$each.md" "docs/plugins/$each"-*.md
+    rm -f "deploy/grafana/dashboards/$each.json"
+    sed -i "/^# plugin $each\$/,+1d" deploy/redis/users.acl
     sed -i "/^$each = \"hermes_plugins\.$each:PLUGIN\"\$/d" pyproject.toml
     sed -i "/: plugins\/$each\(-[a-z-]*\)\?\.md\$/d" mkdocs.yml
   done

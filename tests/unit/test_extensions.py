@@ -167,8 +167,6 @@ def test_nothing_else_looks_for_extensions() -> None:
         "hermes_queue/__init__.py",  # public names on first use
         "hermes_queue/agent/registry.py",  # a library, early and in a thread
         "hermes_queue/cli/declared.py",  # commands on first use
-        "hermes_queue/cli/mixing/command.py",  # what stands above it
-        "hermes_queue/cli/records/regrade.py",  # the same
         "hermes_queue/extensions.py",
         "hermes_queue/plugins.py",
         "hermes_queue/sandbox/host/isolation.py",  # a wheel that may be missing

@@ -66,7 +66,9 @@ def spelled(value: ast.expr) -> str:
 
 def listed(page: Path) -> set[str]:
     """The rows below the heading "Logged actions"."""
-    section = page.read_text(encoding="utf-8").partition("\n## Logged actions\n")[2].partition("\n## ")[0]
+    section = (
+        page.read_text(encoding="utf-8").partition("\n## Logged actions\n")[2].partition("\n## ")[0]
+    )
     found = re.findall(r"^\| `([a-z_<>]+)` \|", section, re.MULTILINE)
     assert len(found) == len(set(found))
     return set(found)

@@ -8,10 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from hermes_queue.telemetry.metrics import METRICS, PREFIX
+from hermes_queue.core import declared
+from hermes_queue.ledger import Ledger
+from hermes_queue.plugins import load_target
+from hermes_queue.telemetry.metrics import METRICS, PREFIX, Metric
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+DOCS = ROOT / "docs"
 DASHBOARDS = sorted((ROOT / "deploy" / "grafana" / "dashboards").glob("*.json"))
 RULES = (ROOT / "deploy" / "prometheus-rules.yml").read_text(encoding="utf-8")
 UNITS = ("_total", "_seconds", "_bytes", "_groups")
@@ -27,39 +30,63 @@ def used(text: str) -> set[str]:
     return {re.sub(r"_(bucket|sum|count)$", "", name) for name in names}
 
 
-def test_the_page_lists_every_metric_as_it_is_declared() -> None:
-    rows = {
+@pytest.fixture
+def of_plugins(ledger: Ledger) -> dict[str, list[Metric]]:
+    """Metrics of the exporter that plugins declare, by the plugin's name."""
+    return {
+        plugin.name: [
+            metric for target in plugin.exported for metric, _ in load_target(target)(ledger)
+        ]
+        for plugin in declared()
+        if plugin.exported
+    }
+
+
+@pytest.fixture
+def every(of_plugins: dict[str, list[Metric]]) -> list[Metric]:
+    return [*METRICS, *(metric for metrics in of_plugins.values() for metric in metrics)]
+
+
+def listed(page: Path) -> dict[str, tuple[str, str, str]]:
+    return {
         name: (kind, labels, help_text)
         for name, kind, labels, help_text in re.findall(
-            rf"^\| `{PREFIX}([a-z_]+)` \| (\w+) \| ([^|]*) \| ([^|]*) \|$", PAGE, re.MULTILINE
+            rf"^\| `{PREFIX}([a-z_]+)` \| (\w+) \| ([^|]*) \| ([^|]*) \|$",
+            page.read_text(encoding="utf-8"),
+            re.MULTILINE,
         )
     }
-    declared = {
-        metric.name: (
-            metric.kind,
-            ", ".join(f"`{label}`" for label in metric.labels) or "none",
-            metric.help,
-        )
-        for metric in METRICS
-    }
-    assert rows == declared
 
 
-def test_names_are_unique_and_end_in_their_unit() -> None:
-    assert len({m.name for m in METRICS}) == len(METRICS)
-    durations = {m.name for m in METRICS if m.help.startswith("Seconds")}
+def test_a_page_lists_every_metric_of_the_core_or_a_plugin_as_it_is_declared(of_plugins) -> None:
+    pages = {DOCS / "metrics.md": METRICS}
+    pages |= {DOCS / "plugins" / f"{name}.md": found for name, found in of_plugins.items()}
+    for page, metrics in pages.items():
+        assert listed(page) == {
+            metric.name: (
+                metric.kind,
+                ", ".join(f"`{label}`" for label in metric.labels) or "none",
+                metric.help,
+            )
+            for metric in metrics
+        }
+
+
+def test_names_are_unique_and_end_in_their_unit(every) -> None:
+    assert len({m.name for m in every}) == len(every)
+    durations = {m.name for m in every if m.help.startswith("Seconds")}
     assert all(name.endswith("_seconds") for name in durations)
 
 
-def test_no_label_can_hold_an_id() -> None:
-    labels = {label for metric in METRICS for label in metric.labels}
+def test_no_label_can_hold_an_id(every) -> None:
+    labels = {label for metric in every for label in metric.labels}
     assert not {label for label in labels if label.endswith("_id") or "trajectory" in label}
 
 
-def test_dashboards_and_alerts_name_only_declared_metrics_and_show_all() -> None:
-    declared = {metric.full_name for metric in METRICS}
-    assert used(expressions()) == declared
-    assert used(RULES) <= declared
+def test_dashboards_and_alerts_name_only_declared_metrics_and_show_all(every) -> None:
+    known = {metric.full_name for metric in every}
+    assert used(expressions()) == known
+    assert used(RULES) <= known
 
 
 @pytest.mark.parametrize(

@@ -1,1 +1,1 @@
-"""Commands that check recorded trajectories again: `regrade` and `rescore`."""
+"""Commands that check recorded trajectories again."""
