@@ -6,8 +6,8 @@ import asyncio
 import secrets
 import subprocess
 
-from hermes_queue.sandbox.selfcheck.bench import CheckFailed, Trial, check, expect, same
-from hermes_queue.sandbox.selfcheck.processes import COUNT
+from hermes_plugins.selfcheck.bench import CheckFailed, Trial, check, expect, same
+from hermes_plugins.selfcheck.processes import COUNT
 
 
 @check(slots=1)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
+from hermes_plugins.selfcheck.bench import Trial, check, expect, raising, same
+from hermes_plugins.selfcheck.processes import COUNT
 from hermes_queue.errors import SandboxError, SandboxRejected, SlotLost
 from hermes_queue.sandbox.base import ExecutionResult, Slot, SlotSpec
-from hermes_queue.sandbox.selfcheck.bench import Trial, check, expect, raising, same
-from hermes_queue.sandbox.selfcheck.processes import COUNT
 
 LITTER = (
     'mkdir -p a/b; echo s >a/b/secret; touch .hidden ~/x ~/.bashrc "$TMPDIR/x"; '
