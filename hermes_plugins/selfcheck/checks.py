@@ -3,7 +3,6 @@
 from hermes_plugins.selfcheck import (
     assets,
     commands,
-    dead_workers,
     files,
     images,
     isolation,
@@ -24,7 +23,6 @@ CHECKS: tuple[Check, ...] = tuple(
         listening,
         isolation,
         assets,
-        dead_workers,
         snapshots,
         images,
     )
