@@ -20,7 +20,7 @@ PLUGIN ?=
 # make test-view IMAGES=docs/images makes the pictures of docs/plugins/view.md anew
 IMAGES ?=
 MODAL_OLDEST ?= $(shell sed -n 's/^modal = .*>=\([0-9.]*\),.*/\1/p' pyproject.toml)
-MODAL_TESTS := tests/sandbox/test_conformance.py tests/sandbox/test_modal_kernels.py
+MODAL_TESTS := $(wildcard tests/plugins/selfcheck) tests/sandbox/test_out_of_sight.py tests/sandbox/test_modal_kernels.py
 LIVE ?= .live
 TRAJECTORIES ?= 200
 EPISODES ?= 100
@@ -74,7 +74,7 @@ test-modal-oldest: redis ## The Modal backend and its server with the oldest SDK
 	$(VENV)-modal-oldest/bin/python -m pip --disable-pip-version-check --quiet \
 		install 'modal==$(MODAL_OLDEST)'
 	REPETITIONS=1 $(VENV)-modal-oldest/bin/python -m pytest -n $(JOBS) -k 'modal or as_an_ordinary_user' -m 'not exhaustive' \
-		tests/localmodal tests/sandbox tests/durability tests/integration
+		tests/localmodal tests/sandbox $(wildcard tests/plugins/selfcheck) tests/durability tests/integration
 
 test-modal-docker: redis $(VENV)/.dev ## The Modal backend where root in sandboxes may do what it may in Docker, and where it may mount (as root)
 	@[ "$$(id -u)" = 0 ] || { echo "make test-modal-docker needs root" >&2; exit 1; }
@@ -89,7 +89,7 @@ test-gvisor: redis $(VENV)/.dev ## The Modal backend in sandboxes inside gVisor,
 test-images: $(VENV)/.dev ## Twelve Dockerfiles built without an engine, and a base image of Debian's packages (root, mmdebstrap)
 	@[ "$$(id -u)" = 0 ] && command -v mmdebstrap >/dev/null || { echo "make test-images needs root and mmdebstrap; \
 	on Debian: apt-get install mmdebstrap" >&2; exit 1; }
-	$(BIN)/python -m pytest tests/builds
+	$(BIN)/python -m pytest tests/builds $(wildcard tests/plugins/*/builds)
 
 test-aimock: $(VENV)/.dev ## 200 trajectories against a third-party server that fails half of all calls
 	@command -v npm >/dev/null || { echo "make test-aimock needs Node.js 20.15 or newer, with npm" >&2; exit 1; }

@@ -6,14 +6,52 @@ Errors are those of `hermes_queue.sandbox.containers.host`.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 from hermes_plugins.containers.images.hosted import HostedImage
 from hermes_queue.images.spec import ImageSpec
-from hermes_queue.sandbox.base import SandboxInfo
-from hermes_queue.sandbox.containers.host import ContainerSpec, ExecHost
+from hermes_queue.sandbox.base import Capabilities, SandboxInfo
+from hermes_queue.sandbox.containers.host import ContainerSpec, ExecFacts, ExecHost
 from hermes_queue.sandbox.image_slots import FileChange
 from hermes_queue.settings import ImageSettings
+
+
+@dataclass(frozen=True, slots=True)
+class HostFacts(ExecFacts):
+    """Facts about a host of containers, for people and for checks."""
+
+    limits: tuple[str, ...] = ()
+    """Limits that it does not enforce; each with the reason."""
+    shares_files: bool = True
+    """Whether it runs on this machine, so that containers can mount directories of ours."""
+    rootless: bool = False
+    remote: bool = False
+    """Whether containers outlive this machine, so that the deployment's reaper looks after them."""
+    commits: bool = True
+    """Whether it can make an image of a container's files."""
+    outside_changes: bool = True
+    """Whether it lists a container's changes itself, without running anything in it."""
+    asset_advice: str = (
+        "the container engine runs on another one: give the worker an engine of its own host "
+        "(HERMES_QUEUE_DOCKER_HOST=unix://...)"
+    )
+    """Why containers cannot mount directories of this machine, and the fix."""
+    image_setting: str = "HERMES_QUEUE_DOCKER_IMAGE"
+    """Names the image of slots whose tasks bring none."""
+    private_networks: bool = False
+    """Whether it makes networks of containers from which nothing else is reached, nor its host."""
+
+    def capabilities(self, *, services: bool) -> Capabilities:
+        """Those of a backend over such a host."""
+        return Capabilities(
+            isolation=True,
+            remote=self.remote,
+            images=True,
+            commits=self.commits,
+            outside_changes=self.outside_changes,
+            services=services,
+        )
 
 
 class ContainerOptions(Protocol):
@@ -68,6 +106,11 @@ class HostImages(Protocol):
 
 class ContainerHost(ExecHost, Protocol):
     """Makes containers, too."""
+
+    @property
+    def facts(self) -> HostFacts:
+        """Known once it is open."""
+        ...
 
     async def open(self) -> None:
         """Connect and check. Idempotent. Raises ConfigurationError or SandboxError."""

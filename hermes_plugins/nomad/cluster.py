@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 from urllib.parse import quote
 
 from hermes_plugins.containers.backend import ContainerBackend
+from hermes_plugins.containers.host import HostFacts
 from hermes_plugins.containers.images.hosted import HostedImage
 from hermes_plugins.nomad import placement
 from hermes_plugins.nomad.changes import LIST_S, difference, listing, packed
@@ -35,12 +36,7 @@ from hermes_queue.errors import SandboxError, SandboxRejected, SlotLost
 from hermes_queue.sandbox.archives import FilesRefused
 from hermes_queue.sandbox.base import SandboxInfo
 from hermes_queue.sandbox.commands.shell import script
-from hermes_queue.sandbox.containers.host import (
-    ContainerSpec,
-    ContainerState,
-    ExecStream,
-    HostFacts,
-)
+from hermes_queue.sandbox.containers.host import ContainerSpec, ContainerState, ExecStream
 from hermes_queue.sandbox.containers.process import run_small
 from hermes_queue.sandbox.containers.scripts import BASH
 from hermes_queue.sandbox.image_slots import FileChange, TooManyChanges

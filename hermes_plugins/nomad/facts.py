@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
+from hermes_plugins.containers.host import HostFacts
 from hermes_plugins.nomad.client import NomadClient
 from hermes_plugins.nomad.placement import rows
 from hermes_plugins.nomad.settings import NomadSettings
 from hermes_queue.errors import ConfigurationError, SandboxRejected
-from hermes_queue.sandbox.containers.host import HostFacts
 from hermes_queue.sandbox.offers import Condition
 
 ASSET_ADVICE = (

@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import re
-import sys
 import time
-from collections import Counter
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from hermes_queue.cli.watch.finite import FiniteRange
+from hermes_queue.cli.declared import DeclaredSubcommands
 from hermes_queue.cli.watch.table import age, print_table
 from hermes_queue.terminal.output import echo
 
 if TYPE_CHECKING:
     from hermes_queue.ledger import Ledger
-    from hermes_queue.sandbox.selfcheck import Check, CheckResult, Subject
 
 
 def _rows(ledger: Ledger) -> dict[str, dict[str, Any]]:
@@ -64,11 +59,10 @@ _HELP = """Sandboxes of this deployment: from the ledger and from the backend as
 hermes-queue sandboxes list
 hermes-queue sandboxes list --json
 hermes-queue sandboxes terminate local-host-0123456789ab
-hermes-queue sandboxes check package.module:Class
 """
 
 
-@click.group(help=_HELP)
+@click.group(help=_HELP, cls=DeclaredSubcommands)
 def sandboxes() -> None:
     """See `_HELP`."""
 
@@ -122,68 +116,3 @@ def terminate(sandbox_id: str, force: bool) -> None:
             asyncio.run(make_backend(name).terminate(sandbox_id))
         Sandboxes(ledger).forget(sandbox_id)
     echo(f"ended {sandbox_id}")
-
-
-@sandboxes.command()
-@click.argument("backend", metavar="BACKEND")
-@click.option(
-    "--memory-mb", type=click.IntRange(min=1), help="What a slot may use; unset: not checked."
-)
-@click.option("--image", metavar="NAME", help="Image of the slots; unset: the backend's own files.")
-@click.option("--only", metavar="TEXT", default="", help="Checks whose name has this text.")
-@click.option(
-    "--timeout",
-    "timeout_s",
-    type=FiniteRange(min=1),
-    default=300.0,
-    show_default=True,
-    help="Seconds for one check.",
-)
-def check(
-    backend: str, memory_mb: int | None, image: str | None, only: str, timeout_s: float
-) -> None:
-    """Check that a backend keeps its contract: a short name, or package.module:Class.
-
-    The backend has the settings of the environment, makes sandboxes of its own and ends them.
-    The exit code is 1 if a check fails.
-    """
-    from hermes_queue.sandbox.selfcheck import CHECKS, Subject
-
-    if (here := os.getcwd()) not in sys.path:  # as `python -m` has it
-        sys.path.insert(0, here)
-    wanted = re.sub(r"[-\s]", "_", only)
-    checks = [each for each in CHECKS if wanted in each.name]
-    if not checks:
-        names = "".join(f"\n  {each.name}" for each in CHECKS)
-        raise click.UsageError(f"--only: no check has {only!r} in its name; there are{names}")
-    found = asyncio.run(_try(checks, Subject(backend, memory_mb, image), timeout_s))
-    print_table(
-        [
-            ["RESULT", "TIME", "CHECK"],
-            *([each.verdict, f"{each.duration_s:.1f} s", each.check.title] for each in found),
-        ]
-    )
-    for why, count in Counter(each.why for each in found if each.verdict == "skipped").items():
-        echo(f"\nskipped {count}: {why}")
-    for each in found:
-        if each.verdict == "failed":
-            echo(f"\n{each.check.title}: {each.why}\n        -> {each.check.demand}")
-    counts = Counter(each.verdict for each in found)
-    numbers = f"{counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped"
-    echo(f"\n{backend}: {numbers}")
-    if counts["failed"]:
-        raise SystemExit(1)
-
-
-async def _try(checks: list[Check], subject: Subject, timeout_s: float) -> list[CheckResult]:
-    """Run the checks and return their results; report progress on stderr."""
-    from hermes_queue.sandbox import make_backend
-    from hermes_queue.sandbox.selfcheck import outcomes
-
-    make_backend(subject.name, slots=1)  # else every check would report what its constructor raises
-    found = []
-    async for outcome in outcomes(checks, subject, timeout_s=timeout_s):
-        found.append(outcome)
-        progress = f"{len(found)}/{len(checks)} {outcome.check.title}: {outcome.verdict}"
-        echo(progress, err=True)
-    return found

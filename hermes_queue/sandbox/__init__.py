@@ -20,7 +20,6 @@ listening/         ports inside slots that the worker serves
 local/             slots on this host
 modal/             slots at Modal
 rootfs/            slots of this host with an image of their own
-selfcheck/         the checks that every backend passes
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from hermes_queue.errors import SandboxError
 from hermes_queue.sandbox.commands import deadline
 from hermes_queue.sandbox.commands.marked import MAX_NOTE_BYTES, MarkedStream
 from hermes_queue.sandbox.commands.shell import script
-from hermes_queue.sandbox.containers.host import ContainerState, HostFacts
+from hermes_queue.sandbox.containers.host import ContainerState, ExecFacts
 from hermes_queue.sandbox.containers.process import ContainerCommand, run_command
 from hermes_queue.sandbox.containers.scripts import WAIT
 from hermes_queue.sandbox.modal.rooted import compare
@@ -119,7 +119,7 @@ async def test_a_kill_that_the_host_does_not_take_is_tried_again(monkeypatch):
 class EndsByItself:
     """A host whose command ends when somebody first tries to kill it."""
 
-    facts = HostFacts("test")
+    facts = ExecFacts("test")
 
     def __init__(self) -> None:
         self.ended, self.kills = asyncio.Event(), 0

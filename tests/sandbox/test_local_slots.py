@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 import pytest
+import slot_victim
 
 from hermes_queue.errors import SlotLost
 from hermes_queue.sandbox.base import ExecutionRequest
@@ -213,7 +214,7 @@ def start_victim(configure):
     configure("local")
 
     def start(worker):
-        command = [sys.executable, "-m", "hermes_queue.sandbox.selfcheck.victim", "local", worker]
+        command = [sys.executable, slot_victim.__file__, "local", worker]
         victim = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         return victim, victim.stdout.readline().strip()
 

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from slot_bench import SlotBench
 
 from hermes_queue.errors import NoSnapshot
 from hermes_queue.sandbox.local import snapshots
-from hermes_queue.sandbox.selfcheck.bench import SlotBench
 
 
 @pytest.fixture

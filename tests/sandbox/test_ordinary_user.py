@@ -1,4 +1,4 @@
-"""The conformance suite, and what hostile commands may not do, when the worker is not root."""
+"""What hostile commands may not do when the worker is not root."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ LOCAL = pytest.param(RIGHTS, id="local")
 @pytest.mark.fleet
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("chosen", [LOCAL, EVERY_BACKEND] if os.geteuid() == 0 else [])
-def test_conformance_as_an_ordinary_user(cache, chosen):
-    files = [f"tests/sandbox/test_{name}.py" for name in ("conformance", "local_fence")]
+def test_what_is_kept_apart_as_an_ordinary_user(cache, chosen):
+    files = [f"tests/sandbox/test_{name}.py" for name in ("out_of_sight", "local_fence")]
     done = pytest_as_user(cache, *files, *chosen)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
     assert " passed" in done.stdout

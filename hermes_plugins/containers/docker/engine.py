@@ -26,6 +26,7 @@ from hermes_plugins.containers.docker.networks import (
     unprefixed,
     volume_mounts,
 )
+from hermes_plugins.containers.host import HostFacts
 from hermes_plugins.containers.images.client import AnswerTooLong, EngineClient, translated
 from hermes_plugins.containers.images.hosted import EngineImages, HostedImage
 from hermes_plugins.containers.settings import DockerSettings
@@ -38,7 +39,6 @@ from hermes_queue.sandbox.containers.host import (
     ContainerSpec,
     ContainerState,
     ExecStream,
-    HostFacts,
 )
 from hermes_queue.sandbox.image_slots import FileChange, TooManyChanges
 from hermes_queue.settings import PathSettings

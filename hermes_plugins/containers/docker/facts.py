@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
+from hermes_plugins.containers.host import HostFacts
 from hermes_plugins.containers.images.client import EngineClient, translated
 from hermes_plugins.containers.settings import DockerSettings
 from hermes_queue.errors import IsolationUnavailable
-from hermes_queue.sandbox.containers.host import HostFacts
 from hermes_queue.sandbox.offers import Condition
 
 LIMITS = {"MemoryLimit": "memory", "PidsLimit": "processes", "CpuCfsQuota": "cores"}

@@ -21,7 +21,7 @@ from hermes_queue.sandbox.base import (
 )
 from hermes_queue.sandbox.commands.arguments import is_no_argument
 from hermes_queue.sandbox.commands.deadline import KillAttempt
-from hermes_queue.sandbox.containers.host import ROOT_USERS, ExecHost, HostFacts
+from hermes_queue.sandbox.containers.host import ROOT_USERS, ExecFacts, ExecHost
 from hermes_queue.sandbox.containers.plan import ContainerPlan
 from hermes_queue.sandbox.containers.process import (
     BACKSTOP_S,
@@ -266,7 +266,7 @@ class _Killing:
         self.has_emptied = True
 
 
-def _check_arguments(words: Sequence[str], facts: HostFacts) -> None:
+def _check_arguments(words: Sequence[str], facts: ExecFacts) -> None:
     """Refuse what does not fit a command line. Raises SandboxError."""
     sizes = [len(word.encode("utf-8", "surrogatepass")) + 1 for word in words]
     if (

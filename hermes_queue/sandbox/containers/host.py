@@ -12,7 +12,6 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
-from hermes_queue.sandbox.base import Capabilities
 from hermes_queue.sandbox.services import ServiceVolume
 
 KILLED = 137
@@ -113,51 +112,20 @@ class ContainerState:
 
 
 @dataclass(frozen=True, slots=True)
-class HostFacts:
-    """Facts about a host of containers, for people and for checks."""
+class ExecFacts:
+    """How a host runs programs in containers."""
 
     name: str
-    """E.g. "Docker Engine 20.10.24"."""
-    limits: tuple[str, ...] = ()
-    """Limits that it does not enforce; each with the reason."""
-    shares_files: bool = True
-    """Whether it runs on this machine, so that containers can mount directories of ours."""
-    rootless: bool = False
+    """For people, e.g. "Docker Engine 20.10.24"."""
     closes_streams: bool = False
     """Whether it closes a program's output at the program's end, though others may write to it."""
-    remote: bool = False
-    """Whether containers outlive this machine, so that the deployment's reaper looks after them."""
-    commits: bool = True
-    """Whether it can make an image of a container's files."""
-    outside_changes: bool = True
-    """Whether it lists a container's changes itself, without running anything in it."""
     ptrace: bool = True
     """Whether root of slots without an image of their own sees what others run (SYS_PTRACE)."""
-    asset_advice: str = (
-        "the container engine runs on another one: give the worker an engine of its own host "
-        "(HERMES_QUEUE_DOCKER_HOST=unix://...)"
-    )
-    """Why containers cannot mount directories of this machine, and the fix."""
-    image_setting: str = "HERMES_QUEUE_DOCKER_IMAGE"
-    """Names the image of slots whose tasks bring none."""
-    private_networks: bool = False
-    """Whether it makes networks of containers from which nothing else is reached, nor its host."""
     argument_bytes: int = 96 << 10
     """Longest single argument (Linux takes 128 KiB); longer command lines go through standard
     input."""
     arguments_bytes: int = 1 << 20
     """Of all arguments of a command together, beside our scripts."""
-
-    def capabilities(self, *, services: bool) -> Capabilities:
-        """Those of a backend over such a host."""
-        return Capabilities(
-            isolation=True,
-            remote=self.remote,
-            images=True,
-            commits=self.commits,
-            outside_changes=self.outside_changes,
-            services=services,
-        )
 
 
 class ExecStream(Protocol):
@@ -182,7 +150,7 @@ class ExecHost(Protocol):
     """Runs programs in containers. Belongs to one event loop."""
 
     @property
-    def facts(self) -> HostFacts:
+    def facts(self) -> ExecFacts:
         """Known once it is open."""
         ...
 

@@ -17,8 +17,8 @@ from hermes_queue.sandbox.containers.host import (
     STDERR,
     STDOUT,
     ContainerState,
+    ExecFacts,
     ExecStream,
-    HostFacts,
 )
 from hermes_queue.sandbox.containers.process import run_small
 from hermes_queue.sandbox.containers.scripts import BASH
@@ -105,7 +105,7 @@ class SandboxExec:
 class RootedHost:
     """See `ExecHost`. Containers are sandboxes, by their ids."""
 
-    facts = HostFacts("Modal", argument_bytes=ARGUMENT_BYTES, arguments_bytes=ARGUMENT_BYTES)
+    facts = ExecFacts("Modal", argument_bytes=ARGUMENT_BYTES, arguments_bytes=ARGUMENT_BYTES)
 
     def __init__(self) -> None:
         self.sandboxes: dict[str, RootedSandbox] = {}

@@ -19,7 +19,6 @@ from hermes_queue.errors import SandboxError, SlotKilled, SlotLost
 from hermes_queue.images.spec import ImageSpec
 from hermes_queue.sandbox.base import ExecutionRequest, ExecutionResult, SlotSpec
 from hermes_queue.sandbox.fleet import SandboxObserver
-from hermes_queue.sandbox.selfcheck import victim
 
 SPEC = SlotSpec(image=ImageSpec(BASE))
 
@@ -68,7 +67,7 @@ async def test_the_next_worker_of_the_host_removes_what_a_killed_one_left(
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
-        victim.__name__,
+        "slot_victim",
         "docker",
         "victim",
         env={**environment, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},

@@ -21,6 +21,7 @@ from container_engines import (
     base_tarball,
     engine_directory,
 )
+from slot_bench import SlotBench
 
 from hermes_plugins.containers.backend import ContainerBackend
 from hermes_plugins.containers.docker.engine import Engine
@@ -32,7 +33,6 @@ from hermes_plugins.containers.settings import DockerSettings
 from hermes_queue.errors import HermesQueueError
 from hermes_queue.sandbox.base import Slot
 from hermes_queue.sandbox.fleet import Fleet, SandboxObserver
-from hermes_queue.sandbox.selfcheck.bench import SlotBench
 from hermes_queue.settings import ImageSettings, PathSettings
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import shutil
 import signal
@@ -15,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from container_engines import BASE, MEMORY_MB, EngineProcess
-from nomad_on_engine import NomadOnEngine, nomad_on
+from container_engines import BASE, MEMORY_MB
+from slot_bench import SlotBench
 from tiny_registry import tiny_registry
 
 from hermes_plugins.containers.backend import ContainerBackend
@@ -31,57 +30,8 @@ from hermes_queue.errors import (
 )
 from hermes_queue.images.spec import ImageSpec
 from hermes_queue.sandbox.base import ExecutionRequest, SlotSpec
-from hermes_queue.sandbox.selfcheck import CHECKS, NotApplicable, Subject, victim
-from hermes_queue.sandbox.selfcheck.bench import CheckFailed, SlotBench
 
 IMAGE = SlotSpec(image=ImageSpec(BASE))
-
-
-@pytest.fixture(scope="session")
-def nomads(
-    engines: Callable[[str], EngineProcess], cache: Path
-) -> Iterator[Callable[[str], NomadOnEngine]]:
-    """Starts a server over each kind of engine once."""
-    running: dict[str, NomadOnEngine] = {}
-    with contextlib.ExitStack() as stack:
-
-        def start(kind: str) -> NomadOnEngine:
-            if kind not in running:
-                running[kind] = stack.enter_context(nomad_on(engines(kind), cache))
-            return running[kind]
-
-        yield start
-
-
-@pytest.fixture
-def nomad(kind: str, nomads: Callable[[str], NomadOnEngine]) -> NomadOnEngine:
-    """A server over this kind of engine."""
-    return nomads(kind)
-
-
-@pytest.fixture
-def settings(
-    nomad: NomadOnEngine, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> Mapping[str, str]:
-    """The settings as variables, also for workers that a test starts."""
-    found = nomad.settings(cache)
-    for name, value in found.items():
-        monkeypatch.setenv(name, value)
-    return found
-
-
-@pytest.mark.parametrize("check", [pytest.param(check, id=check.name) for check in CHECKS])
-async def test_the_backend_passes(check, kind: str, settings: Mapping[str, str]):
-    image = BASE if check.image == "image" else None
-    try:
-        await check.run(Subject("nomad", MEMORY_MB, image))
-    except CheckFailed as failure:
-        # Podman's own seccomp profile allows them, Docker's does not: docs/plugins/containers.md.
-        if kind != "podman" or "can make a user namespace" not in str(failure):
-            raise
-    except NotApplicable:
-        is_commit = check.name == "a_committed_slot_is_an_image_until_its_lease_ends"
-        assert is_commit or check.body.__module__.endswith(".snapshots")
 
 
 @pytest.fixture
@@ -107,7 +57,7 @@ async def test_the_next_worker_removes_what_a_killed_one_left(cluster, settings)
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
-        victim.__name__,
+        "slot_victim",
         "nomad",
         "victim",
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},

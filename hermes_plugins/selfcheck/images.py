@@ -5,10 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import cast
 
-from hermes_queue.errors import SandboxError, SandboxRejected, SlotLost
-from hermes_queue.sandbox.base import Slot
-from hermes_queue.sandbox.image_slots import FileChange, ImageSlots
-from hermes_queue.sandbox.selfcheck.bench import (
+from hermes_plugins.selfcheck.bench import (
     NotApplicable,
     SlotBench,
     Trial,
@@ -17,7 +14,10 @@ from hermes_queue.sandbox.selfcheck.bench import (
     raising,
     same,
 )
-from hermes_queue.sandbox.selfcheck.processes import COUNT
+from hermes_plugins.selfcheck.processes import COUNT
+from hermes_queue.errors import SandboxError, SandboxRejected, SlotLost
+from hermes_queue.sandbox.base import Slot
+from hermes_queue.sandbox.image_slots import FileChange, ImageSlots
 
 AS_ROOT = {"user": "0"}
 POWERS = {

@@ -6,8 +6,8 @@ import os
 import signal
 import sys
 
+from hermes_plugins.selfcheck.bench import NotApplicable, Trial, check, expect, same
 from hermes_queue.sandbox.base import ExecutionRequest, ExecutionResult, Slot
-from hermes_queue.sandbox.selfcheck.bench import NotApplicable, Trial, check, expect, same
 
 
 @check()

@@ -7,9 +7,9 @@ import socket
 import tempfile
 from pathlib import Path
 
+from hermes_plugins.selfcheck.bench import CheckFailed, Trial, check, expect, same
+from hermes_plugins.selfcheck.processes import COUNT
 from hermes_queue.sandbox.base import Slot
-from hermes_queue.sandbox.selfcheck.bench import CheckFailed, Trial, check, expect, same
-from hermes_queue.sandbox.selfcheck.processes import COUNT
 
 
 @check(isolated=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import sys
 
+from hermes_plugins.selfcheck.bench import SlotBench, Subject
 from hermes_queue.sandbox import make_backend
-from hermes_queue.sandbox.selfcheck.bench import SlotBench, Subject
 
 
 async def main(name: str, worker: str, image: str | None = None) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import errno
 
+from hermes_plugins.selfcheck.bench import Trial, check, expect, raising, same
 from hermes_queue.sandbox.base import Slot
-from hermes_queue.sandbox.selfcheck.bench import Trial, check, expect, raising, same
 
 
 @check()

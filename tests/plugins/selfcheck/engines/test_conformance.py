@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 import pytest
 from container_engines import BASE, MEMORY_MB
 
-from hermes_queue.sandbox.selfcheck import CHECKS, Check, NotApplicable, Subject
-from hermes_queue.sandbox.selfcheck.bench import CheckFailed
+from hermes_plugins.selfcheck.bench import Check, CheckFailed, NotApplicable, Subject
+from hermes_plugins.selfcheck.checks import CHECKS
 
 
 def cases() -> Iterator[object]:

@@ -7,9 +7,9 @@ import json
 import os
 from typing import Any
 
+from hermes_plugins.selfcheck.bench import CheckFailed, Trial, check, expect, raising, same
 from hermes_queue.errors import SandboxError, SlotLost
 from hermes_queue.sandbox.base import LOOPBACK, MAX_CONNECTIONS, Listening, Slot
-from hermes_queue.sandbox.selfcheck.bench import CheckFailed, Trial, check, expect, raising, same
 
 ANSWER_S = 20.0
 MOST_HELD_BYTES = 24 << 20

@@ -6,9 +6,9 @@ import asyncio
 import dataclasses
 import secrets
 
+from hermes_plugins.selfcheck.bench import Trial, check, expect, raising, same
 from hermes_queue.errors import EnvBug, EnvInfraError, SandboxError
 from hermes_queue.sandbox.base import AssetSpec, SlotSpec
-from hermes_queue.sandbox.selfcheck.bench import Trial, check, expect, raising, same
 
 MALFORMED = {
     "kind": AssetSpec("../up", "00112233", "", "/opt/assets/x"),

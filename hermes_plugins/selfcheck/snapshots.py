@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from hermes_queue.errors import NoSnapshot
-from hermes_queue.sandbox.base import Slot, SlotSpec
-from hermes_queue.sandbox.selfcheck.bench import (
+from hermes_plugins.selfcheck.bench import (
     NotApplicable,
     SlotBench,
     Trial,
@@ -15,6 +13,8 @@ from hermes_queue.sandbox.selfcheck.bench import (
     raising,
     same,
 )
+from hermes_queue.errors import NoSnapshot
+from hermes_queue.sandbox.base import Slot, SlotSpec
 from hermes_queue.sandbox.snapshots import KeepsSnapshots
 
 _MAKE = r"""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
+from hermes_plugins.selfcheck.bench import CheckFailed, Trial, check, expect, same
 from hermes_queue.errors import SlotLost
 from hermes_queue.sandbox.base import ExecutionRequest, ExecutionResult, Slot
-from hermes_queue.sandbox.selfcheck.bench import CheckFailed, Trial, check, expect, same
 
 # The brackets and the empty quotes keep the pattern from matching shells that have this text on
 # their command lines.
