@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import gc
+import io
+import tokenize
 from functools import cache
 from pathlib import Path
 
@@ -40,3 +42,18 @@ def _trees() -> dict[Path, list[ast.AST]]:
 def nodes(path: Path) -> list[ast.AST]:
     """All nodes of a module of the product; the first one is the module."""
     return _trees()[path]
+
+
+@cache
+def code_lines(text: str) -> int:
+    """Lines with code: without blank ones, comments and docstrings."""
+    skipped = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
+    lines: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in skipped and token.type != tokenize.ENDMARKER:
+            lines.update(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            if isinstance(node.value.value, str):
+                lines.difference_update(range(node.lineno, (node.end_lineno or 0) + 1))
+    return len(lines)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import ast
-import io
 import re
-import tokenize
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +12,7 @@ import click
 import plugin
 import pytest
 from click.testing import CliRunner
-from source_trees import ROOT
+from source_trees import ROOT, code_lines
 
 from hermes_queue import extensions
 from hermes_queue.cli import cli
@@ -44,20 +42,6 @@ def imported(file: Path) -> Iterator[str]:
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
-
-
-def code_lines(text: str) -> int:
-    """Lines with code: without blank ones, comments and docstrings."""
-    skipped = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
-    lines: set[int] = set()
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type not in skipped and token.type != tokenize.ENDMARKER:
-            lines.update(range(token.start[0], token.end[0] + 1))
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            if isinstance(node.value.value, str):
-                lines.difference_update(range(node.lineno, (node.end_lineno or 0) + 1))
-    return len(lines)
 
 
 def test_every_folder_is_a_plugin_of_its_name_and_installed() -> None:
