@@ -234,11 +234,10 @@ bench-view: $(VENV)/.dev redis ## The viewer's goals beside Inspect View, and a 
 soak: $(VENV)/.dev redis ## A million no-op trajectories, and whether anything grows with them (an hour or more)
 	$(BIN)/python -m benchmarks.soak --minutes 30 --trajectories 1000000
 
-docs: $(VENV)/.dev ## Generate what is made from code: pages of settings and commands, tables, pictures
+docs: $(VENV)/.dev ## Generate what is made from code: pages of settings and commands, tables
 	$(BIN)/python docs/generate_configuration.py
 	$(BIN)/python docs/generate_cli.py
 	$(BIN)/python docs/generate_tables.py
-	$(BIN)/python docs/generate_pictures.py
 
 site: $(VENV)/.dev ## Build the documentation into site/; pages open as files, python -m http.server -d site searches
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

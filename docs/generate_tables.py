@@ -74,7 +74,7 @@ def _attempts(setting: str | None) -> str:
 
 TABLES = {
     ("retries.md", "causes"): cause_table,
-    ("architecture.md", "keys"): key_table,
+    ("redis-keys.md", "keys"): key_table,
     ("security.md", "rights"): rights_table,
 }
 """By page and mark."""

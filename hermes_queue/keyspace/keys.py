@@ -2,7 +2,7 @@
 
 Plugins declare theirs.
 
-The tables of docs/architecture.md and docs/security.md are generated from it (`make docs`).
+The tables of docs/redis-keys.md and docs/security.md are generated from it (`make docs`).
 Tests compare it with the scripts, the code and the rights in deploy/redis/users.acl; the chaos
 harness relies on `may_stay`.
 """

@@ -58,7 +58,7 @@ def test_the_tools_that_an_env_can_name_are_listed() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
 def test_files_named_in_the_text_exist(page: Path) -> None:
-    pattern = r"`((?:hermes_queue|workers|producers|envs|tests|docs|deploy)/[\w./-]+)`"
+    pattern = r"`((?:hermes_queue|hermes_plugins|workers|producers|envs|tests|docs|deploy)/[\w./-]+)`"
     for name in re.findall(pattern, page.read_text(encoding="utf-8")):
         assert (ROOT / name).exists(), name
 
@@ -190,3 +190,25 @@ def test_the_record_in_the_quickstart_has_fields_that_records_have() -> None:
 def test_changelog_knows_the_current_version() -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert f"## [{version}]" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_every_change_of_state_in_the_diagram_is_made_by_the_script_that_it_names() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    drawn = re.findall(r"^    \S+ --> (\w+): (\w+)", page, re.MULTILINE)
+    assert {state for state, _ in drawn} >= {"queued", "running", "final", "surplus", "cancelled"}
+    for state, script in drawn:
+        assert f"'{state}'" in script_text(script), (script, state)
+    beginning = {path.stem for path in LUA.glob("*.lua") if BEGINS.search(script_text(path.stem))}
+    # `publish` queues other samples: refills
+    assert beginning - {"publish"} == {name for state, name in drawn if state in QUEUED}
+
+
+LUA = ROOT / "hermes_queue" / "keyspace" / "lua"
+QUEUED = ("queued", "running")
+BEGINS = re.compile(r"'state', '(queued|running)'")
+
+
+def script_text(name: str) -> str:
+    """A script with its parts: the files in the folder of its name."""
+    paths = [LUA / f"{name}.lua", *sorted((LUA / name).glob("*.lua"))]
+    return "".join(path.read_text(encoding="utf-8") for path in paths)

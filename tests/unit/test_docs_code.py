@@ -22,7 +22,7 @@ from pages import PAGES, Block, all_blocks, blocks, page_id
 
 TRAINERS = {"datasets", "peft", "skyrl", "tinker", "torch", "transformers", "trl"}
 """Packages that an environment of trainers has, see docs/plugins/trainers.md."""
-LANGUAGES = {"sh", "python", "text", "json", "jsonl", "toml", "yaml", "ini", "promql"}
+LANGUAGES = {"sh", "python", "text", "json", "jsonl", "toml", "yaml", "ini", "promql", "mermaid"}
 PYTHON = all_blocks("python")
 
 
