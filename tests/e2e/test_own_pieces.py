@@ -31,7 +31,7 @@ def test_the_page_has_what_its_title_says() -> None:
     assert files == {
         *("reverse.py", "texts.jsonl", "palindrome.py", "careful.py", "texts.py"),
         *("directories.py", "sqlite_rows.py", "line_calls.py", "plain_server.py"),
-        "pyproject.toml",
+        *("my_extensions.py", "pyproject.toml"),
     }
     assert {words[0] for words in COMMANDS} == {"export", "python", "hermes-queue"}
     assert len(RUNS) == 6
