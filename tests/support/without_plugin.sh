@@ -50,10 +50,11 @@ PY
   make lint
   # Other pages link to the feature's page and list its commands and metrics, and files of
   # deployments start it with its settings: the tests of these are left out.
+  left_out=(--ignore-glob 'tests/unit/test_docs*.py' --ignore tests/unit/test_site.py)
+  .venv/bin/python -m pytest -q --collect-only "${left_out[@]}" tests >/dev/null
   # shellcheck disable=SC2086  # TESTS may be several paths
   .venv/bin/python -m pytest -q -n "${JOBS:-2}" ${TESTS:-tests} \
-    --ignore-glob 'tests/unit/test_docs*.py' --ignore tests/unit/test_site.py \
-    --ignore tests/unit/test_metrics_page.py \
+    "${left_out[@]}" --ignore tests/unit/test_metrics_page.py \
     --deselect tests/deploy/test_compose_file.py::test_every_setting_of_ours_exists \
     --deselect tests/deploy/test_kubernetes_files.py::test_commands_of_ours_exist \
     --deselect tests/deploy/test_kubernetes_files.py::test_every_setting_that_they_name_exists
