@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from hermes_queue.errors import ConfigurationError, foreign_error
 
 if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
+    from importlib.metadata import Distribution, EntryPoint
 
 GROUP = "hermes_queue.plugins"
 """The entry point group of plugins."""
@@ -159,10 +159,17 @@ def load_target(target: str) -> Any:
         raise ConfigurationError(f"{target} cannot be loaded: {foreign_error(error)}") from error
 
 
-def _read(point: EntryPoint) -> Installed:
-    name = point.dist.name if point.dist else "an unknown distribution"
-    origin = f"{name} {point.dist.version}" if point.dist else name
+@cache
+def _described(dist: Distribution | None) -> tuple[str, bool]:
+    """Name and version of a distribution, and whether it is ours: its metadata are a mail."""
+    metadata = dist.metadata if dist else {"Name": "an unknown distribution", "Version": ""}
+    name = str(metadata["Name"])
     is_ours = re.sub(r"[-_.]+", "-", name).lower() == _OURS
+    return f"{name} {metadata['Version']}".strip(), is_ours
+
+
+def _read(point: EntryPoint) -> Installed:
+    origin, is_ours = _described(point.dist)
     plugin, error = None, ""
     try:
         plugin = load_target(f"{point.module}:{point.attr or 'PLUGIN'}")
