@@ -58,7 +58,9 @@ def test_the_tools_that_an_env_can_name_are_listed() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
 def test_files_named_in_the_text_exist(page: Path) -> None:
-    pattern = r"`((?:hermes_queue|hermes_plugins|workers|producers|envs|tests|docs|deploy)/[\w./-]+)`"
+    pattern = (
+        r"`((?:hermes_queue|hermes_plugins|workers|producers|envs|tests|docs|deploy)/[\w./-]+)`"
+    )
     for name in re.findall(pattern, page.read_text(encoding="utf-8")):
         assert (ROOT / name).exists(), name
 

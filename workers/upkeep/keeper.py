@@ -1,37 +1,52 @@
-"""The worker's heartbeat: a separate thread that renews, sweeps and reports.
+"""The worker's heartbeat: separate threads that renew, sweep, report and tidy up.
 
-It renews the leases of running trajectories, takes back those of dead workers, publishes delayed
-jobs that are due, and reports that this worker lives. It has a separate thread and connections,
-because Celery's hub stops during shutdown and a busy event loop must not cost a lease; a loop
-that no longer answers does, see `blocked_loop`.
+`Keeper` renews the leases of running trajectories, takes back those of dead workers, publishes
+delayed jobs that are due, and reports that this worker lives. It has separate threads and
+connections, because Celery's hub stops during shutdown and a busy event loop must not cost a lease.
+
+A loop that no longer answers does cost it. The loop runs every trajectory of the process, its
+deadlines included, and nothing can interrupt the code that blocks it. The keeper's thread could
+renew the leases all that time, and no other worker would ever take the jobs; therefore it asks
+`BlockedLoop` first, which ends such a worker.
+
+The janitor's thread moves bodies: it publishes the records of dead workers and deletes results that
+everybody has read and objects that nobody needs. That may wait for disks and object stores, which
+must not delay the leases.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import logging
 import math
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 
 from hermes_queue.broker.enqueue import publish_due
 from hermes_queue.broker.pool import RunningTask, TaskPool
 from hermes_queue.broker.pool.intake import INTAKE, shutdown_is_ordered
+from hermes_queue.errors import EXIT_BLOCKED, HermesQueueError
 from hermes_queue.ledger import Breakers, Claim, DeadLetters, Ledger
 from hermes_queue.ledger.fleet.tally import Tally
 from hermes_queue.ledger.scheduling import Scheduler
 from hermes_queue.ledger.tasks import TaskMemory
 from hermes_queue.queues import lanes_with_quarantine
+from hermes_queue.results.archive import ArchiveSink
+from hermes_queue.results.trimming import trim
+from hermes_queue.settings import ArchiveSettings, StoreSettings
 from hermes_queue.wire.ids import run_of
 from workers.bounds.overdue import Overdue
 from workers.runtime import Runtime
 from workers.stages.graders import GradersWatch
-from workers.upkeep.blocked_loop import BlockedLoop
 from workers.upkeep.duties import Duties, Duty
 from workers.upkeep.inventory import Inventory
-from workers.upkeep.janitor import Janitor
 from workers.upkeep.quarantine import QuarantineWorkers, boot_id, parent_worker
+from workers.upkeep.recovery import publish_leftovers
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +59,145 @@ _SLOTS_S = 2.0
 """Between reports of where slot-time went: a killed worker takes what is unreported along."""
 _KEPT = ("paused", "cancel")
 """Notices under which a lease continues."""
+
+_REFUSED_S = 600.0
+"""Seconds for which groups refused by the archive are skipped before they are tried again."""
+
+
+class BlockedLoop:
+    """Decides over leases and the process by how long the loop has been silent."""
+
+    def __init__(
+        self, runtime: Runtime, ledger: Ledger, loop: TaskPool, *, end: _Exit = os._exit
+    ) -> None:
+        """Prepare. The `ledger` is not the loop's and has short timeouts."""
+        self._runtime = runtime
+        self._ledger = ledger
+        self._loop = loop
+        self._end = end
+        self._limit_s = runtime.worker.blocked_exit_s or runtime.lease.duration_s
+
+    @property
+    def may_renew(self) -> bool:
+        """Whether leases may be renewed.
+
+        They are renewed for half the limit at most: when the process ends they are old, and the
+        sweep takes them soon after.
+        """
+        return self._loop.loop_silent_s <= self._limit_s / 2
+
+    def look(self) -> None:
+        """End the process if the loop has been silent for too long.
+
+        The other jobs did nothing wrong and are handed back. The job that blocks it is left to the
+        next sweep, which counts the worker's death against it until it has enough of them to be
+        stopped for good. If the blocking job is unknown, the death is held against all.
+        """
+        silent_s = self._loop.loop_silent_s
+        if silent_s <= self._limit_s:
+            return
+        # In a separate thread: the loop may be blocked by the very log that we want to write to.
+        words = threading.Thread(target=self._last_words, args=(silent_s,), daemon=True)
+        words.start()
+        words.join(_LAST_WORDS_S)
+        self._end(EXIT_BLOCKED)
+
+    def _last_words(self, silent_s: float) -> None:
+        holder = self._loop.on_loop_now()
+        others = {} if holder is None else self._runtime.running()
+        others = {claim: task for claim, task in others.items() if task is not holder}
+        logger.critical(
+            "The event loop has not answered for %.0f s: this worker ends with exit code %d. %s. "
+            "%d jobs are handed back; the others count a death and run elsewhere. "
+            "The loop's thread is here:\n%s",
+            silent_s,
+            EXIT_BLOCKED,
+            f"Job {holder.task_id} blocks it" if holder else "The job that blocks it is unknown",
+            len(others),
+            self._loop.loop_stack(),
+            extra={"action": "loop_blocked_exit", "blocked_s": silent_s},
+        )
+        faulthandler.dump_traceback(file=_STDERR, all_threads=True)
+        with suppress(HermesQueueError):  # their leases expire anyway
+            for claim in others:
+                self._ledger.requeue(claim, owner=self._runtime.owner)
+            # Unreported, this death might count for nothing: a sweep that takes the lease before
+            # another process of this host beats has to assume that the host died.
+            self._ledger.worker_ended(self._runtime.owner, boot_id=boot_id())
+            self._runtime.report_log(self._ledger)
+
+
+_STDERR = 2
+_Exit = Callable[[int], None]
+_LAST_WORDS_S = 10.0
+"""Seconds for the final log lines and handing jobs back."""
+
+
+class _Janitor:
+    """Runs the work of one worker process, from `start` to `stop`."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        """Prepare, with separate connections.
+
+        Raises:
+            RedisUnavailable: Redis does not answer.
+        """
+        self._runtime = runtime
+        self._ledger = Ledger.connect(url=runtime.ledger.url)
+        archive = ArchiveSettings()
+        self._archive = ArchiveSink(archive.directory) if archive.enabled else None
+        self._abandoned: set[str] = set()
+        self._refused: dict[str, str] = {}
+        self._refused_until = 0.0
+        renew_s = runtime.lease.renew_s
+        recover = partial(publish_leftovers, runtime, self._ledger, most_s=renew_s / 2)
+        self._duties = Duties(
+            "janitor",
+            [
+                Duty("trim", min(1.0, runtime.results.trim_s), self._trim),
+                Duty("leftovers", renew_s, recover),
+                Duty("objects", min(60.0, StoreSettings().grace_s), self._remove_objects),
+            ],
+        )
+
+    def start(self) -> None:
+        """Begin."""
+        self._duties.start()
+
+    def stop(self) -> None:
+        """End. Idempotent."""
+        self._duties.stop()
+        self._ledger.close()
+        if self._archive:
+            self._archive.close()
+
+    def _trim(self) -> None:
+        if time.monotonic() >= self._refused_until:
+            self._refused, self._refused_until = {}, time.monotonic() + _REFUSED_S
+        known = set(self._refused)
+        results, archive, refused = self._runtime.results, self._archive, self._refused
+        done = trim(
+            self._ledger, results, interval_s=results.trim_s, archive=archive, refused=refused
+        )
+        if done is None:
+            return
+        for entry in self._refused.keys() - known:
+            message = "%s; it cannot be archived and stays in Redis, other groups are not held up"
+            extra = {"action": "archive_refused", "entry": entry}
+            logger.error(message, self._refused[entry], extra=extra)
+        for group in set(done.abandoned) - self._abandoned:
+            logger.warning(
+                "consumer group %s has stopped reading and is not durable: results are deleted "
+                "without waiting for it",
+                group,
+                extra={"action": "group_abandoned", "group": group},
+            )
+        self._abandoned = set(done.abandoned)
+
+    def _remove_objects(self) -> None:
+        bodies, extra = self._runtime.bodies, {"action": "objects_deleted"}
+        if count := bodies.remove_unneeded(self._ledger, lambda: self._duties.stopping):
+            logger.info("deleted %d objects that no result names", count, extra=extra)
 
 
 class Keeper:
@@ -81,7 +235,7 @@ class Keeper:
         self._breakers, letters = Breakers(ledger), DeadLetters(ledger)
         self._tasks = TaskMemory(ledger)
         self._overdue = Overdue(runtime.worker.stuck_s)
-        self._janitor = Janitor(runtime)
+        self._janitor = _Janitor(runtime)
         lease, results = runtime.lease, runtime.results
         self._duties = Duties(
             "keeper",
