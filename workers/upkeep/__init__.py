@@ -3,7 +3,6 @@
 ahead.py         prepares environments of waiting jobs
 beat.py          the facts that a worker reports with each beat
 counts.py        attempts and endings, until they are reported
-duties.py        calls repeated in a thread
 inventory.py     sandboxes, reported to the ledger
 keeper.py        the heartbeat: leases, sweeps, mover, large bodies; ends a blocked worker
 log_tail.py      the last log lines

@@ -11,7 +11,7 @@ renew the leases all that time, and no other worker would ever take the jobs; th
 
 The janitor's thread moves bodies: it publishes the records of dead workers and deletes results that
 everybody has read and objects that nobody needs. That may wait for disks and object stores, which
-must not delay the leases.
+must not delay the leases. Each of these threads repeats the calls of its `_Duties`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 
 from hermes_queue.broker.enqueue import publish_due
@@ -43,7 +44,6 @@ from hermes_queue.wire.ids import run_of
 from workers.bounds.overdue import Overdue
 from workers.runtime import Runtime
 from workers.stages.graders import GradersWatch
-from workers.upkeep.duties import Duties, Duty
 from workers.upkeep.inventory import Inventory
 from workers.upkeep.quarantine import QuarantineWorkers, boot_id, parent_worker
 from workers.upkeep.recovery import publish_leftovers
@@ -60,8 +60,15 @@ _SLOTS_S = 2.0
 _KEPT = ("paused", "cancel")
 """Notices under which a lease continues."""
 
+_STDERR = 2
+_Exit = Callable[[int], None]
+_LAST_WORDS_S = 10.0
+"""Seconds for the final log lines and handing jobs back."""
 _REFUSED_S = 600.0
 """Seconds for which groups refused by the archive are skipped before they are tried again."""
+
+_TICK_S = 0.1
+_JOIN_S = 10.0
 
 
 class BlockedLoop:
@@ -127,12 +134,6 @@ class BlockedLoop:
             self._runtime.report_log(self._ledger)
 
 
-_STDERR = 2
-_Exit = Callable[[int], None]
-_LAST_WORDS_S = 10.0
-"""Seconds for the final log lines and handing jobs back."""
-
-
 class _Janitor:
     """Runs the work of one worker process, from `start` to `stop`."""
 
@@ -151,12 +152,12 @@ class _Janitor:
         self._refused_until = 0.0
         renew_s = runtime.lease.renew_s
         recover = partial(publish_leftovers, runtime, self._ledger, most_s=renew_s / 2)
-        self._duties = Duties(
+        self._duties = _Duties(
             "janitor",
             [
-                Duty("trim", min(1.0, runtime.results.trim_s), self._trim),
-                Duty("leftovers", renew_s, recover),
-                Duty("objects", min(60.0, StoreSettings().grace_s), self._remove_objects),
+                _Duty("trim", min(1.0, runtime.results.trim_s), self._trim),
+                _Duty("leftovers", renew_s, recover),
+                _Duty("objects", min(60.0, StoreSettings().grace_s), self._remove_objects),
             ],
         )
 
@@ -200,6 +201,80 @@ class _Janitor:
             logger.info("deleted %d objects that no result names", count, extra=extra)
 
 
+@dataclass(frozen=True, slots=True)
+class _Duty:
+    """One call."""
+
+    name: str
+    every_s: float
+    call: Callable[[], object]
+    again_s: float | None = None
+    """Delay before a failed call is repeated; None = its normal interval."""
+
+
+class _Duties:
+    """Runs duties until `stop`."""
+
+    def __init__(self, name: str, duties: Sequence[_Duty]) -> None:
+        """Prepare; `start` begins. `name` names the thread and prefixes the log's actions."""
+        self._name = name
+        self._duties = duties
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._loop, name=name, daemon=True)
+        self._turned_at = time.monotonic()
+        self._done_at: dict[str, float] = {}
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds since the thread last began a call, or looked whether one is due."""
+        return time.monotonic() - self._turned_at
+
+    def since_s(self, name: str) -> float:
+        """Seconds since the call of this name last succeeded; infinite if it never has."""
+        return time.monotonic() - self._done_at.get(name, -math.inf)
+
+    def start(self) -> None:
+        """Start with one call of every duty."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End; a call that hangs is left behind. Idempotent."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(_JOIN_S)
+
+    @property
+    def stopping(self) -> bool:
+        """Whether `stop` was called."""
+        return self._stop.is_set()
+
+    def guarded(self, name: str, call: Callable[[], object]) -> bool:
+        """Make one call; a failure is logged and returned as False."""
+        thread = self._name
+        try:
+            call()
+        except HermesQueueError as error:
+            logger.warning("%s: %s", name, error, extra={"action": f"{thread}_{name}"})
+        except Exception:  # the thread must survive any error of a single duty
+            logger.exception("%s failed", name, extra={"action": f"{thread}_{name}"})
+        else:
+            self._done_at[name] = time.monotonic()
+            return True
+        return False
+
+    def _loop(self) -> None:
+        due = {duty.name: 0.0 for duty in self._duties}
+        while not self._stop.wait(_TICK_S):
+            self._turned_at = time.monotonic()
+            for duty in self._duties:
+                self._turned_at = now = time.monotonic()
+                if now < due[duty.name]:
+                    continue
+                due[duty.name] = now + duty.every_s
+                if not self.guarded(duty.name, duty.call) and duty.again_s is not None:
+                    due[duty.name] = now + min(duty.every_s, duty.again_s)
+
+
 class Keeper:
     """Runs the periodic work of one worker process until `stop`."""
 
@@ -237,35 +312,35 @@ class Keeper:
         self._overdue = Overdue(runtime.worker.stuck_s)
         self._janitor = _Janitor(runtime)
         lease, results = runtime.lease, runtime.results
-        self._duties = Duties(
+        self._duties = _Duties(
             "keeper",
             [
-                Duty("blocked", min(1.0, lease.renew_s), self._blocked.look),
+                _Duty("blocked", min(1.0, lease.renew_s), self._blocked.look),
                 # A failed renewal is repeated at once: the lease is running out.
-                Duty("renew", lease.renew_s, self._renew, again_s=0.5),
-                Duty("beat", lease.renew_s, self._beat),
-                Duty("limits", lease.renew_s, self._keep_limits),
-                Duty("graders", lease.renew_s, GradersWatch(runtime, ledger).look),
-                Duty("leaving", min(1.0, lease.renew_s), self._report_leaving, again_s=0.5),
-                Duty("sandboxes", lease.renew_s, lambda: inventory.renew(ledger)),
-                Duty("sweep", lease.sweep_s, self._sweep),
-                Duty("idle", 1.0, self._end_when_idle),
+                _Duty("renew", lease.renew_s, self._renew, again_s=0.5),
+                _Duty("beat", lease.renew_s, self._beat),
+                _Duty("limits", lease.renew_s, self._keep_limits),
+                _Duty("graders", lease.renew_s, GradersWatch(runtime, ledger).look),
+                _Duty("leaving", min(1.0, lease.renew_s), self._report_leaving, again_s=0.5),
+                _Duty("sandboxes", lease.renew_s, lambda: inventory.renew(ledger)),
+                _Duty("sweep", lease.sweep_s, self._sweep),
+                _Duty("idle", 1.0, self._end_when_idle),
             ],
         )
         # Apart from the leases: the broker's connections and large batches may take long.
-        self._errands = Duties(
+        self._errands = _Duties(
             "mover",
             [
-                Duty("move", lease.mover_s, lambda: publish_due(ledger)),
-                Duty("schedule", lease.mover_s, self._schedule),
-                Duty("quarantine", lease.mover_s, self._quarantine.look),
-                Duty("reconcile", min(_RECONCILE_S, lease.duration_s), self._reconcile),
-                Duty("log", lease.mover_s, lambda: runtime.report_log(ledger)),
-                Duty("letters", 3600.0, lambda: letters.expire(results.dead_retention_s)),
-                Duty("breakers", lease.mover_s, self._report_outcomes),
-                Duty("tally", lease.sweep_s, self._report_tally),
-                Duty("tasks", lease.sweep_s, self._report_tasks),
-                Duty("slots", min(_SLOTS_S, lease.sweep_s), self._report_slots),
+                _Duty("move", lease.mover_s, lambda: publish_due(ledger)),
+                _Duty("schedule", lease.mover_s, self._schedule),
+                _Duty("quarantine", lease.mover_s, self._quarantine.look),
+                _Duty("reconcile", min(_RECONCILE_S, lease.duration_s), self._reconcile),
+                _Duty("log", lease.mover_s, lambda: runtime.report_log(ledger)),
+                _Duty("letters", 3600.0, lambda: letters.expire(results.dead_retention_s)),
+                _Duty("breakers", lease.mover_s, self._report_outcomes),
+                _Duty("tally", lease.sweep_s, self._report_tally),
+                _Duty("tasks", lease.sweep_s, self._report_tasks),
+                _Duty("slots", min(_SLOTS_S, lease.sweep_s), self._report_slots),
             ],
         )
 
