@@ -2,7 +2,8 @@
 
 The groups of a batch stand in the journal under its step before the first byte leaves. Which of
 these steps the weights hold is said by the trainer: by asking for the next batch, by a checkpoint
-(`Durability`), and by `starting_step` when it registers again.
+(`Durability`), and by `starting_step` when it registers again. A file beside the journal says what
+the server must know after a crash: the trainer, what it has of which batch, and for good.
 """
 
 from __future__ import annotations
@@ -12,13 +13,18 @@ import json
 import logging
 import threading
 from collections import Counter, OrderedDict
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
 from hermes_plugins.atropos_server.options import AtroposServerOptions, Registration
-from hermes_plugins.atropos_server.state import Durability, ProgressFile, TrainerProgress
-from hermes_queue.errors import HermesQueueError, RedisUnavailable
+from hermes_queue.disk.durable import make_directory
+from hermes_queue.disk.locked import replacing
+from hermes_queue.errors import ConfigurationError, HermesQueueError, RedisUnavailable
 from hermes_queue.models import TrajectoryGroup
 from hermes_queue.sinks.atropos.wire import Post, check_fits, convert
 from hermes_queue.sinks.metering import SinkMeter
@@ -43,6 +49,8 @@ _ABSENT = (
 """Fields of a group in the protocol that ours does not have."""
 
 logger = logging.getLogger(__name__)
+
+_FILE_NAME = "hermes_queue.atropos.json"
 
 
 class Unfit(HermesQueueError):
@@ -366,3 +374,112 @@ def _group_body(post: Post, group_size: int, step: int) -> bytes:
         **dict.fromkeys(_ABSENT),
     }
     return json.dumps(head, separators=(",", ":"))[:-1].encode() + b"," + fields
+
+
+class TrainerProgress(BaseModel):
+    """How far the trainer is. Steps are numbers of batches."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    registration: Registration | None = None
+    """None before a trainer has registered."""
+    saved: int = Field(default=0, ge=0)
+    """Last step whose batch is the trainer's for good."""
+    delivered: int = Field(default=0, ge=0)
+    """Last step whose batch has arrived at the trainer's host."""
+    old_files: Mapping[int, int] = Field(default_factory=dict)
+    """Step -> mtime in ns of a checkpoint's file that was there before its batch."""
+
+
+class ProgressFile:
+    """The file of a `TrainerProgress`. The journal's lock keeps other processes away.
+
+    Raises:
+        ConfigurationError: the file is damaged or cannot be read; it stays unchanged.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / _FILE_NAME
+        try:
+            make_directory(directory)
+            text = self.path.read_text("utf-8") if self.path.exists() else "{}"
+            self.progress = TrainerProgress.model_validate_json(text)
+        except (OSError, ValidationError, UnicodeDecodeError) as error:
+            raise ConfigurationError(f"{self.path}: cannot be read: {error}") from error
+
+        self._turn = threading.Lock()
+
+    def update(self, **changes: Any) -> None:
+        """Change fields, durably; from any thread.
+
+        Raises:
+            HermesQueueError: the disk is full or failed; nothing was changed.
+        """
+        with self._turn:
+            self._write(self.progress.model_copy(update=changes))
+
+    def begin(self, progress: TrainerProgress) -> None:
+        """Begin anew with `progress`, durably.
+
+        Raises:
+            HermesQueueError: the disk is full or failed; nothing was changed.
+        """
+        with self._turn:
+            self._write(progress)
+
+    def _write(self, progress: TrainerProgress) -> None:
+        with replacing(self.path) as draft:
+            draft.write_text(progress.model_dump_json(), "utf-8")
+        self.progress = progress
+
+
+class Durability:
+    """When a batch is the trainer's for good, by `--ack`: the protocol has no acknowledgement."""
+
+    def __init__(self, options: AtroposServerOptions) -> None:
+        self._rule = options.ack
+        self._template = options.checkpoint
+
+    def old_files(self, progress: TrainerProgress, step: int) -> Mapping[int, int]:
+        """`TrainerProgress.old_files`, with the file that an earlier training left for this step.
+
+        Call it before the batch of that step is handed out.
+        """
+        found = {at: time for at, time in progress.old_files.items() if progress.saved < at != step}
+        before = self._modified(step)
+        return found if before is None else {**found, step: before}
+
+    def durable(self, progress: TrainerProgress, *, done: int) -> int:
+        """The last step whose batch is the trainer's for good.
+
+        Args:
+            progress: what is known of the trainer.
+            done: last step after which the trainer has asked for another batch.
+        """
+        saved = progress.saved
+        if self._rule == "next":
+            return max(saved, done)
+        if self._rule == "interval":
+            registration = progress.registration
+            every = registration.save_checkpoint_interval if registration else 0
+            return max(saved, done - done % every) if every > 0 else saved
+        steps = range(progress.delivered, saved, -1)
+        return next((step for step in steps if self._is_new(progress, step)), saved)
+
+    def _is_new(self, progress: TrainerProgress, step: int) -> bool:
+        found = self._modified(step)
+        return found is not None and found != progress.old_files.get(step)
+
+    def _modified(self, step: int) -> int | None:
+        """When the file of this step's checkpoint was modified; None if there is none."""
+        if self._template is None:
+            return None
+        path = Path(self._template.replace("{step}", str(step)))
+        try:
+            return path.stat().st_mtime_ns
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            extra = {"action": "atropos_checkpoint", "path": str(path)}
+            logger.warning("%s: %s", path, error.strerror, extra=extra)
+            return None

@@ -6,10 +6,9 @@ background.py     an event loop beside the main thread
 entry.py          what a person enters: tool calls, answers, commands of the session
 human.py          the agent that passes on what a person enters
 interruptible.py  a backend whose running commands a person can interrupt
-live.py           what an agent does, shown while it does it
 person.py         asks for the next message and waits for what follows
 screen.py         messages, calls and the verdict as text for a terminal
-session.py        the whole of it: `play`
+session.py        the whole of it: `play`; what an agent does, shown while it does it
 """
 
 from hermes_queue.plugins import Command, Plugin

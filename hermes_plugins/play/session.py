@@ -1,8 +1,12 @@
-"""A trajectory played by a person, or by an agent while a person watches."""
+"""A trajectory played by a person, or by an agent while a person watches.
+
+What an agent does is shown while it does it.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import socket
 import sys
@@ -17,7 +21,6 @@ from hermes_plugins.play import human
 from hermes_plugins.play.attempt import at_stage, foreign_bug, run_attempt
 from hermes_plugins.play.background import BackgroundLoop, LoopEnded
 from hermes_plugins.play.interruptible import InterruptibleBackend
-from hermes_plugins.play.live import LiveTranscript
 from hermes_plugins.play.person import Person
 from hermes_plugins.play.screen import Display, headline
 from hermes_queue.agent.endpoint.connection import close_clients
@@ -33,7 +36,7 @@ from hermes_queue.errors import (
     Stage,
     TrajectoryFailure,
 )
-from hermes_queue.models import TrajectoryJob
+from hermes_queue.models import Message, TrajectoryJob, Turn
 from hermes_queue.sandbox import make_backend
 from hermes_queue.sandbox.base import SandboxBackend
 from hermes_queue.settings import ModelSettings, SandboxSettings
@@ -53,6 +56,8 @@ _STAGES: Mapping[Stage, str] = {
     "setup": "setting the workspace up",
     "verify": "grading",
 }
+
+_EVENT_CHARS = 300
 
 
 def play(
@@ -105,7 +110,7 @@ class _Session:
         tools = [load_tool(name) for name in load_env(job.env).tools]
         self._person = Person(self._display, draft, tools) if job.agent.kind == "human" else None
         typed = self._person is not None
-        draft.agent = AgentResult(watch=LiveTranscript(self._display, draft, typed=typed))
+        draft.agent = AgentResult(watch=_LiveTranscript(self._display, draft, typed=typed))
         self._name = SandboxSettings().backend
         labels = {"deployment": "play", "worker": f"play-{os.getpid()}"}
         self._backend = InterruptibleBackend(make_backend(self._name, slots=1, labels=labels))
@@ -224,3 +229,72 @@ class _Session:
         if verdict is None:
             return EXIT_FAILED
         return 0 if verdict.score is None or verdict.score >= 1.0 else EXIT_FAILED
+
+
+class _LiveTranscript:
+    """Shows what an agent's result gains: its watcher, see `AgentResult.watch`.
+
+    Of our own loop these are messages; of a program the nodes of all its conversations, of which
+    `messages` repeats the main one at the end.
+    """
+
+    def __init__(self, display: Display, draft: Draft, *, typed: bool) -> None:
+        """`typed`: the agent's messages are on the screen already, since a person types them."""
+        self._display = display
+        self._draft = draft
+        self._typed = typed
+        self._messages = self._nodes = self._replies = self._events = 0
+
+    def __call__(self, result: AgentResult) -> None:
+        """Show what is new."""
+        events, self._events = result.events[self._events :], len(result.events)
+        for event in events:
+            self._event(event)
+        nodes, self._nodes = result.nodes[self._nodes :], len(result.nodes)
+        for node in nodes:
+            self._message(node.message, result, node.turn)
+        new, self._messages = result.messages[self._messages :], len(result.messages)
+        for message in () if result.nodes else new:
+            turn = None
+            if message.role == "assistant":
+                turn, self._replies = self._replies, self._replies + 1
+            self._message(message, result, turn)
+
+    def _message(self, message: Message, result: AgentResult, turn: int | None) -> None:
+        limit = self._draft.job.limits.observation_bytes
+        if turn is not None and self._typed:
+            return
+        if turn is not None and turn < len(result.turns):
+            self._turn(result, turn)
+        if message.role == "assistant":
+            self._display.assistant(message, limit)
+        elif message.role == "tool":
+            self._display.observation(message, limit)
+        else:
+            self._display.task([message])
+
+    def _turn(self, result: AgentResult, number: int) -> None:
+        turn = result.turns[number]
+        branch = ""
+        if turn.branch is not None and turn.branch < len(result.branches):
+            label = result.branches[turn.branch].label
+            branch = "" if label == "main" else f" ({label})"
+        cost = self._draft.cost_usd(result.usage)
+        spent = f", ${cost:.4f} so far" if cost else ""
+        self._display.note(f"turn {number + 1}{branch}{_facts(turn)}{spent}")
+
+    def _event(self, event: Mapping[str, Any]) -> None:
+        if event.get("event") != "stop":
+            self._display.note(f"event {json.dumps(event, default=str)[:_EVENT_CHARS]}")
+
+
+def _facts(turn: Turn) -> str:
+    usage = turn.usage
+    facts = []
+    if usage.prompt_tokens or usage.completion_tokens:
+        facts.append(f"{usage.prompt_tokens} + {usage.completion_tokens} tokens")
+    if turn.latency_s:
+        facts.append(f"{turn.latency_s:.1f} s")
+    if turn.finish_reason == "length":
+        facts.append("cut off")
+    return f": {', '.join(facts)}" if facts else ""

@@ -1,11 +1,15 @@
-"""Selection of the trajectories that become rows of a dataset, with reasons for the others."""
+"""Selection of the trajectories that become rows of a dataset, with reasons for the others.
+
+Of a program's conversations, those are selected whose tokens become part of it. Replies that a
+program never got are in no sequence of a record, so no selection includes them.
+"""
 
 from __future__ import annotations
 
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,7 +20,6 @@ from hermes_queue.bodies.reviews import ReviewLabel
 from hermes_queue.errors import ConfigurationError, InputError
 from hermes_queue.models import BranchLabel, ScoredTrajectory, StopReason, TrajectoryGroup
 from hermes_queue.sinks.base import SinkOptions
-from hermes_queue.sinks.branches import of_branches
 from hermes_queue.wire.branches import TRAINED
 
 _CAUGHT = ("canary", "contradicted", "cut_short", "suspect", "verifier_broken")
@@ -261,3 +264,14 @@ def counted(refused: Mapping[str, int]) -> str:
     """Counts as text for people: `3 no score, 1 tampered`."""
     ordered: Sequence[tuple[str, int]] = sorted(refused.items(), key=lambda kv: (-kv[1], kv[0]))
     return ", ".join(f"{count} {reason}" for reason, count in ordered)
+
+
+def of_branches(record: ScoredTrajectory, labels: Collection[BranchLabel]) -> ScoredTrajectory:
+    """The record with only the token sequences of these branches.
+
+    Our own loop has no branches: all of its sequences are `main`.
+    """
+    kept = tuple(each for each in record.sequences or () if each.branch in labels)
+    if len(kept) == len(record.sequences or ()):
+        return record
+    return record.model_copy(update={"sequences": kept})

@@ -3,10 +3,9 @@
 dataset.py          rows of a file or of Hugging Face
 flags.py            flags as fields of a dataclass; types of their values
 follow.py           watch a run until its groups have finished
-judges.py           the judge of `--judge`
 launch.py           one run, top to bottom: send its jobs, follow it
 options.py          options of all producers
-plan.py             turn selected rows into jobs
+plan.py             turn selected rows into jobs; the judge of `--judge`
 programs.py         the program of `--agent command`
 progress.py         progress and the table of results
 report.py           the report at the end

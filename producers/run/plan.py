@@ -1,8 +1,13 @@
-"""Turns options and selected items into jobs; the same options and run id give the same jobs."""
+"""Turns options and selected items into jobs; the same options and run id give the same jobs.
+
+The judge of `--judge FILE` is read here, too.
+"""
 
 from __future__ import annotations
 
+import json
 import subprocess
+import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +20,7 @@ from envs.base import Environment
 from hermes_queue import extensions
 from hermes_queue.agent.registry import check_params
 from hermes_queue.broker.submission import RUN_ID_MAX, new_run_id, own_version, run_config
-from hermes_queue.errors import ConfigurationError
+from hermes_queue.errors import ConfigurationError, InputError
 from hermes_queue.models import (
     AgentSpec,
     GroupPolicy,
@@ -27,11 +32,12 @@ from hermes_queue.models import (
 from hermes_queue.tools import load_tool
 from hermes_queue.wire.names import Name, check_lane, check_run_id, make_ids
 from hermes_queue.wire.provenance import current_traceparent
-from producers.run.judges import read_judge
 from producers.run.options import DEFAULT_REFILLS, AgentOptions, ProducerOptions
 from producers.run.programs import ChosenProgram, Misfit, choose_program, require_program
 from producers.run.selection import SelectedItems
 from producers.source import Producer, SelectedItem
+
+_JUDGE_BYTES_MAX = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,3 +292,26 @@ def _commit() -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return answer.strip()
+
+
+def read_judge(path: Path) -> JudgeSpec:
+    """The judge that a file describes, TOML or (named `.json`) JSON.
+
+    Raises:
+        InputError: it cannot be read or describes no judge; names the file and the key.
+    """
+    try:
+        with path.open("rb") as file:
+            text = file.read(_JUDGE_BYTES_MAX + 1).decode()
+        if len(text) > _JUDGE_BYTES_MAX:
+            raise InputError(f"--judge {path}: has more than {_JUDGE_BYTES_MAX:,} bytes")
+        value = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+        return JudgeSpec.model_validate(value)
+    except OSError as error:
+        raise InputError(f"--judge {path}: cannot be read: {error.strerror or error}") from error
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        field = ".".join(map(str, first["loc"]))
+        raise InputError(f"--judge {path}: {field or 'the file'}: {first['msg']}") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"--judge {path}: {error}") from error

@@ -13,7 +13,7 @@ from spool_files import spooled
 from worker_process import wait_until
 from zygote import run_forked
 
-from hermes_queue.broker.messages import publish_messages
+from hermes_queue.broker.enqueue import publish_messages
 from hermes_queue.errors import RedisUnavailable
 from hermes_queue.ledger import DueJob
 

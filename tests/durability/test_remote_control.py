@@ -12,8 +12,7 @@ from records import make_job, published_records
 from worker_process import wait_until
 from zygote import run_forked
 
-from hermes_queue.broker.enqueue import enqueue
-from hermes_queue.broker.messages import publish_messages
+from hermes_queue.broker.enqueue import enqueue, publish_messages
 from hermes_queue.cli.overview import overview
 from hermes_queue.ledger import Breakers, DueJob, Ledger, Runs
 from hermes_queue.queues import queue_keys

@@ -13,7 +13,7 @@ from kombu import Connection, Consumer, Producer, Queue
 from kombu.transport import redis as kombus
 from redis_server import RedisServer
 
-from hermes_queue.broker.messages import publish_messages
+from hermes_queue.broker.enqueue import publish_messages
 from hermes_queue.broker.pool.screening import Screen
 from hermes_queue.broker.pool.transport import BatchConnection, attach
 from hermes_queue.ledger import DueJob, Ledger

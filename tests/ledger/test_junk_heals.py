@@ -12,8 +12,7 @@ import redis
 from ledger_steps import LEASE, SWEEP, age_lease, begin, enqueue, publish, swept
 from records import make_job, make_record
 
-from hermes_queue.broker.enqueue import publish_due
-from hermes_queue.broker.messages import publish_messages
+from hermes_queue.broker.enqueue import publish_due, publish_messages
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.keyspace import scripts
 from hermes_queue.ledger import Claim, DueJob, Runs, Spent

@@ -30,7 +30,7 @@ from hermes_queue import (
 )
 from hermes_queue.bodies import codec
 from hermes_queue.broker.app import app
-from hermes_queue.broker.messages import publish_messages
+from hermes_queue.broker.enqueue import publish_messages
 from hermes_queue.ledger import DueJob, Ledger
 from hermes_queue.models import JudgeSpec
 from hermes_queue.queues import RUN_TRAJECTORY, queue_name, shown_name

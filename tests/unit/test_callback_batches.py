@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from hermes_queue.broker.pool import RunningTask, events
+from hermes_queue.broker.pool import RunningTask, task_pool
 from hermes_queue.broker.pool.callback_thread import CallbackThread
-from hermes_queue.broker.pool.events import EventBatches
+from hermes_queue.broker.pool.task_pool import EventBatches
 
 
 class Channel:
@@ -106,7 +106,7 @@ class Dispatcher:
 async def test_events_of_an_interval_are_published_at_once(
     thread: CallbackThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(events, "INTERVAL_S", 0.2)
+    monkeypatch.setattr(task_pool, "EVENTS_INTERVAL_S", 0.2)
     batches, dispatcher = EventBatches(asyncio.get_running_loop(), thread), Dispatcher()
     batches._interval_s = 0.2
     batches.collect(dispatcher)
@@ -130,4 +130,4 @@ async def test_a_redis_that_does_not_answer_is_asked_less_often(thread: Callback
 
     dispatcher.flush = refuses  # type: ignore[method-assign]
     batches.publish()
-    assert batches._interval_s >= 0.02 / events.SHARE_OF_TIME
+    assert batches._interval_s >= 0.02 / task_pool.EVENTS_SHARE_OF_TIME

@@ -14,9 +14,8 @@ from hermes_queue.errors import InputError
 from hermes_queue.models import JudgeSpec
 from producers.gsm8k import PRODUCER
 from producers.run.dataset import open_dataset
-from producers.run.judges import read_judge
 from producers.run.options import parse
-from producers.run.plan import make_plan
+from producers.run.plan import make_plan, read_judge
 from producers.run.selection import select
 
 TEXT = 'model = "m"\nprompt = "p"\nsampling = { temperature = 0.0 }\n'

@@ -12,12 +12,10 @@ import pytest
 
 from hermes_queue.agent.budget import STUCK_TURNS, AttemptBudget
 from hermes_queue.agent.capture import session as sessions
-from hermes_queue.agent.capture.account import MAX_OTHER_REQUESTS
 from hermes_queue.agent.capture.allowance import CALLS_AT_LEAST
 from hermes_queue.agent.capture.calls import Answer, ModelCall, Refused
 from hermes_queue.agent.capture.equality import measured
-from hermes_queue.agent.capture.session import AttemptSession
-from hermes_queue.agent.capture.tool_calls import fits
+from hermes_queue.agent.capture.session import MAX_OTHER_REQUESTS, AttemptSession, fits
 from hermes_queue.agent.capture.tree import ReplyTree
 from hermes_queue.agent.chat import Reply
 from hermes_queue.agent.loop import AgentResult

@@ -25,14 +25,13 @@ from hermes_queue.models import (
     TrajectoryGroup,
 )
 from hermes_queue.sinks.atropos.wire import convert
-from hermes_queue.sinks.branches import of_branches
 from hermes_queue.sinks.datasets.jsonl import JsonlSink
-from hermes_queue.sinks.selection import Filters, Selection
+from hermes_queue.sinks.selection import Filters, Selection, of_branches
 from hermes_queue.telemetry.scrubbing import Scrubber
 from hermes_queue.trainers.rows import RowRefused
 from hermes_queue.wire.branches import ALL, TRAINED
 from workers.draft import Draft
-from workers.program.answer import with_answer
+from workers.program.run import with_answer
 from workers.record import encoded, record_of
 
 TITLE = Message(role="user", content="A title, please.")

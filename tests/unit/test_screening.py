@@ -14,7 +14,7 @@ from unittest.mock import Mock
 import pytest
 from celery import Celery
 
-from hermes_queue.broker.messages import _message
+from hermes_queue.broker.enqueue import _message
 from hermes_queue.broker.pool import TaskPool, loop_thread
 from hermes_queue.broker.pool.run import LIMIT_S
 from hermes_queue.broker.pool.screening import (

@@ -20,9 +20,9 @@ from rich.console import Console
 from hermes_queue.broker.enqueue import enqueue
 from hermes_queue.cli import cli
 from hermes_queue.cli.overview import overview
-from hermes_queue.cli.watch.keys import named
 from hermes_queue.cli.watch.screen import frame
 from hermes_queue.cli.watch.scrolling import Scrolling
+from hermes_queue.cli.watch.status import named
 from hermes_queue.ledger import Breakers, Ledger, Runs
 from hermes_queue.ledger.accounts.goodput import add_report
 from hermes_queue.ledger.accounts.shared import SharedBudgets

@@ -12,8 +12,14 @@ from typing import Any
 
 import pytest
 
-from envs.swe.grading.alternatives import other_exceptions, other_texts, other_values
-from envs.swe.grading.places import TestFunction, apply_edits, find_places
+from envs.swe.grading.places import (
+    TestFunction,
+    apply_edits,
+    find_places,
+    other_exceptions,
+    other_texts,
+    other_values,
+)
 from envs.swe.grading.plants import Planter, View, view_count
 
 FILE = "tests/test_it.py"

@@ -15,7 +15,7 @@ from hermes_queue.errors import (
     stage,
 )
 from hermes_queue.models import StopReason
-from workers.program.outcome import Ended, outcome
+from workers.program.run import Ended, outcome
 
 
 @pytest.mark.parametrize("exit_code", [0, 1, 2, 126, 127, 130, 137, -1])

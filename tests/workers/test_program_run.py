@@ -298,7 +298,7 @@ async def test_a_program_that_gave_up_on_a_model_that_was_away_for_long_is_no_ze
 ) -> None:
     monkeypatch.setattr("hermes_queue.agent.endpoint.errors.BACKOFF_S", 30.0)
     monkeypatch.setattr("hermes_queue.agent.endpoint.errors.BACKOFF_MAX_S", 30.0)
-    monkeypatch.setattr("workers.program.outcome.GAVE_UP_S", 0.2)
+    monkeypatch.setattr("workers.program.run.GAVE_UP_S", 0.2)
     code = GIVES_UP + "give_up(ask([user(TASK)]), user('on'))"
     down = (500, {"error": {"message": "out of order"}})
     async with scripted_model(BOXED, down) as model:

@@ -10,14 +10,14 @@ from typing import Any, cast
 import pytest
 from records import make_job
 
-from hermes_queue.broker.pool import RunningTask, loop_watchdog
-from hermes_queue.broker.pool.loop_watchdog import LoopWatchdog
+from hermes_queue.broker.pool import RunningTask, loop_thread
+from hermes_queue.broker.pool.loop_thread import LoopWatchdog
 from hermes_queue.errors import EXIT_BLOCKED
 from hermes_queue.ledger import Claim, Ledger
 from hermes_queue.settings import WorkerSettings
 from workers.runtime import AttemptProgress, Runtime
-from workers.upkeep import blocked_loop
-from workers.upkeep.blocked_loop import BlockedLoop
+from workers.upkeep import keeper
+from workers.upkeep.keeper import BlockedLoop
 from workers.upkeep.quarantine import boot_id
 
 
@@ -97,17 +97,17 @@ def test_jobs_are_handed_back_when_another_holds_the_loop_which_counts_the_death
 def test_a_log_that_takes_no_line_delays_the_end_and_does_not_prevent_it(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(blocked_loop, "_LAST_WORDS_S", 0.05)
+    monkeypatch.setattr(keeper, "_LAST_WORDS_S", 0.05)
     ended, runtime = list[int](), runtime_of(ledger)
     handler = logging.NullHandler()
     handler.handle = lambda record: stuck.wait()  # type: ignore[method-assign]
     stuck = threading.Event()
-    blocked_loop.logger.addHandler(handler)
+    keeper.logger.addHandler(handler)
     try:
         BlockedLoop(runtime, runtime.ledger, SilentLoop(41.0), end=ended.append).look()
     finally:
         stuck.set()
-        blocked_loop.logger.removeHandler(handler)
+        keeper.logger.removeHandler(handler)
     assert ended == [EXIT_BLOCKED]
 
 
@@ -131,7 +131,7 @@ def test_what_the_whole_process_was_stopped_for_is_no_silence_of_the_loop(
 ) -> None:
     loop, clock = asyncio.new_event_loop(), [0.0]
     watchdog = LoopWatchdog(loop, threading.current_thread(), stall_s=5.0)
-    monkeypatch.setattr(loop_watchdog, "time", type("Clock", (), {"monotonic": lambda: clock[0]}))
+    monkeypatch.setattr(loop_thread, "time", type("Clock", (), {"monotonic": lambda: clock[0]}))
     watchdog._await_tick(cast(threading.Event, Waits(clock, steps)))
     loop.close()
     assert (watchdog.stalls, watchdog.silent_s) == (stalls, 0.0)

@@ -16,10 +16,8 @@ from hermes_queue.models import AttemptRecord, Failure, ProgramRun, Turn, Usage
 from hermes_queue.sandbox.base import Slot, SlotSpec
 from hermes_queue.settings import PriceSettings
 from workers.draft import Draft
-from workers.goodput.division import divided
-from workers.goodput.drift import drift_in
 from workers.goodput.rent import Rent
-from workers.goodput.reports import SlotReports
+from workers.goodput.reports import SlotReports, divided, drift_in
 
 
 def draft_of(seconds: float = 100.0, **fields: float) -> Draft:

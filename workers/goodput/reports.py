@@ -1,27 +1,41 @@
-"""Accounts of the leases that have ended in this process, until the keeper reports them."""
+"""Accounts of the leases that have ended in this process, until the keeper reports them.
+
+Each second of a lease has exactly one account. Turns of a record whose tokens drifted are counted,
+too: what is trained on them would not be what was sampled.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
+from hermes_queue.agent.tokens.merge import BreakReason, is_delivered, parents
 from hermes_queue.ledger import ACCEPTED, Ledger, PublishVerdict
-from hermes_queue.ledger.accounts.fields import MEASURED
+from hermes_queue.ledger.accounts.fields import DRIFTED, MEASURED, RESERIALISED, TURNS, WORK
 from hermes_queue.ledger.accounts.goodput import add_report
 from hermes_queue.ledger.tasks.task import PASSES_FROM, bounded
 from hermes_queue.models import AttemptRecord, ScoredTrajectory
 from workers.draft import Draft
-from workers.goodput.division import divided
-from workers.goodput.drift import drift_in
 
 _RUNS_AT_ONCE = 50
 _SLOW_MOST = 50
 """Longest trajectories of a run in one report."""
 
 Rows = dict[str, list[tuple[Any, ...]]]
+
+_SETUP = ("load", "prepare", "acquire", "setup")
+_WAIT = "_wait"
+"""End of the names of waits for the place of a stage."""
+_BEFORE = "queue"
+"""The stage that is no part of a lease."""
+
+_REASONS = frozenset(get_args(BreakReason))
+_UNEXPECTED = frozenset({"reply", "earlier_turns"})
+"""Reasons of a `sequence_break` if neither we, the agent nor a limit has changed anything."""
 
 
 @dataclass(slots=True)
@@ -148,3 +162,72 @@ def _count_score(run: _OfRun, score: float) -> None:
     if score >= PASSES_FROM:
         run.counts["c|passed"] += 1
         run.moments["passed"] += 1
+
+
+def divided(draft: Draft, lease_s: float) -> dict[str, float]:
+    """The seconds of a measured attempt by account, of `WORK`; they sum up to `lease_s`.
+
+    Calls of a program may overlap, and so may their waits: what they take together is at most the
+    time of the agent.
+    """
+    stages = draft.clock.stage_seconds
+    agent, left_s = draft.agent, max(0.0, lease_s)
+    agent_s = stages.get("agent", 0.0)
+    waiting_s = min(agent_s, max(0.0, agent.waited_s - draft.kept_waited_s))
+    calls_s = sum(turn.latency_s for turn in agent.turns[draft.kept_turns :])
+    model_s = min(agent_s - waiting_s, max(0.0, calls_s))
+    wanted = {
+        "setup": sum(stages.get(name, 0.0) for name in _SETUP),
+        "waiting": waiting_s + sum(s for name, s in stages.items() if name.endswith(_WAIT)),
+        "model": model_s,
+        "tools": agent_s - waiting_s - model_s,
+        "verify": _others(stages),
+    }
+    found = {}
+    for name in WORK[:-1]:
+        found[name] = min(left_s, max(0.0, wanted[name]))
+        left_s -= found[name]
+    return {**found, WORK[-1]: left_s}
+
+
+def _others(stages: Mapping[str, float]) -> float:
+    known = {*_SETUP, _BEFORE, "agent"}
+    return sum(s for name, s in stages.items() if name not in known and not name.endswith(_WAIT))
+
+
+def drift_in(record: ScoredTrajectory) -> Counter[str]:
+    """Turns that continue another one, breaks by reason, and unexpected ones; empty without ids.
+
+    A program that gets messages writes the arguments of its calls anew, with other blanks or in
+    another order. That is its right and no drift of ours: such breaks are `RESERIALISED`.
+    """
+    if record.sequences is None:
+        return Counter()
+    above = parents(record.turns)
+    found = Counter(
+        {
+            TURNS: sum(
+                p is not None and is_delivered(t) for p, t in zip(above, record.turns, strict=True)
+            )
+        }
+    )
+    if not found[TURNS]:
+        return Counter()
+    for event in record.events:
+        if event.get("event") == "sequence_break":
+            reason = _reason(record, event.get("turn"), str(event.get("reason")), above)
+            found[reason] += 1
+            found[DRIFTED] += reason in _UNEXPECTED
+    return found
+
+
+def _reason(record: ScoredTrajectory, turn: object, reason: str, above: list[int | None]) -> str:
+    """The reason; `RESERIALISED` if a program has written the arguments of calls anew."""
+    if reason not in _REASONS:
+        return "unknown"
+    is_program = record.program is not None and record.agent.params.get("mode") != "tokens"
+    if reason != "reply" or not is_program:
+        return reason
+    parent = above[turn] if isinstance(turn, int) and 0 <= turn < len(above) else None
+    called = parent is not None and record.turns[parent].finish_reason == "tool_calls"
+    return RESERIALISED if called else reason

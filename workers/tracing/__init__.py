@@ -1,7 +1,5 @@
 """Spans of trajectories, for the exporter of OpenTelemetry. Nothing runs while that is off.
 
-attempt.py   the spans of one attempt
-contents.py  messages and results, without secrets, and bounded
-tracer.py    which attempts are traced, and when their spans are made
-trajectory.py  the root span, made of a published record
+attempt.py  the spans of one attempt, with messages and results without secrets
+tracer.py   which attempts are traced, when their spans are made, and the root span
 """

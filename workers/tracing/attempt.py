@@ -1,11 +1,14 @@
 """The spans of one attempt: its stages, and the calls in them.
 
 Names and attributes of calls are those of OpenTelemetry's conventions for generative AI. What a
-model or an environment wrote is in them only if contents are exported.
+model or an environment wrote is in them only if contents are exported, bounded and without secrets.
+Secrets are replaced before a text is cut. The other way round, the cut could leave half of one,
+which nothing recognises.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,8 +22,8 @@ from hermes_queue.telemetry.otel import spans as names
 from hermes_queue.telemetry.otel.context import SpanContext
 from hermes_queue.telemetry.otel.spans import OWN, AttributeValue, SpanEvent, TraceSpan
 from hermes_queue.telemetry.otel.timeline import Noted, StageNoted, Timeline
+from hermes_queue.telemetry.scrubbing import scrub
 from workers.draft import Draft
-from workers.tracing.contents import MOST_MESSAGES, encoded, new_messages, shortened
 
 _UNKNOWN_TOOL = "(unknown)"
 _PLAIN_ID = re.compile(r"[\w.:-]{1,128}\Z", re.ASCII)
@@ -34,6 +37,9 @@ _REQUEST = (
     "presence_penalty",
 )
 """Sampling parameters that have a name in the conventions."""
+
+_MOST_MESSAGES = 32
+"""Messages of one span, the newest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +179,7 @@ class _Made:
             if self._attempt.characters and call.asked is not None:
                 messages, length = call.asked
                 sent = messages[:length]
-                self._show_messages(span, call, sent, new_messages(sent, before))
+                self._show_messages(span, call, sent, _new_messages(sent, before))
                 before = sent
         for call in self._timeline.tool_calls:
             self._tool_call(call)
@@ -214,11 +220,11 @@ class _Made:
         self, span: TraceSpan, call: Noted, sent: Sequence[Message], news: Sequence[Message]
     ) -> None:
         characters = self._attempt.characters
-        span.attributes[names.INPUT_MESSAGES] = encoded(news, characters)
-        span.attributes[f"{OWN}earlier_messages"] = len(sent) - min(len(news), MOST_MESSAGES)
+        span.attributes[names.INPUT_MESSAGES] = _encoded(news, characters)
+        span.attributes[f"{OWN}earlier_messages"] = len(sent) - min(len(news), _MOST_MESSAGES)
         if call.answer is not None:
             reason = call.answer.turn.finish_reason or "stop"
-            shown = encoded([call.answer.message], characters, reason)
+            shown = _encoded([call.answer.message], characters, reason)
             span.attributes[names.OUTPUT_MESSAGES] = shown
 
     def _tool_call(self, call: Noted) -> None:
@@ -241,16 +247,16 @@ class _Made:
         if call.error is not None:
             self._fail(span, call.error)
         if characters:
-            arguments = shortened(asked.function.arguments, characters)
+            arguments = _shortened(asked.function.arguments, characters)
             span.attributes[names.TOOL_ARGUMENTS] = arguments
             if outcome is not None:
-                span.attributes[names.TOOL_RESULT] = shortened(outcome.text, characters)
+                span.attributes[names.TOOL_RESULT] = _shortened(outcome.text, characters)
 
     def _fail(self, span: TraceSpan, error: BaseException) -> None:
         span.failed = True
         span.attributes[names.ERROR_TYPE] = type(error).__name__
         if self._attempt.characters:
-            span.message = shortened(str(error), self._attempt.characters)
+            span.message = _shortened(str(error), self._attempt.characters)
 
 
 def _name_of(schema: Mapping[str, Any]) -> str:
@@ -288,3 +294,52 @@ def _of_server(url: str) -> dict[str, AttributeValue]:
     except ValueError:
         return {}
     return {names.SERVER_ADDRESS: host, names.SERVER_PORT: port} if host else {}
+
+
+def _shortened(text: str, characters: int) -> str:
+    """`text` without secrets, cut to `characters`."""
+    clean = scrub(text)
+    if len(clean) <= characters:
+        return clean
+    return f"{clean[:characters]} [... {len(clean) - characters} characters left out]"
+
+
+def _new_messages(sent: Sequence[Message], before: Sequence[Message]) -> Sequence[Message]:
+    """Those of a conversation that the call before it had not been sent."""
+    shared = 0
+    for message, known in zip(sent, before, strict=False):
+        if message is not known:
+            break
+        shared += 1
+    return sent[shared:]
+
+
+def _encoded(messages: Sequence[Message], characters: int, finish_reason: str = "") -> str:
+    """Messages as JSON in the form of `gen_ai.input.messages` and `gen_ai.output.messages`."""
+    shown = [_parts(message, characters) for message in messages[-_MOST_MESSAGES:]]
+    if finish_reason:
+        for each in shown:
+            each["finish_reason"] = finish_reason
+    return json.dumps(shown, ensure_ascii=False)
+
+
+def _parts(message: Message, characters: int) -> dict[str, Any]:
+    parts: list[Mapping[str, Any]] = []
+    if message.reasoning:
+        parts.append({"type": "reasoning", "content": _shortened(message.reasoning, characters)})
+    if message.role == "tool":
+        result = _shortened(message.content or "", characters)
+        name = _shortened(message.tool_call_id or "", characters)
+        parts.append({"type": "tool_call_response", "id": name, "response": result})
+    elif message.content:
+        parts.append({"type": "text", "content": _shortened(message.content, characters)})
+    for call in message.tool_calls:
+        parts.append(
+            {
+                "type": "tool_call",
+                "id": _shortened(call.id, characters),
+                "name": _shortened(call.function.name, characters),
+                "arguments": _shortened(call.function.arguments, characters),
+            }
+        )
+    return {"role": message.role, "parts": parts}

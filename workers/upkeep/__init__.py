@@ -2,12 +2,9 @@
 
 ahead.py         prepares environments of waiting jobs
 beat.py          the facts that a worker reports with each beat
-blocked_loop.py  ends a worker whose loop does not answer
 counts.py        attempts and endings, until they are reported
-duties.py        calls repeated in a thread
 inventory.py     sandboxes, reported to the ledger
-janitor.py       trimming, archiving, large bodies
-keeper.py        the heartbeat: leases, sweeps, mover
+keeper.py        the heartbeat: leases, sweeps, mover, large bodies; ends a blocked worker
 log_tail.py      the last log lines
 metering.py      metrics of a worker
 quarantine.py    processes for jobs under which workers die

@@ -1,37 +1,52 @@
-"""The worker's heartbeat: a separate thread that renews, sweeps and reports.
+"""The worker's heartbeat: separate threads that renew, sweep, report and tidy up.
 
-It renews the leases of running trajectories, takes back those of dead workers, publishes delayed
-jobs that are due, and reports that this worker lives. It has a separate thread and connections,
-because Celery's hub stops during shutdown and a busy event loop must not cost a lease; a loop
-that no longer answers does, see `blocked_loop`.
+`Keeper` renews the leases of running trajectories, takes back those of dead workers, publishes
+delayed jobs that are due, and reports that this worker lives. It has separate threads and
+connections, because Celery's hub stops during shutdown and a busy event loop must not cost a lease.
+
+A loop that no longer answers does cost it. The loop runs every trajectory of the process, its
+deadlines included, and nothing can interrupt the code that blocks it. The keeper's thread could
+renew the leases all that time, and no other worker would ever take the jobs; therefore it asks
+`BlockedLoop` first, which ends such a worker.
+
+The janitor's thread moves bodies: it publishes the records of dead workers and deletes results that
+everybody has read and objects that nobody needs. That may wait for disks and object stores, which
+must not delay the leases. Each of these threads repeats the calls of its `_Duties`.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import logging
 import math
 import os
 import signal
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 
 from hermes_queue.broker.enqueue import publish_due
 from hermes_queue.broker.pool import RunningTask, TaskPool
 from hermes_queue.broker.pool.intake import INTAKE, shutdown_is_ordered
+from hermes_queue.errors import EXIT_BLOCKED, HermesQueueError
 from hermes_queue.ledger import Breakers, Claim, DeadLetters, Ledger
 from hermes_queue.ledger.fleet.tally import Tally
 from hermes_queue.ledger.scheduling import Scheduler
 from hermes_queue.ledger.tasks import TaskMemory
 from hermes_queue.queues import lanes_with_quarantine
+from hermes_queue.results.archive import ArchiveSink
+from hermes_queue.results.trimming import trim
+from hermes_queue.settings import ArchiveSettings, StoreSettings
 from hermes_queue.wire.ids import run_of
 from workers.bounds.overdue import Overdue
 from workers.runtime import Runtime
 from workers.stages.graders import GradersWatch
-from workers.upkeep.blocked_loop import BlockedLoop
-from workers.upkeep.duties import Duties, Duty
 from workers.upkeep.inventory import Inventory
-from workers.upkeep.janitor import Janitor
 from workers.upkeep.quarantine import QuarantineWorkers, boot_id, parent_worker
+from workers.upkeep.recovery import publish_leftovers
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +59,220 @@ _SLOTS_S = 2.0
 """Between reports of where slot-time went: a killed worker takes what is unreported along."""
 _KEPT = ("paused", "cancel")
 """Notices under which a lease continues."""
+
+_STDERR = 2
+_Exit = Callable[[int], None]
+_LAST_WORDS_S = 10.0
+"""Seconds for the final log lines and handing jobs back."""
+_REFUSED_S = 600.0
+"""Seconds for which groups refused by the archive are skipped before they are tried again."""
+
+_TICK_S = 0.1
+_JOIN_S = 10.0
+
+
+class BlockedLoop:
+    """Decides over leases and the process by how long the loop has been silent."""
+
+    def __init__(
+        self, runtime: Runtime, ledger: Ledger, loop: TaskPool, *, end: _Exit = os._exit
+    ) -> None:
+        """Prepare. The `ledger` is not the loop's and has short timeouts."""
+        self._runtime = runtime
+        self._ledger = ledger
+        self._loop = loop
+        self._end = end
+        self._limit_s = runtime.worker.blocked_exit_s or runtime.lease.duration_s
+
+    @property
+    def may_renew(self) -> bool:
+        """Whether leases may be renewed.
+
+        They are renewed for half the limit at most: when the process ends they are old, and the
+        sweep takes them soon after.
+        """
+        return self._loop.loop_silent_s <= self._limit_s / 2
+
+    def look(self) -> None:
+        """End the process if the loop has been silent for too long.
+
+        The other jobs did nothing wrong and are handed back. The job that blocks it is left to the
+        next sweep, which counts the worker's death against it until it has enough of them to be
+        stopped for good. If the blocking job is unknown, the death is held against all.
+        """
+        silent_s = self._loop.loop_silent_s
+        if silent_s <= self._limit_s:
+            return
+        # In a separate thread: the loop may be blocked by the very log that we want to write to.
+        words = threading.Thread(target=self._last_words, args=(silent_s,), daemon=True)
+        words.start()
+        words.join(_LAST_WORDS_S)
+        self._end(EXIT_BLOCKED)
+
+    def _last_words(self, silent_s: float) -> None:
+        holder = self._loop.on_loop_now()
+        others = {} if holder is None else self._runtime.running()
+        others = {claim: task for claim, task in others.items() if task is not holder}
+        logger.critical(
+            "The event loop has not answered for %.0f s: this worker ends with exit code %d. %s. "
+            "%d jobs are handed back; the others count a death and run elsewhere. "
+            "The loop's thread is here:\n%s",
+            silent_s,
+            EXIT_BLOCKED,
+            f"Job {holder.task_id} blocks it" if holder else "The job that blocks it is unknown",
+            len(others),
+            self._loop.loop_stack(),
+            extra={"action": "loop_blocked_exit", "blocked_s": silent_s},
+        )
+        faulthandler.dump_traceback(file=_STDERR, all_threads=True)
+        with suppress(HermesQueueError):  # their leases expire anyway
+            for claim in others:
+                self._ledger.requeue(claim, owner=self._runtime.owner)
+            # Unreported, this death might count for nothing: a sweep that takes the lease before
+            # another process of this host beats has to assume that the host died.
+            self._ledger.worker_ended(self._runtime.owner, boot_id=boot_id())
+            self._runtime.report_log(self._ledger)
+
+
+class _Janitor:
+    """Runs the work of one worker process, from `start` to `stop`."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        """Prepare, with separate connections.
+
+        Raises:
+            RedisUnavailable: Redis does not answer.
+        """
+        self._runtime = runtime
+        self._ledger = Ledger.connect(url=runtime.ledger.url)
+        archive = ArchiveSettings()
+        self._archive = ArchiveSink(archive.directory) if archive.enabled else None
+        self._abandoned: set[str] = set()
+        self._refused: dict[str, str] = {}
+        self._refused_until = 0.0
+        renew_s = runtime.lease.renew_s
+        recover = partial(publish_leftovers, runtime, self._ledger, most_s=renew_s / 2)
+        self._duties = _Duties(
+            "janitor",
+            [
+                _Duty("trim", min(1.0, runtime.results.trim_s), self._trim),
+                _Duty("leftovers", renew_s, recover),
+                _Duty("objects", min(60.0, StoreSettings().grace_s), self._remove_objects),
+            ],
+        )
+
+    def start(self) -> None:
+        """Begin."""
+        self._duties.start()
+
+    def stop(self) -> None:
+        """End. Idempotent."""
+        self._duties.stop()
+        self._ledger.close()
+        if self._archive:
+            self._archive.close()
+
+    def _trim(self) -> None:
+        if time.monotonic() >= self._refused_until:
+            self._refused, self._refused_until = {}, time.monotonic() + _REFUSED_S
+        known = set(self._refused)
+        results, archive, refused = self._runtime.results, self._archive, self._refused
+        done = trim(
+            self._ledger, results, interval_s=results.trim_s, archive=archive, refused=refused
+        )
+        if done is None:
+            return
+        for entry in self._refused.keys() - known:
+            message = "%s; it cannot be archived and stays in Redis, other groups are not held up"
+            extra = {"action": "archive_refused", "entry": entry}
+            logger.error(message, self._refused[entry], extra=extra)
+        for group in set(done.abandoned) - self._abandoned:
+            logger.warning(
+                "consumer group %s has stopped reading and is not durable: results are deleted "
+                "without waiting for it",
+                group,
+                extra={"action": "group_abandoned", "group": group},
+            )
+        self._abandoned = set(done.abandoned)
+
+    def _remove_objects(self) -> None:
+        bodies, extra = self._runtime.bodies, {"action": "objects_deleted"}
+        if count := bodies.remove_unneeded(self._ledger, lambda: self._duties.stopping):
+            logger.info("deleted %d objects that no result names", count, extra=extra)
+
+
+@dataclass(frozen=True, slots=True)
+class _Duty:
+    """One call."""
+
+    name: str
+    every_s: float
+    call: Callable[[], object]
+    again_s: float | None = None
+    """Delay before a failed call is repeated; None = its normal interval."""
+
+
+class _Duties:
+    """Runs duties until `stop`."""
+
+    def __init__(self, name: str, duties: Sequence[_Duty]) -> None:
+        """Prepare; `start` begins. `name` names the thread and prefixes the log's actions."""
+        self._name = name
+        self._duties = duties
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._loop, name=name, daemon=True)
+        self._turned_at = time.monotonic()
+        self._done_at: dict[str, float] = {}
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds since the thread last began a call, or looked whether one is due."""
+        return time.monotonic() - self._turned_at
+
+    def since_s(self, name: str) -> float:
+        """Seconds since the call of this name last succeeded; infinite if it never has."""
+        return time.monotonic() - self._done_at.get(name, -math.inf)
+
+    def start(self) -> None:
+        """Start with one call of every duty."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End; a call that hangs is left behind. Idempotent."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(_JOIN_S)
+
+    @property
+    def stopping(self) -> bool:
+        """Whether `stop` was called."""
+        return self._stop.is_set()
+
+    def guarded(self, name: str, call: Callable[[], object]) -> bool:
+        """Make one call; a failure is logged and returned as False."""
+        thread = self._name
+        try:
+            call()
+        except HermesQueueError as error:
+            logger.warning("%s: %s", name, error, extra={"action": f"{thread}_{name}"})
+        except Exception:  # the thread must survive any error of a single duty
+            logger.exception("%s failed", name, extra={"action": f"{thread}_{name}"})
+        else:
+            self._done_at[name] = time.monotonic()
+            return True
+        return False
+
+    def _loop(self) -> None:
+        due = {duty.name: 0.0 for duty in self._duties}
+        while not self._stop.wait(_TICK_S):
+            self._turned_at = time.monotonic()
+            for duty in self._duties:
+                self._turned_at = now = time.monotonic()
+                if now < due[duty.name]:
+                    continue
+                due[duty.name] = now + duty.every_s
+                if not self.guarded(duty.name, duty.call) and duty.again_s is not None:
+                    due[duty.name] = now + min(duty.every_s, duty.again_s)
 
 
 class Keeper:
@@ -81,37 +310,37 @@ class Keeper:
         self._breakers, letters = Breakers(ledger), DeadLetters(ledger)
         self._tasks = TaskMemory(ledger)
         self._overdue = Overdue(runtime.worker.stuck_s)
-        self._janitor = Janitor(runtime)
+        self._janitor = _Janitor(runtime)
         lease, results = runtime.lease, runtime.results
-        self._duties = Duties(
+        self._duties = _Duties(
             "keeper",
             [
-                Duty("blocked", min(1.0, lease.renew_s), self._blocked.look),
+                _Duty("blocked", min(1.0, lease.renew_s), self._blocked.look),
                 # A failed renewal is repeated at once: the lease is running out.
-                Duty("renew", lease.renew_s, self._renew, again_s=0.5),
-                Duty("beat", lease.renew_s, self._beat),
-                Duty("limits", lease.renew_s, self._keep_limits),
-                Duty("graders", lease.renew_s, GradersWatch(runtime, ledger).look),
-                Duty("leaving", min(1.0, lease.renew_s), self._report_leaving, again_s=0.5),
-                Duty("sandboxes", lease.renew_s, lambda: inventory.renew(ledger)),
-                Duty("sweep", lease.sweep_s, self._sweep),
-                Duty("idle", 1.0, self._end_when_idle),
+                _Duty("renew", lease.renew_s, self._renew, again_s=0.5),
+                _Duty("beat", lease.renew_s, self._beat),
+                _Duty("limits", lease.renew_s, self._keep_limits),
+                _Duty("graders", lease.renew_s, GradersWatch(runtime, ledger).look),
+                _Duty("leaving", min(1.0, lease.renew_s), self._report_leaving, again_s=0.5),
+                _Duty("sandboxes", lease.renew_s, lambda: inventory.renew(ledger)),
+                _Duty("sweep", lease.sweep_s, self._sweep),
+                _Duty("idle", 1.0, self._end_when_idle),
             ],
         )
         # Apart from the leases: the broker's connections and large batches may take long.
-        self._errands = Duties(
+        self._errands = _Duties(
             "mover",
             [
-                Duty("move", lease.mover_s, lambda: publish_due(ledger)),
-                Duty("schedule", lease.mover_s, self._schedule),
-                Duty("quarantine", lease.mover_s, self._quarantine.look),
-                Duty("reconcile", min(_RECONCILE_S, lease.duration_s), self._reconcile),
-                Duty("log", lease.mover_s, lambda: runtime.report_log(ledger)),
-                Duty("letters", 3600.0, lambda: letters.expire(results.dead_retention_s)),
-                Duty("breakers", lease.mover_s, self._report_outcomes),
-                Duty("tally", lease.sweep_s, self._report_tally),
-                Duty("tasks", lease.sweep_s, self._report_tasks),
-                Duty("slots", min(_SLOTS_S, lease.sweep_s), self._report_slots),
+                _Duty("move", lease.mover_s, lambda: publish_due(ledger)),
+                _Duty("schedule", lease.mover_s, self._schedule),
+                _Duty("quarantine", lease.mover_s, self._quarantine.look),
+                _Duty("reconcile", min(_RECONCILE_S, lease.duration_s), self._reconcile),
+                _Duty("log", lease.mover_s, lambda: runtime.report_log(ledger)),
+                _Duty("letters", 3600.0, lambda: letters.expire(results.dead_retention_s)),
+                _Duty("breakers", lease.mover_s, self._report_outcomes),
+                _Duty("tally", lease.sweep_s, self._report_tally),
+                _Duty("tasks", lease.sweep_s, self._report_tasks),
+                _Duty("slots", min(_SLOTS_S, lease.sweep_s), self._report_slots),
             ],
         )
 

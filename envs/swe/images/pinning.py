@@ -1,20 +1,39 @@
-"""The trees of a row with an image, and what its slots conceal."""
+"""The trees of a row with an image, and what its slots conceal.
+
+No slot may hold the fix or hidden tests, wherever the image has copies. An image has more than the
+commit on which work begins: builds of the package, compiled modules, clones, other releases that
+something else of the image needs, archives in the caches of pip and conda. Agents could read them,
+and their code could while it is graded; so they are gone from every slot of the row. Later commits
+go with the image's own .git.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+import shlex
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from importlib.resources import files
 
-from envs.swe.images import concealed
 from envs.swe.images.facts import ImageFacts, known_facts, read_facts
 from envs.swe.images.node_ids import with_node_ids
+from envs.swe.images.notes import ImageNote
 from envs.swe.images.source import ImageSource
 from envs.swe.images.workplace import ImagePlace
 from envs.swe.item import Item
 from envs.swe.package.distribution import describe
 from envs.swe.repository import Repository
-from envs.swe.workspace import Pinned, without_hidden_files
-from hermes_queue.errors import EnvBug
+from envs.swe.workspace import GIT_ENV, Pinned, without_hidden_files
+from hermes_queue.errors import EnvBug, SandboxError
 from hermes_queue.sandbox.context import SlotContext
+
+_RULES = "2"
+"""Rises when more is concealed."""
+_SEARCH_TIMEOUT_S = 600.0
+_LEAST_BLOB_BYTES = 100
+"""Smaller files are alike by chance, e.g. empty `__init__.py`."""
+_MAX_PLACES = 10_000
+_MAX_OUTPUT_BYTES = 8 << 20
 
 
 async def pin_image(item: Item, source: ImageSource, context: SlotContext) -> Pinned:
@@ -29,10 +48,10 @@ async def pin_image(item: Item, source: ImageSource, context: SlotContext) -> Pi
         return pinned
     facts = await read_facts(source, context)
     bare = await _pin(item, source, facts)
-    sought = await concealed.wanted(bare, item.package_name)
-    places = await concealed.known_places(facts, source, sought)
+    sought = await _wanted(bare, item.package_name)
+    places = await _known_places(facts, source, sought)
     if places is None:
-        places = await concealed.find_places(facts, source, sought, context)
+        places = await _find_places(facts, source, sought, context)
     return replace(bare, image=ImagePlace(source, facts, places))
 
 
@@ -45,8 +64,8 @@ async def known_pin(item: Item, source: ImageSource, image: str) -> Pinned | Non
     if facts is None:
         return None
     bare = await _pin(item, source, facts)
-    sought = await concealed.wanted(bare, item.package_name)
-    places = await concealed.known_places(facts, source, sought)
+    sought = await _wanted(bare, item.package_name)
+    places = await _known_places(facts, source, sought)
     return None if places is None else replace(bare, image=ImagePlace(source, facts, places))
 
 
@@ -101,3 +120,89 @@ async def _with_tests(repository: Repository, tree: str, facts: ImageFacts) -> s
     if both is None:
         raise EnvBug("source.tests: the hidden tests do not fit into the repository")
     return both
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What is looked for."""
+
+    package: str
+    """The distribution under test."""
+    copies: Mapping[str, tuple[str, ...]]
+    """File name -> ids of the blobs that must not be found."""
+    edited: Mapping[str, str]
+    """Path of a file that the fix edits -> id of its blob before that; zeros: there is none."""
+
+
+async def _wanted(pinned: Pinned, package: str) -> _Wanted:
+    """What slots of a row must not hold."""
+    repository, start, solved = pinned.repository, pinned.start, await pinned.solved()
+    copies = await _copies(repository, start, pinned.graded, pinned.fixed, solved)
+    changes = [
+        each for tree in (pinned.fixed, solved) for each in await repository.changes(tree, start)
+    ]
+    edited = {each.path: each.oid for each in changes if each.path.isprintable()}
+    return _Wanted(package, copies, dict(sorted(edited.items())))
+
+
+async def _copies(repository: Repository, start: str, *trees: str) -> Mapping[str, tuple[str, ...]]:
+    """The files that `trees` have and that `start` lacks or has otherwise."""
+    found: dict[str, set[str]] = {}
+    for tree in trees:
+        for change in await repository.changes(start, tree):
+            if change.new_mode.startswith("100"):
+                found.setdefault(change.path.rpartition("/")[2], set()).add(change.oid)
+    sought = sorted({blob for blobs in found.values() for blob in blobs})
+    listing = await repository.git(
+        "cat-file", "--batch-check=%(objectname) %(objectsize)", stdin="\n".join(sought).encode()
+    )
+    sizes = dict(line.split(" ") for line in listing.decode().splitlines())
+    long = {blob for blob, size in sizes.items() if int(size) >= _LEAST_BLOB_BYTES}
+    kept = {name: tuple(sorted(blobs & long)) for name, blobs in sorted(found.items())}
+    return {name: blobs for name, blobs in kept.items() if blobs or name.endswith(".py")}
+
+
+def _note(facts: ImageFacts, source: ImageSource, sought: _Wanted) -> ImageNote:
+    """The places that hold copies."""
+    decides = [_RULES, source.workdir, sought.package, sought.copies, sought.edited]
+    return ImageNote(facts, "concealed", decides)
+
+
+async def _known_places(
+    facts: ImageFacts, source: ImageSource, sought: _Wanted
+) -> tuple[str, ...] | None:
+    """The places that hold copies; None: nobody has searched this image for them on this host."""
+    return await _note(facts, source, sought).read()
+
+
+async def _find_places(
+    facts: ImageFacts, source: ImageSource, sought: _Wanted, context: SlotContext
+) -> tuple[str, ...]:
+    """Search the slot, which must be fresh, for the copies.
+
+    Raises:
+        SandboxError: it could not be searched.
+    """
+    script = files("envs.swe.images.slot").joinpath("conceal.py").read_text()
+    job = {"workdir": source.workdir, **asdict(sought)}
+    result = await context.run(
+        f'exec "$PYTHON" -I -B -c {shlex.quote(script)}',
+        stdin=json.dumps(job).encode(),
+        env={**GIT_ENV, "PYTHON": facts.python},
+        cwd="/",
+        timeout_s=_SEARCH_TIMEOUT_S,
+        max_output_bytes=_MAX_OUTPUT_BYTES,
+        user="0",
+    )
+    try:
+        if not result.ok or result.truncated:
+            raise ValueError(result.output[-300:])
+        found = tuple(str(path) for path in json.loads(result.stdout))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise SandboxError(f"the image could not be searched for copies: {error}") from error
+    if len(found) > _MAX_PLACES or not all(
+        path.startswith("/") and len(path) > 1 for path in found
+    ):
+        raise SandboxError(f"the image has {len(found)} copies of what the row is about")
+    await _note(facts, source, sought).write(found)
+    return found

@@ -1,8 +1,7 @@
 """`environment/docker-compose.yaml` of a task: services beside its box.
 
-reader.py     the file, checked, as the services of a slot
+reader.py     the file, checked, as the services of a slot with their volumes
 document.py   YAML within bounds, variables filled in
 models.py     the keys that are used
 refused.py    the keys that no service here can have
-volumes.py    volumes and temporary directories
 """

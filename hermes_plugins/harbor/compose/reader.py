@@ -2,16 +2,22 @@
 
 The file is laid over what the format has already: the service `main` is the task's own box, and
 all others are started beside it, healthy before the agent begins.
+
+Named volumes live as long as the services; folders of the host are refused. The format mounts
+folders of the host at the logs' places of the task's own box. These are made there anyway; other
+services do not get them.
 """
 
 from __future__ import annotations
 
 import os
+import posixpath
+import re
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import combinations
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from pydantic import ValidationError
@@ -25,7 +31,6 @@ from hermes_plugins.harbor.compose.refused import (
     refusals,
     top_refusals,
 )
-from hermes_plugins.harbor.compose.volumes import LOGS_MARK, Mounted, mounted, temporary
 from hermes_plugins.harbor.config import MAIN, EnvironmentTable, Healthcheck, unknown_keys
 from hermes_plugins.harbor.settings import HarborSettings
 from hermes_queue.errors import EnvBug
@@ -53,6 +58,14 @@ _READINESS: Mapping[str, Readiness] = {
 }
 _IDLE = (("sleep", "infinity"), ("tail", "-f", "/dev/null"), ("cat",), ("bash",), ("sh",))
 """Commands of `main` that only keep it alive."""
+
+_LOGS_MARK = "/hermes-queue-logs"
+"""Where the format's variables for folders of logs lead on the host; there is no such folder."""
+_OF_ALL = re.compile(r"/|/(?:proc|sys|dev)(?:/.*)?")
+"""Places that no container can have something else at."""
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+_PROGRAMS = re.compile(r"/|/(?:usr|bin|sbin|lib\w*|etc|proc|sys|dev|logs|tests|solution)(?:/.*)?")
+"""Places of a task's own box where volumes would hide what the agent has changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +118,10 @@ def _variables(table: EnvironmentTable) -> dict[str, str]:
     """The format's variables, and those of the worker that tasks may read."""
     known = {name: os.environ[name] for name in HarborSettings().env if name in os.environ}
     for name in _LOGS:
-        known[f"HOST_{name.upper()}_LOGS_PATH"] = f"{LOGS_MARK}/{name}"
+        known[f"HOST_{name.upper()}_LOGS_PATH"] = f"{_LOGS_MARK}/{name}"
         known[f"ENV_{name.upper()}_LOGS_PATH"] = f"/logs/{name}"
     return known | {
-        "HOST_ARTIFACTS_PATH": f"{LOGS_MARK}/artifacts",
+        "HOST_ARTIFACTS_PATH": f"{_LOGS_MARK}/artifacts",
         "ENV_ARTIFACTS_PATH": "/logs/artifacts",
         "CONTEXT_DIR": CONTEXT_MARK,
         "MAIN_IMAGE_NAME": MAIN_IMAGE,
@@ -211,13 +224,13 @@ class _Reader:
         except ValueError as error:
             self._problems.append(f"services: {error}")
 
-    def _mounts(self, name: str, service: ComposeService, declared: Any) -> Mounted:
+    def _mounts(self, name: str, service: ComposeService, declared: Any) -> _Mounted:
         try:
-            found = mounted(service.volumes, place=f"services.{name}", is_main=name == MAIN)
-            found.tmpfs += temporary(service.tmpfs, f"services.{name}")
+            found = _mounted(service.volumes, place=f"services.{name}", is_main=name == MAIN)
+            found.tmpfs += _temporary(service.tmpfs, f"services.{name}")
         except ValueError as error:
             self._problems.append(str(error))
-            return Mounted()
+            return _Mounted()
         for volume in found.volumes:
             if not isinstance(declared, Mapping) or volume.name not in declared:
                 self._problems.append(f"volumes.{volume.name}: is used, and not declared")
@@ -341,3 +354,69 @@ def _shell_check(check: ServiceHealthcheck) -> Healthcheck:
         start_period_s=check.start_period_s,
         retries=check.retries,
     )
+
+
+@dataclass(slots=True)
+class _Mounted:
+    """What a service mounts."""
+
+    volumes: list[ServiceVolume] = field(default_factory=list)
+    tmpfs: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def _mounted(entries: tuple[Any, ...], *, place: str, is_main: bool) -> _Mounted:
+    """Read `volumes` of a service. Raises ValueError: an entry cannot be had; with the fix."""
+    found = _Mounted()
+    for number, entry in enumerate(entries):
+        where = f"{place}.volumes.{number}"
+        table = _long(entry) if isinstance(entry, str) else entry
+        if not isinstance(table, Mapping):
+            raise ValueError(f"{where}: is neither a text nor a table")
+        _add(found, table, where, is_main=is_main)
+    return found
+
+
+def _add(found: _Mounted, table: Mapping[str, Any], where: str, *, is_main: bool) -> None:
+    source, target = str(table.get("source") or ""), _target(table.get("target"), where)
+    kind = table.get("type") or ("volume" if _NAME.fullmatch(source) or not source else "bind")
+    if source.startswith(_LOGS_MARK):
+        if not is_main:
+            found.notes.append(f"{where}: folders of logs are only in the task's own box")
+    elif kind == "tmpfs":
+        found.tmpfs.append(target)
+    elif kind == "volume" and not source:
+        found.notes.append(f"{where}: a volume without a name is a folder of the container here")
+    elif kind == "volume" and _NAME.fullmatch(source):
+        if is_main and _PROGRAMS.fullmatch(target):
+            raise ValueError(f"{where}: the agent's box cannot have a volume at {target}: move it")
+        found.volumes.append(ServiceVolume(source, target, table.get("read_only") is True))
+    else:
+        raise ValueError(
+            f"{where}: folders and files of the host are not mounted: COPY them into an image, or "
+            "use a named volume"
+        )
+
+
+def _long(entry: str) -> dict[str, Any]:
+    """SOURCE:TARGET:OPTIONS as a table."""
+    parts = entry.split(":")
+    if len(parts) == 1:
+        return {"target": parts[0]}
+    options = parts[2].split(",") if len(parts) > 2 else []
+    return {"source": parts[0], "target": parts[1], "read_only": "ro" in options}
+
+
+def _target(value: Any, where: str) -> str:
+    path = PurePosixPath(str(value or ""))
+    if not path.is_absolute() or ".." in path.parts or "\0" in str(path):
+        raise ValueError(f"{where}: {str(value)[:100]!r} is no absolute path in the container")
+    target = posixpath.normpath(f"/{str(path).strip('/')}")
+    if _OF_ALL.fullmatch(target):
+        raise ValueError(f"{where}: nothing can be mounted at {target[:100]}: move it to a folder")
+    return target
+
+
+def _temporary(entries: tuple[str, ...], place: str) -> tuple[str, ...]:
+    """Paths of `tmpfs`, without options. Raises ValueError."""
+    return tuple(_target(entry.partition(":")[0], f"{place}.tmpfs") for entry in entries)

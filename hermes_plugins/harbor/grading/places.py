@@ -1,7 +1,8 @@
 """Files that decide which programs run, and as what: an agent's versions of them never grade.
 
 Two kinds: places where programs, libraries and their settings are, and names that Python looks for
-where the tests start.
+where the tests start. Where that is, is read from the tests' text as far as it says so: the folders
+that they enter, and Python environments.
 """
 
 from __future__ import annotations
@@ -10,10 +11,9 @@ import functools
 import posixpath
 import re
 import sys
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
-from hermes_plugins.harbor.grading.started import environments, folders_entered
 from hermes_queue.images.spec import ImageConfig
 from hermes_queue.sandbox.image_slots import FileChange
 
@@ -61,6 +61,17 @@ _MODULE = re.compile(rf"/?(\w+)(?:/__init__)?{_SUFFIX}")
 """A module in a folder of modules; a folder without `__init__` gives way to any other."""
 _PORTION = re.compile(rf"/?(\w+)/.*{_SUFFIX}")
 """A module in a folder of such a folder, which needs no `__init__` if there is no other."""
+
+_ASSIGNED = re.compile(r"(?m)^[ \t]*(?:export[ \t]+)?(\w+)=[\"']?([^\s\"';&|$`]+)")
+_VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
+_WORD = r"[\"']?(~?[\w./${}-]+)"
+_ENTERED = re.compile(
+    rf"(?:\b(?:cd|pushd)[ \t]+(?:--[ \t]+)?|\b(?:chdir|cwd)\s*[=(]\s*|\bPYTHONPATH=|"
+    rf"\bsys\.path\.(?:insert\(\s*\d+\s*,|append\()\s*){_WORD}"
+)
+_ENVIRONMENT = re.compile(
+    rf"(?:^|(?<=[\s\"'=(;&|])){_WORD}/bin/(?:activate\b|python|pip|py\.?test\b)", re.MULTILINE
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +124,7 @@ class Decisive:
         agent has `added` nothing that makes it an environment.
         """
         variables = config.env if config else {}
-        named = environments(text, self.workdir, variables)
+        named = _environments(text, self.workdir, variables)
         own = [each for each in named if not {each, f"{each}/bin", f"{each}/pyvenv.cfg"} & added]
         search = tuple(dict.fromkeys((*self.search, *(f"{each}/bin" for each in own))))
         entered = folders_entered(text, self.workdir, variables)
@@ -260,3 +271,35 @@ def _any_below(paths: Iterable[str], folder: str) -> bool:
 
 def _normal(path: str) -> str:
     return posixpath.normpath("/" + path.lstrip("/"))
+
+
+def folders_entered(text: str, workdir: str, variables: Mapping[str, str]) -> tuple[str, ...]:
+    """Folders in which tests with this text start programs, or from which they import modules.
+
+    `variables`: those of the image. A folder that is named by the one entered before it is looked
+    for there and in the work directory.
+    """
+    found: dict[str, None] = {}
+    before = workdir
+    for name in _named(_ENTERED, text, variables):
+        for start in (workdir, before):
+            found[posixpath.normpath(posixpath.join(start, name))] = None
+        before = posixpath.normpath(posixpath.join(before, name))
+    return tuple(each for each in found if each not in ("/", workdir))
+
+
+def _environments(text: str, workdir: str, variables: Mapping[str, str]) -> tuple[str, ...]:
+    """Folders of Python environments whose programs the tests name, or which they activate."""
+    names = _named(_ENVIRONMENT, text, variables)
+    found = (posixpath.normpath(posixpath.join(workdir, name)) for name in names)
+    return tuple(dict.fromkeys(each for each in found if each != "/"))
+
+
+def _named(pattern: re.Pattern[str], text: str, variables: Mapping[str, str]) -> Iterator[str]:
+    """The paths that a pattern finds, without those of unknown variables."""
+    known = {"HOME": "/root", **variables, **dict(_ASSIGNED.findall(text))}
+    for path in pattern.findall(text):
+        path = re.sub(r"^~(?=/|$)", known["HOME"], path)
+        path = _VARIABLE.sub(lambda match: known.get(match[1] or match[2], match[0]), path)
+        if "$" not in path and "{" not in path:
+            yield path

@@ -1,23 +1,31 @@
-"""All attempts of one task, in the order in which they decide."""
+"""All attempts of one task, in the order in which they decide.
+
+An attempt is the rollout of a worker, in this process, without Redis.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from hermes_plugins.harbor.task import GradingMode
-from hermes_plugins.harbor.validation.attempts import measure
 from hermes_plugins.harbor.validation.measured import (
     AttemptResult,
     MeasuredMode,
     TaskToValidate,
 )
 from hermes_plugins.harbor.validation.poisoned import is_marked, poisoned_row
-from hermes_queue.errors import TrajectoryFailure
+from hermes_plugins.play.attempt import run_attempt
+from hermes_queue.errors import Cancelled, TrajectoryFailure
 from hermes_queue.models import TrajectoryJob
 from hermes_queue.sandbox.base import SandboxBackend
+from workers.clock import Clock
+from workers.draft import Draft
+
+_ERROR_CHARACTERS = 2000
 
 
 class Course:
@@ -109,7 +117,7 @@ class Course:
 
     async def _one(self, row: Mapping[str, Any], job: TrajectoryJob) -> AttemptResult:
         async with self._free:
-            return await measure(job, row, self._backend)
+            return await _measure(job, row, self._backend)
 
 
 def _shown(results: Sequence[AttemptResult]) -> str:
@@ -117,3 +125,32 @@ def _shown(results: Sequence[AttemptResult]) -> str:
     scores = ["failed" if each.score is None else f"{each.score:g}" for each in results]
     errors = sorted({each.error for each in results if each.error})
     return " ".join(scores) + "".join(f"\n    {error[:500]}" for error in errors)
+
+
+async def _measure(
+    job: TrajectoryJob, row: Mapping[str, Any], backend: SandboxBackend
+) -> AttemptResult:
+    """Run `job` once on a row.
+
+    Raises:
+        asyncio.CancelledError: it was cancelled; its slot has been given back.
+    """
+    draft = Draft(job=job, attempt=1, epoch=1, clock=Clock(job.limits.total_timeout_s))
+    begun = time.monotonic()
+    failure = await run_attempt(draft, row, backend, definition=None, on_measured=_nothing)
+    took = round(time.monotonic() - begun, 2)
+    if isinstance(failure, Cancelled):
+        raise asyncio.CancelledError
+    image = draft.image or ""
+    if failure is not None:
+        error = f"{failure.stage}: {type(failure).__name__}: {failure}"
+        return AttemptResult(None, took, error[:_ERROR_CHARACTERS], image)
+    verdict = draft.verdict
+    if verdict is None or verdict.score is None:
+        return AttemptResult(None, took, "verify: there is no score", image)
+    rewards = {name: float(reward) for name, reward in verdict.rewards.items()}
+    return AttemptResult(verdict.score, took, "", image, rewards, verdict.report)
+
+
+async def _nothing() -> None:
+    pass

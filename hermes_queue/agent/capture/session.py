@@ -1,28 +1,35 @@
-"""The calls of one attempt of a program: whether they are made, by whom, and what is kept."""
+"""The calls of one attempt of a program: whether they are made, by whom, and what is kept.
+
+Events and refusals are kept in bounded number. Whether a reply's tool calls fit the tools that the
+program offered is seen without a full validator, which would follow references and run patterns of
+unknown cost, for the tools come from a slot. So names, required arguments and the types of
+arguments are looked at, and nothing deeper.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import secrets
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from hashlib import blake2b
 from typing import Any
 
 from hermes_queue.agent.budget import STUCK_TURNS, AttemptBudget
-from hermes_queue.agent.capture.account import Account
 from hermes_queue.agent.capture.allowance import Allowance, LimitReached
-from hermes_queue.agent.capture.calls import Answer, ModelCall, Refused
+from hermes_queue.agent.capture.calls import Answer, ModelCall, RefusalKind, Refused
 from hermes_queue.agent.capture.equality import Measure, measured, reply_digest
 from hermes_queue.agent.capture.open_calls import OpenCalls, Sampling
-from hermes_queue.agent.capture.tool_calls import fits
 from hermes_queue.agent.capture.tree import Placement, ReplyTree, Unplaceable, understood
 from hermes_queue.agent.chat import ChatClient, Reply
 from hermes_queue.agent.fault import CallAtFault, answered, answers_again
 from hermes_queue.agent.loop import AgentResult, BeforeTurn
 from hermes_queue.agent.tokens.replies import ask
 from hermes_queue.errors import ContextLengthExceeded, TrajectoryFailure
-from hermes_queue.models import Message, StopReason
+from hermes_queue.models import Message, StopReason, ToolCall
 
 MAX_OPEN_CALLS = 8
 """Calls that are sampled at once, with those whose client went away; further ones wait."""
@@ -40,6 +47,22 @@ REQUESTS_AT_LEAST = 500
 _BYTES_PER_TOKEN = 4
 _MESSAGE_BYTES, _CALL_BYTES = 500, 1_500
 """Memory of one without its text."""
+
+_MAX_EVENTS = 5_000
+MAX_OTHER_REQUESTS = 50
+"""Distinct requests that are counted one by one."""
+
+_READ_CHARS = 1 << 18
+"""Longer arguments count as invalid."""
+_TYPES: Mapping[str, tuple[type, ...]] = {
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+    "array": (list,),
+    "object": (dict,),
+    "null": (type(None),),
+}
 
 
 class AttemptSession:
@@ -61,7 +84,7 @@ class AttemptSession:
         """
         self.key = f"hq-{secrets.token_hex(32)}"
         self.model = model
-        self.account = Account(result)
+        self.account = _Account(result)
         self.stop_reason: StopReason | None = None
         """The limit that ended the attempt."""
         self.failure: Exception | None = None
@@ -397,3 +420,98 @@ def _refuses_the_request(error: Exception) -> bool:
     """Whether the server found fault with the request itself, e.g. a tool's schema or a cap."""
     status = getattr(error.__cause__, "status_code", None)
     return isinstance(error, TrajectoryFailure) and status in (400, 413, 422)
+
+
+class _Account:
+    """Events go to `result`, in order; counts stay here."""
+
+    def __init__(self, result: AgentResult) -> None:
+        self.other_requests: Counter[str] = Counter()
+        """Requests that were no model call: method, path and status -> number."""
+        self.refused: Counter[str] = Counter()
+        """Refused calls by kind."""
+        self._result = result
+        self._seen: set[bytes] = set()
+
+    def reject(self, method: str, path: str, status: int) -> None:
+        """Count a request that was no model call."""
+        name = f"{method[:10]} {path[:200]} {status}"
+        if name not in self.other_requests and len(self.other_requests) >= MAX_OTHER_REQUESTS:
+            name = "others"
+        self.other_requests[name] += 1
+
+    def refusal(self, kind: RefusalKind, message: str) -> Refused:
+        """Count a refusal, and return it."""
+        self.refused[kind] += 1
+        return Refused(kind, message[:1000])
+
+    def new(self, events: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
+        """Those of a call's events that no earlier call had, as many as the record has room for."""
+        found = []
+        for event in events:
+            text = json.dumps(event, sort_keys=True, default=str)
+            name = blake2b(text.encode(errors="replace"), digest_size=16).digest()
+            if name not in self._seen and len(self._seen) < _MAX_EVENTS:
+                self._seen.add(name)
+                found.append(event)
+        return self.fitting(found)
+
+    def fitting(self, events: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
+        """As many of `events` as the record has room for."""
+        return tuple(events[: max(0, _MAX_EVENTS - len(self._result.events))])
+
+    def events(self, events: Sequence[Mapping[str, Any]], turn: int | None = None) -> None:
+        """Record events of a turn; None = of the next one."""
+        for event in events:
+            self.event(turn, **event)
+
+    def event(self, turn: int | None = None, **event: Any) -> None:
+        """Record one event, unless there are too many."""
+        events, now = self._result.events, len(self._result.turns)
+        if len(events) < _MAX_EVENTS:
+            events.append({**event, "turn": now if turn is None else turn})
+        elif len(events) == _MAX_EVENTS:
+            events.append({"turn": now, "event": "events_left_out"})
+
+
+def fits(call: ToolCall, tools: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether one of `tools`, OpenAI schemas, has the call's name and takes its arguments."""
+    for tool in tools:
+        function = tool.get("function")
+        if isinstance(function, Mapping) and function.get("name") == call.function.name:
+            return _takes(function.get("parameters"), call.function.arguments)
+    return False
+
+
+def _takes(schema: Any, text: str) -> bool:
+    if len(text) > _READ_CHARS:
+        return False
+    try:
+        arguments = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        return False
+    if not isinstance(arguments, dict):
+        return False
+    if not isinstance(schema, Mapping):
+        return True
+    known = schema.get("properties")
+    properties = known if isinstance(known, Mapping) else {}
+    required = schema.get("required")
+    if isinstance(required, list) and not all(
+        isinstance(name, str) and name in arguments for name in required
+    ):
+        return False
+    if schema.get("additionalProperties") is False and not arguments.keys() <= properties.keys():
+        return False
+    return all(_is_of_type(value, properties.get(name)) for name, value in arguments.items())
+
+
+def _is_of_type(value: Any, schema: Any) -> bool:
+    wanted = schema.get("type") if isinstance(schema, Mapping) else None
+    names = wanted if isinstance(wanted, list) else [wanted]
+    types = [_TYPES.get(name) for name in names if isinstance(name, str)]
+    if not types or None in types:
+        return True
+    if isinstance(value, bool) and "boolean" not in names:
+        return False
+    return isinstance(value, tuple(kind for each in types if each for kind in each))

@@ -7,6 +7,5 @@ invariants.py    checks a record's tokens independently of the code that merged 
 merge.py         merge the token records of turns into training sequences
 replies.py       the replies of one attempt, and what continues each of them
 rescore.py       recompute recorded logprobs at the server
-structure.py     checks which turn of a record continues which
 servers/         servers that take and return token ids
 """

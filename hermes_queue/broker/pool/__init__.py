@@ -1,16 +1,13 @@
 """The Celery pool for coroutines: every task body runs on one event loop.
 
     callback_thread.py  what waits for Redis, and acknowledgements in batches
-    consumer.py         survives a lost Redis and unreadable messages
-    events.py           events in batches
     intake.py           pause, resume, drain and shutdown
-    loop_thread.py      the event loop of a worker
-    loop_watchdog.py    detects a blocked loop
+    loop_thread.py      the event loop of a worker, and the detection of a blocked one
     remote_control.py   sends and executes remote control commands
     run.py              one job in the pool
     running.py          a running task as its body sees it
     screening.py        validates messages before Celery reads them
-    task_pool.py        slots, limits, cancellation
+    task_pool.py        slots, limits, cancellation; survives a lost Redis; events in batches
     trace.py            steps before and after the body of a task
     transport.py        kombu's Redis transport with fewer round trips
 

@@ -1,4 +1,14 @@
-"""Slots, limits, cancellation and shutdown of the pool."""
+"""Slots, limits, cancellation and shutdown of the pool, and its place in Celery's worker.
+
+A worker stays alive when Redis fails while messages are unacknowledged, or answers with errors.
+Celery 5.7 closes a lost Redis connection by restoring unacknowledged messages over that very
+connection. The resulting error ends the worker; or, if the server is back already, every running
+job is delivered a second time.
+
+Events of tasks are published in batches. Celery publishes buffered events at each turn of its loop,
+and every sender wakes that loop: in the end one message per event. Here a timer publishes them.
+Listeners (Flower, `celery events`) know batches as Celery's own `task-multi` messages.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +16,7 @@ import asyncio
 import inspect
 import itertools
 import logging
+import sys
 import threading
 import time
 from collections import deque
@@ -14,20 +25,26 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, ClassVar, TypeVar
 
+import redis
+from celery import bootsteps
 from celery.concurrency.base import BasePool
 from celery.exceptions import Terminated
 from celery.worker import state as worker_state
 
 from hermes_queue.broker.pool.callback_thread import CallbackThread
-from hermes_queue.broker.pool.consumer import SteadyChannel
-from hermes_queue.broker.pool.events import EventBatches
-from hermes_queue.broker.pool.intake import shutdown_is_cold, with_prefetch, within_slots
+from hermes_queue.broker.pool.intake import (
+    INTAKE,
+    shutdown_is_cold,
+    shutdown_is_ordered,
+    with_prefetch,
+    within_slots,
+)
 from hermes_queue.broker.pool.loop_thread import LoopThread
 from hermes_queue.broker.pool.run import LIMIT_S, Callbacks, Run
 from hermes_queue.broker.pool.running import CancelReason, RunningTask, run_body, suspended_stack
 from hermes_queue.broker.pool.screening import Screen
 from hermes_queue.broker.pool.trace import TaskCall, TaskOutcome, arguments
-from hermes_queue.broker.pool.transport import use_batches
+from hermes_queue.broker.pool.transport import attach, use_batches
 from hermes_queue.settings import WorkerSettings
 
 logger = logging.getLogger(__name__)
@@ -41,6 +58,13 @@ REFILL_DELAY_S = 0.01
 
 on_resize: list[Callable[[int], None]] = []
 """Called with the new number of slots, on the thread that resized the pool."""
+
+EVENTS_INTERVAL_S = 0.05
+"""Shortest time for which events are collected."""
+_EVENTS_INTERVAL_MAX_S = 5.0
+EVENTS_SHARE_OF_TIME = 0.1
+"""Part of the callback thread's time that publishing may take, up to the longest interval: it could
+take all of it while Redis does not answer."""
 
 
 class TaskPool(BasePool):  # type: ignore[misc]
@@ -64,7 +88,7 @@ class TaskPool(BasePool):  # type: ignore[misc]
         self.limit, self.screen = with_prefetch(agents), Screen()
         self.ahead = self.limit - agents
         if self.app is not None:  # Celery builds its consumer after its pool
-            self.app.steps["consumer"].add(SteadyChannel)
+            self.app.steps["consumer"].add(_SteadyChannel)
             use_batches(self.app)
 
     # --- what worker code uses ----------------------------------------------------------
@@ -383,3 +407,91 @@ class TaskPool(BasePool):  # type: ignore[misc]
 
 def _nothing() -> None:
     """Wake Celery's hub, which then sees the free slots."""
+
+
+class _SteadyChannel(bootsteps.StartStopStep):  # type: ignore[misc]
+    """A step of the consumer, run for each of its connections; `c.pool` is a `TaskPool`."""
+
+    requires = ("celery.worker.consumer.tasks:Tasks",)
+
+    def __init__(self, c: Any, **options: Any) -> None:
+        super().__init__(c, **options)
+        # A Redis that is full, loading or read-only answers with an error. The consumer must
+        # treat that as a lost connection and retry; otherwise the error would end the worker.
+        c.connection_errors = (*c.connection_errors, redis.ResponseError)
+
+    def start(self, c: Any) -> None:
+        """Acknowledge messages of the previous connection on this one from now on.
+
+        Redis knows them by their delivery tags, which do not depend on connections. A message
+        that stays unacknowledged is redelivered after the visibility timeout.
+        """
+        channel = c.task_consumer.channel
+        channel.do_restore = False
+        c.pool.adopt_messages(channel)
+        # From here on, new messages are validated before Celery reads them.
+        attach(channel, c.pool.screen, c.pool.room)
+        c.pool.events.collect(c.event_dispatcher)
+        INTAKE.attach(c)
+
+    def stop(self, c: Any) -> None:
+        """Restore unacknowledged messages at once when the worker ends."""
+        if not shutdown_is_ordered():
+            # What fails now is kept by Celery for the next connection; its buffer is not.
+            c.pool.events.publish()
+        elif c.task_consumer:
+            c.task_consumer.channel.do_restore = True
+
+
+class EventBatches:
+    """Publishes what a consumer's event dispatcher has buffered."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, thread: CallbackThread) -> None:
+        self._loop = loop
+        self._thread = thread
+        self._dispatcher: Any = None
+        self._due = False
+        """Whether the buffer will be published without further notice."""
+        self._interval_s = EVENTS_INTERVAL_S
+
+    def collect(self, dispatcher: Any) -> None:
+        """Publish the task events of `dispatcher` from now on; sending one then never blocks.
+
+        It is None in a worker that sends no events of any kind.
+        """
+        self._dispatcher = dispatcher
+        if dispatcher is None:
+            return
+        dispatcher.buffer_group = {"task"}
+        dispatcher.buffer_limit = sys.maxsize  # beyond it, the sender itself would publish
+        dispatcher.on_send_buffered = self._publish_soon
+
+    def publish(self) -> None:
+        """Publish what is buffered; blocks. Of a lost connection, Celery keeps it for the next."""
+        began = time.monotonic()
+        try:
+            if self._dispatcher is not None:
+                self._dispatcher.flush()
+        except Exception as error:  # noqa: BLE001 - events are only for display
+            logger.debug("events were not sent: %s", error)
+        spent_s = time.monotonic() - began
+        self._interval_s = min(
+            max(EVENTS_INTERVAL_S, spent_s / EVENTS_SHARE_OF_TIME), _EVENTS_INTERVAL_MAX_S
+        )
+
+    def _publish_soon(self) -> None:
+        """Called by the dispatcher on the thread that sends an event."""
+        if self._due:
+            return
+        self._due = True
+        try:
+            self._loop.call_soon_threadsafe(self._arm)
+        except RuntimeError:  # the loop has ended, and the pool publishes the rest
+            self._due = False
+
+    def _arm(self) -> None:
+        self._loop.call_later(self._interval_s, self._thread.submit, self._publish_due)
+
+    def _publish_due(self) -> None:
+        self._due = False  # before the buffer is read: what comes later asks again
+        self.publish()

@@ -1,10 +1,17 @@
-"""`hermes-queue status` and `hermes-queue top`: the deployment on one screen."""
+"""`hermes-queue status` and `hermes-queue top`: the deployment on one screen.
+
+While it is drawn, keys of the terminal are read by name.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import select
+import sys
 import time
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import asdict
 
 import click
@@ -13,7 +20,6 @@ from rich.live import Live
 
 from hermes_queue.cli.overview import Overview, overview
 from hermes_queue.cli.watch.finite import FiniteRange
-from hermes_queue.cli.watch.keys import QUIT, keys_pressed
 from hermes_queue.cli.watch.running import all_running
 from hermes_queue.cli.watch.screen import frame
 from hermes_queue.cli.watch.scrolling import TRAJECTORIES, Scrolling
@@ -25,6 +31,32 @@ from hermes_queue.terminal.output import console, echo
 
 _TIMEOUT_S = 3.0
 """Shorter than usual: an operator should not wait for Redis longer, and `top` tries again."""
+
+_QUIT = frozenset({"q", "Q", "\x03", "gone"})
+_SEQUENCES = {
+    "\x1b[A": "up",
+    "\x1bOA": "up",
+    "\x1b[B": "down",
+    "\x1bOB": "down",
+    "\x1b[5~": "page up",
+    "\x1b[6~": "page down",
+    "\x1b[H": "home",
+    "\x1bOH": "home",
+    "\x1b[1~": "home",
+    "\x1b[F": "end",
+    "\x1bOF": "end",
+    "\x1b[4~": "end",
+    "\x1b[Z": "back",
+    "\t": "next",
+    "k": "up",
+    "j": "down",
+    "b": "page up",
+    " ": "page down",
+    "g": "home",
+    "G": "end",
+}
+_LONGEST = 8
+"""Characters of a sequence."""
 
 
 def _connect() -> Ledger:
@@ -88,7 +120,7 @@ def _watch(ledger: Ledger, console: Console, seen: Overview, interval_s: float) 
     away_since: float | None = None
     problem = ""
     scrolling, running = Scrolling(), None
-    with keys_pressed() as pressed, Live(console=console, screen=True, auto_refresh=False) as live:
+    with _keys_pressed() as pressed, Live(console=console, screen=True, auto_refresh=False) as live:
         due = time.monotonic() + interval_s
         try:
             while True:
@@ -100,7 +132,7 @@ def _watch(ledger: Ledger, console: Console, seen: Overview, interval_s: float) 
                 )
                 live.update(shown, refresh=True)
                 keys = pressed(max(0.0, due - time.monotonic()))
-                if not QUIT.isdisjoint(keys):
+                if not _QUIT.isdisjoint(keys):
                     return
                 before = scrolling.table
                 for key in keys:
@@ -120,3 +152,57 @@ def _watch(ledger: Ledger, console: Console, seen: Overview, interval_s: float) 
                     problem = str(error)
         except KeyboardInterrupt:
             return
+
+
+def named(text: str) -> list[str]:
+    """The keys in what a terminal sent; unknown sequences are left out."""
+    keys: list[str] = []
+    while text:
+        if text[0] != "\x1b":
+            keys.append(_SEQUENCES.get(text[0], text[0]))
+            text = text[1:]
+            continue
+        length = next((n for n in range(3, _LONGEST) if text[:n] in _SEQUENCES), None)
+        if length is None:
+            text = text[1:].lstrip("[O0123456789;~")
+            continue
+        keys.append(_SEQUENCES[text[:length]])
+        text = text[length:]
+    return keys
+
+
+@contextmanager
+def _keys_pressed() -> Iterator[Callable[[float], list[str]]]:
+    """Yield a function that waits for at most some seconds and returns the keys pressed by then.
+
+    A terminal that is gone has pressed "gone".
+    """
+    if not sys.stdin.isatty():
+
+        def waited(seconds: float) -> list[str]:
+            time.sleep(seconds)
+            return []
+
+        yield waited
+        return
+    import termios
+    import tty
+
+    terminal = sys.stdin.fileno()
+    before = termios.tcgetattr(terminal)
+
+    def pressed(seconds: float) -> list[str]:
+        ready, _, _ = select.select([terminal], [], [], seconds)
+        if not ready:
+            return []
+        try:
+            data = os.read(terminal, 256)
+        except OSError:
+            data = b""
+        return named(data.decode(errors="replace")) if data else ["gone"]
+
+    tty.setcbreak(terminal)
+    try:
+        yield pressed
+    finally:
+        termios.tcsetattr(terminal, termios.TCSADRAIN, before)

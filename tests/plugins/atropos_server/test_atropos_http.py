@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hermes_plugins.atropos_server import http
-from hermes_plugins.atropos_server.guard import TrainerGuard
+from hermes_plugins.atropos_server.batches import Durability, ProgressFile, TrainerProgress
 from hermes_plugins.atropos_server.http import (
     Handlers,
     HttpServer,
@@ -20,7 +20,7 @@ from hermes_plugins.atropos_server.http import (
 )
 from hermes_plugins.atropos_server.options import AtroposServerOptions, Registration
 from hermes_plugins.atropos_server.routes import refusal
-from hermes_plugins.atropos_server.state import Durability, ProgressFile, TrainerProgress
+from hermes_plugins.atropos_server.server import TrainerGuard
 from hermes_queue.errors import ConfigurationError
 
 HEAD = b"GET /batch HTTP/1.1\r\nHost: 127.0.0.1\r\n"

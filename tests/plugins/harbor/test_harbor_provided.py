@@ -13,8 +13,7 @@ import pytest
 from hermes_plugins.harbor.cheats import cases
 from hermes_plugins.harbor.grading import imported, kit, modes
 from hermes_plugins.harbor.grading.needs import needs_of, project_files
-from hermes_plugins.harbor.grading.places import Decisive
-from hermes_plugins.harbor.grading.started import folders_entered
+from hermes_plugins.harbor.grading.places import Decisive, folders_entered
 from hermes_plugins.harbor.grading.suspects import changed_programs
 from hermes_queue.images.spec import ImageConfig
 from hermes_queue.models import ToolCall

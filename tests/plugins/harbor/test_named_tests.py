@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from envs.named_tests import BYTES_MAX, COUNT_MAX, NAME_BYTES_MAX, compact
-from hermes_plugins.harbor.grading.named import MAX_BYTES, of_ctrf, of_summary, reported
+from hermes_plugins.harbor.grading.testrun import NAMED_MAX_BYTES, of_ctrf, of_summary, report_of
 
 
 def ctrf(*tests: Any) -> bytes:
@@ -40,7 +40,7 @@ def test_what_cannot_be_printed_is_escaped() -> None:
 def test_a_ctrf_report_names_tests_and_the_worse_of_two_outcomes_counts() -> None:
     twice = [{"name": "a", "status": how} for how in ("failed", "passed")]
     others = [{"name": "b", "status": "passed"}, {"name": "c", "status": "skipped"}]
-    tests = reported("ctrf", of_ctrf(ctrf(*twice, *others)))["tests"]
+    tests = report_of("ctrf", of_ctrf(ctrf(*twice, *others)))["tests"]
     assert tests["passed"] == {"names": ["b"], "more": 0}
     assert tests["failed"] == {"names": ["a"], "more": 0}
 
@@ -57,11 +57,11 @@ def test_a_ctrf_report_names_tests_and_the_worse_of_two_outcomes_counts() -> Non
         ctrf({"name": "a"}),
         ctrf({"name": ["a"], "status": "passed"}),
         ctrf({"name": "a", "status": {}}),
-        b" " * (MAX_BYTES + 1),
+        b" " * (NAMED_MAX_BYTES + 1),
     ],
 )
 def test_anything_else_names_no_test(content: bytes) -> None:
-    assert reported("ctrf", of_ctrf(content)) == {}
+    assert report_of("ctrf", of_ctrf(content)) == {}
 
 
 def test_the_short_summary_of_pytest_names_tests() -> None:

@@ -8,7 +8,7 @@ import pytest
 from harbor_tasks import IMAGE, TEST, write_task
 
 from envs.base import Verdict
-from hermes_plugins.harbor import prompt
+from hermes_plugins.harbor.env import instruction, system
 from hermes_plugins.harbor.item import HarborItem
 from hermes_plugins.harbor.sources.inspect import inspect
 from hermes_plugins.harbor.steps.folders import StepFolder, views
@@ -130,9 +130,9 @@ def test_only_the_first_step_tells_the_agent_about_its_box(tmp_path: Path) -> No
     one, two = steps_in(tmp_path)
     item = HarborItem(instance_id="i", task=str(tmp_path))
     first, second = [item.loaded(each, (one, two)) for each in (one, two)]
-    assert "Further instructions may follow" in prompt.system(first)
-    assert prompt.instruction(first) == "First."
-    assert prompt.instruction(second) == "Second.\n\nYou have 2 minutes for this."
+    assert "Further instructions may follow" in system(first)
+    assert instruction(first) == "First."
+    assert instruction(second) == "Second.\n\nYou have 2 minutes for this."
     assert isinstance(two, StepFolder)
     assert two.is_last
 

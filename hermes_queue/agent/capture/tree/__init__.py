@@ -1,10 +1,8 @@
 """The conversations of a program as one tree, in which each reply stands as it was sampled.
 
 canonical.py    what a message means, whatever way a program writes it
-difference.py   where a conversation departs from what was said before
-entries.py      messages as the tree holds them
 labels.py       which conversation a call belongs to
-tree.py         places calls, takes replies
+tree.py         places calls, takes replies, names where a conversation departs
 """
 
 from hermes_queue.agent.capture.tree.canonical import Unplaceable, understood

@@ -2,13 +2,14 @@
 
 A call continues the deepest reply that it repeats by meaning (`canonical`). In token mode its
 prompt is then that reply's own tokens and the new messages: what was sampled is not rendered
-again, whatever the program made of it. The time of a call is linear in its text.
+again, whatever the program made of it. The time of a call is linear in its text. For the record,
+the place is named where a conversation departs from what was said before.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from hermes_queue.agent.capture.calls import ModelCall
@@ -16,25 +17,19 @@ from hermes_queue.agent.capture.tree.canonical import (
     Meant,
     Understood,
     Unplaceable,
+    arguments,
     digest,
     meant,
     same_reasoning,
+    same_value,
     understood,
-)
-from hermes_queue.agent.capture.tree.difference import first_changed_tool, first_difference
-from hermes_queue.agent.capture.tree.entries import (
-    TreeEntry,
-    chars,
-    digests_as_sent,
-    is_as_sent,
-    with_our_ids,
 )
 from hermes_queue.agent.capture.tree.labels import BranchLabels, Story
 from hermes_queue.agent.chat import Reply
 from hermes_queue.agent.loop import AgentResult
 from hermes_queue.agent.tokens.anchor import Anchor
 from hermes_queue.agent.tokens.replies import Replies
-from hermes_queue.models import Branch, BranchLabel, Message, Node, TurnCall
+from hermes_queue.models import Branch, BranchLabel, Message, Node, ToolCall, TurnCall
 
 MAX_NODES = 20_000
 MAX_TEXT_CHARS = 64 << 20
@@ -50,6 +45,9 @@ _HINT_CHARS = 512
 History = Literal["sampled", "agent"]
 """What the model sees of replies whose reasoning the program left out. sampled: the replies as they
 were sampled. agent: what the program sent."""
+
+_KEY_CHARS = 64
+"""Characters of an argument's name that are named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +65,13 @@ class Placement:
     rival_turns: int | None
     """Turns of a conversation that is the main one once it has most; None of any other."""
     events: tuple[Mapping[str, Any], ...]
-    _at: TreeEntry
+    _at: _TreeEntry
     _rest: tuple[Meant, ...]
     _story: Story
     _setting: bytes
     _sent: bytes
     _continues: bool
-    _without_reasoning: tuple[TreeEntry, ...]
+    _without_reasoning: tuple[_TreeEntry, ...]
 
 
 class ReplyTree:
@@ -91,9 +89,9 @@ class ReplyTree:
         self._replies = Replies(result)
         self._history = history
         self._labels = BranchLabels(task)
-        self._roots: dict[bytes, TreeEntry] = {}
-        self._last_root: TreeEntry | None = None
-        self._by_turn: list[TreeEntry] = []
+        self._roots: dict[bytes, _TreeEntry] = {}
+        self._last_root: _TreeEntry | None = None
+        self._by_turn: list[_TreeEntry] = []
         self._stories: list[Story] = []
         self._chars = 0
         self._ids = 0
@@ -113,13 +111,13 @@ class ReplyTree:
         reply = next((entry for entry in reversed(path) if entry.turn is not None), None)
         new = said[reply.depth :] if reply else ()
         continues = reply is not None and all(each.message.role != "assistant" for each in new)
-        sent = digests_as_sent(said) if self._history == "agent" else ()
+        sent = _digests_as_sent(said) if self._history == "agent" else ()
         missing = tuple(
             entry
             for entry, each in zip(path, said, strict=False)
             if entry.turn is not None and not same_reasoning(entry.message, each.message)
         )
-        rest = with_our_ids(path, rest)
+        rest = _with_our_ids(path, rest)
         ours = (*(entry.message for entry in path), *(each.message for each in rest))
         messages = ours if self._history == "sampled" else call.messages
         setting = _setting(call, heard)
@@ -128,7 +126,7 @@ class ReplyTree:
             # The reply is shown as it was sampled, so what answers its calls has their ids.
             shown = (*messages[: reply.depth - 1], *ours[reply.depth - 1 :])
             anchor = self._replies.anchor(parent, shown[: reply.depth])
-            unlike = bool(anchor and sent) and not is_as_sent(reply, said, sent)
+            unlike = bool(anchor and sent) and not _is_as_sent(reply, said, sent)
             messages = messages if anchor is None or unlike else shown
             story = self._stories[self._branch_of(parent)]
         else:
@@ -237,7 +235,7 @@ class ReplyTree:
     def _branch_of(self, turn: int) -> int:
         return self._result.turns[turn].branch or 0
 
-    def _deepest(self, root: TreeEntry, said: Sequence[Meant]) -> TreeEntry:
+    def _deepest(self, root: _TreeEntry, said: Sequence[Meant]) -> _TreeEntry:
         """The entry of the last message that the tree holds after those before it."""
         alike = [root]
         for each in said:
@@ -253,8 +251,8 @@ class ReplyTree:
         had = [entry for entry in alike if entry.turn is None or self._is_delivered(entry.turn)]
         return (had or alike)[-1]
 
-    def _require_room(self, root: TreeEntry, rest: Sequence[Meant]) -> None:
-        total = self._chars + sum(chars(each.message) for each in rest)
+    def _require_room(self, root: _TreeEntry, rest: Sequence[Meant]) -> None:
+        total = self._chars + sum(_chars(each.message) for each in rest)
         if not root.below:
             total += root.tools_chars
         if len(self._result.nodes) + len(rest) >= MAX_NODES or total > MAX_TEXT_CHARS:
@@ -269,8 +267,8 @@ class ReplyTree:
         self,
         call: ModelCall,
         said: Sequence[Meant],
-        at: TreeEntry,
-        root: TreeEntry,
+        at: _TreeEntry,
+        root: _TreeEntry,
         continues: bool,
         unlike: bool,
     ) -> Iterator[dict[str, Any]]:
@@ -286,30 +284,30 @@ class ReplyTree:
         yield {"event": "rerendered", "reason": reason, "at": place}
 
     def _difference(
-        self, call: ModelCall, said: Sequence[Meant], at: TreeEntry, root: TreeEntry
+        self, call: ModelCall, said: Sequence[Meant], at: _TreeEntry, root: _TreeEntry
     ) -> tuple[str, str]:
         last = self._last_root
         if not root.below and last is not None:
-            return "the tools were changed", first_changed_tool(last.tools, call.tools)
+            return "the tools were changed", _first_changed_tool(last.tools, call.tools)
         rest = said[at.depth :]
         if rest and at.newest is not None:
-            place = first_difference(at.newest.message, rest[0].message, at.depth)
+            place = _first_difference(at.newest.message, rest[0].message, at.depth)
             return "the history was rewritten", place
         written = next(
             (i for i in range(len(said) - 1, -1, -1) if said[i].message.role == "assistant"), 0
         )
         return "the program wrote a reply itself", f"messages[{written}]"
 
-    def _root(self, call: ModelCall, heard: Understood) -> TreeEntry:
+    def _root(self, call: ModelCall, heard: Understood) -> _TreeEntry:
         """The beginning of conversations with the call's tools."""
         found = self._roots.get(heard.tools_key)
         if found is None:
             size = heard.tools_chars * _OBJECTS_TO_TEXT  # they stay in memory as objects
-            found = TreeEntry(None, Message(role="system"))
+            found = _TreeEntry(None, Message(role="system"))
             found.tools, found.tools_key, found.tools_chars = call.tools, heard.tools_key, size
         return found
 
-    def _begun(self, found: TreeEntry) -> TreeEntry:
+    def _begun(self, found: _TreeEntry) -> _TreeEntry:
         """The beginning of conversations with the tools of `found`, which is kept from now on."""
         root = self._roots.setdefault(found.tools_key, found)
         if not root.below:
@@ -318,16 +316,16 @@ class ReplyTree:
         return root
 
     def _grown(
-        self, above: TreeEntry, key: bytes, message: Message, turn: int | None = None
-    ) -> TreeEntry:
+        self, above: _TreeEntry, key: bytes, message: Message, turn: int | None = None
+    ) -> _TreeEntry:
         """A new message after `above`."""
         nodes = self._result.nodes
-        made = TreeEntry(above, message, len(nodes), above.depth + 1, turn)
+        made = _TreeEntry(above, message, len(nodes), above.depth + 1, turn)
         parent = above.index if above.index >= 0 else None
         nodes.append(Node(parent=parent, message=message, turn=turn))
         above.below.setdefault(key, []).append(made)
         above.newest = made
-        self._chars += chars(message)
+        self._chars += _chars(message)
         return made
 
     def _branch(self, placement: Placement, turn: int) -> int:
@@ -366,3 +364,119 @@ def _setting(call: ModelCall, heard: Understood) -> bytes:
     """A key of tools and system text; empty without either."""
     system = b"".join(each.key for each in heard.said if each.message.role == "system")
     return digest([heard.tools_key.hex(), system.hex()]) if call.tools or system else b""
+
+
+@dataclass(slots=True, eq=False)
+class _TreeEntry:
+    """A message in the tree, or the beginning of conversations with the same tools."""
+
+    above: _TreeEntry | None
+    message: Message
+    index: int = -1
+    """In `AgentResult.nodes`."""
+    depth: int = 0
+    turn: int | None = None
+    sent: bytes = b""
+    """With `history=agent`: digest of the conversation as the program sent it."""
+    reasoning_missing: bool = False
+    """Whether the program has sent it back without its reasoning."""
+    below: dict[bytes, list[_TreeEntry]] = field(default_factory=dict)
+    """By the key of the message; the newest one last."""
+    newest: _TreeEntry | None = None
+    tools: tuple[Mapping[str, Any], ...] = ()
+    """Of a beginning: what is offered there."""
+    tools_key: bytes = b""
+    tools_chars: int = 0
+
+    def path(self) -> list[_TreeEntry]:
+        """The entries from the first message to this one."""
+        entries: list[_TreeEntry] = []
+        entry = self
+        while entry.above is not None:
+            entries.append(entry)
+            entry = entry.above
+        return entries[::-1]
+
+
+def _with_our_ids(path: Sequence[_TreeEntry], rest: Sequence[Meant]) -> tuple[Meant, ...]:
+    """New messages with the ids that our replies gave to the calls which they answer."""
+    replies = [entry.message for entry in path if entry.message.role == "assistant"]
+    ours = {
+        (number, i): call.id
+        for number, message in enumerate(replies)
+        for i, call in enumerate(message.tool_calls)
+    }
+    made: list[Meant] = []
+    for each in rest:
+        own = ours.get(each.answers) if each.answers else None
+        if own is None or own == each.message.tool_call_id:
+            made.append(each)
+            continue
+        message = each.message.model_copy(update={"tool_call_id": own})
+        made.append(Meant(message, each.key, each.calls, each.answers))
+    return tuple(made)
+
+
+def _digests_as_sent(said: Sequence[Meant]) -> tuple[bytes, ...]:
+    """For each message: a digest of the conversation up to it, with reasoning."""
+    digests: list[bytes] = []
+    last = b""
+    for each in said:
+        reasoning = (each.message.reasoning or "").strip()
+        last = digest([last.hex(), each.key.hex(), reasoning])
+        digests.append(last)
+    return tuple(digests)
+
+
+def _is_as_sent(reply: _TreeEntry, said: Sequence[Meant], sent: Sequence[bytes]) -> bool:
+    """Whether the prompt of a reply was what the program sends now, and the reply has come back."""
+    before = sent[reply.depth - 2] if reply.depth > 1 else b""
+    return before == reply.sent and same_reasoning(reply.message, said[reply.depth - 1].message)
+
+
+def _chars(message: Message) -> int:
+    """Characters of a message."""
+    texts = [message.content, message.reasoning, message.tool_call_id]
+    for call in message.tool_calls:
+        texts += [call.id, call.function.name, call.function.arguments]
+    return sum(len(text) for text in texts if text)
+
+
+def _first_difference(said: Message, sent: Message, at: int) -> str:
+    """The place in the messages' JSON where `sent`, number `at`, first differs from `said`."""
+    place = f"messages[{at}]"
+    if said.role != sent.role:
+        return f"{place}.role"
+    trimmed = said.role == "assistant"
+    texts = [message.content or "" for message in (said, sent)]
+    if texts[0] != texts[1] and not (trimmed and texts[0].strip() == texts[1].strip()):
+        return f"{place}.content"
+    if len(said.tool_calls) != len(sent.tool_calls):
+        return f"{place}.tool_calls"
+    for number, (one, other) in enumerate(zip(said.tool_calls, sent.tool_calls, strict=True)):
+        if part := _in_call(one, other):
+            return f"{place}.tool_calls[{number}].function.{part}"
+    return f"{place}.tool_call_id" if said.role == "tool" else place
+
+
+def _first_changed_tool(
+    before: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]]
+) -> str:
+    """The place in the tools' JSON where they first differ."""
+    pairs = enumerate(zip(before, now, strict=False))
+    same = min(len(before), len(now))
+    return f"tools[{next((at for at, (one, other) in pairs if not same_value(one, other)), same)}]"
+
+
+def _in_call(said: ToolCall, sent: ToolCall) -> str:
+    if said.function.name != sent.function.name:
+        return "name"
+    one, other = arguments(said), arguments(sent)
+    if same_value(one, other):
+        return ""
+    if isinstance(one, dict) and isinstance(other, dict):
+        names = [*one, *(name for name in other if name not in one)]
+        for name in names:
+            if name not in one or name not in other or not same_value(one[name], other[name]):
+                return f"arguments.{name[:_KEY_CHARS]}"
+    return "arguments"

@@ -1,5 +1,5 @@
 -- @include healing
--- Messages that say that jobs wait in a lane, in the form of broker/messages.py. Each names a job, but a worker
+-- Messages that say that jobs wait in a lane, in the form of broker/enqueue.py. Each names a job, but a worker
 -- may be given another one.
 local QUEUE = 'v1.'
 local LISTS = {'', '\6\0223', '\6\0226', '\6\0229'}
