@@ -61,6 +61,10 @@ CORE = Plugin(
             "vllm": "hermes_queue.agent.tokens.servers.vllm:SERVER",
         },
     },
+    image_slots={
+        "local": "hermes_queue.sandbox.rootfs.offer:BACKEND",
+        "modal": "hermes_queue.sandbox.modal.rooted.offer:BACKEND",
+    },
     commands={
         "budget": Command(
             "hermes_queue.cli.budget:budget",

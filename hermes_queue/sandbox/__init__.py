@@ -30,6 +30,7 @@ from collections.abc import Mapping
 from pydantic_settings import BaseSettings
 
 from hermes_queue import extensions
+from hermes_queue.core import declared
 from hermes_queue.errors import ConfigurationError, HermesQueueError, TrajectoryFailure
 from hermes_queue.sandbox.base import SandboxBackend
 from hermes_queue.sandbox.fleet import Fleet
@@ -56,9 +57,12 @@ def find_backend(name: str) -> Offer:
             module has the wrong type.
     """
     module, make = extensions.load_with_module("backend", name)
+    attributes = vars(module)
+    if with_images := next((t for each in declared() if (t := each.image_slots.get(name))), None):
+        module, make = extensions.load_with_module("backend", with_images)
+        attributes = {**attributes, **vars(module)}
     settings, flags, check, check_profile = (
-        getattr(module, attribute, None)
-        for attribute in ("SETTINGS", "FLAGS", "check", "check_profile")
+        attributes.get(attribute) for attribute in ("SETTINGS", "FLAGS", "check", "check_profile")
     )
     is_class = isinstance(settings, type) and issubclass(settings, BaseSettings)
     if settings is not None and not is_class:

@@ -25,9 +25,9 @@ from hermes_queue.images.store import ImageStore
 from hermes_queue.sandbox.archives import FilesRefused
 from hermes_queue.sandbox.base import ExecutionRequest, ExecutionResult, Slot, SlotSpec
 from hermes_queue.sandbox.host.paths import remove_tree, slot_directory
-from hermes_queue.sandbox.local.backend import LocalBackend
 from hermes_queue.sandbox.rootfs import boot_process, changes, unlinked
 from hermes_queue.sandbox.rootfs import slot as rootfs_slot
+from hermes_queue.sandbox.rootfs.backend import RootfsLocalBackend
 from hermes_queue.sandbox.rootfs.first_process import MACHINES, program
 from hermes_queue.sandbox.rootfs.host import RootfsHost
 from hermes_queue.sandbox.rootfs.slot import DiskUsage
@@ -44,7 +44,7 @@ ROOT = SlotSpec(image=TINY, user="0")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def backend() -> AsyncIterator[LocalBackend]:
+async def backend() -> AsyncIterator[RootfsLocalBackend]:
     if not can_have_images():
         pytest.skip("slots with images need a range of ids and Linux 5.11")
     cache = Path(tempfile.mkdtemp(prefix="hermes-queue-test-"))
@@ -54,7 +54,7 @@ async def backend() -> AsyncIterator[LocalBackend]:
     store = ImageStore(cache / "images", ImageSettings(), steps)
     await import_archive(store, "tiny:1", cache / "tiny.tar", CONFIG)
     settings = LocalSandboxSettings(memory_mb=128, image_disk_mb=20)
-    backend = LocalBackend(settings, slots=2, cache=cache)
+    backend = RootfsLocalBackend(settings, slots=2, cache=cache)
     await backend.start()
     yield backend
     await backend.stop()
@@ -62,19 +62,19 @@ async def backend() -> AsyncIterator[LocalBackend]:
     await asyncio.to_thread(remove_tree, cache)
 
 
-async def run(backend: LocalBackend, slot: Slot, command: str, **options) -> ExecutionResult:
+async def run(backend: RootfsLocalBackend, slot: Slot, command: str, **options) -> ExecutionResult:
     [answer] = await backend.execute_batch([ExecutionRequest(slot, command, **options)])
     assert isinstance(answer, ExecutionResult), answer
     return answer
 
 
-async def out(backend: LocalBackend, slot: Slot, command: str, **options) -> str:
+async def out(backend: RootfsLocalBackend, slot: Slot, command: str, **options) -> str:
     result = await run(backend, slot, command, **options)
     assert result.ok, result
     return result.stdout.decode().strip()
 
 
-def own_files(backend: LocalBackend, slot: Slot) -> Path:
+def own_files(backend: RootfsLocalBackend, slot: Slot) -> Path:
     return Path(backend._slots[slot.slot_id].fence.directories.root, "upper")
 
 

@@ -17,7 +17,7 @@ from hermes_queue.images.fetch.archives import import_archive
 from hermes_queue.images.spec import OWN_ROOT, ImageConfig, ImageSpec
 from hermes_queue.images.store import ImageStore
 from hermes_queue.sandbox.host.paths import remove_tree
-from hermes_queue.sandbox.modal.backend import ModalBackend
+from hermes_queue.sandbox.modal.rooted.backend import RootedModalBackend
 from hermes_queue.sandbox.rootfs.slots import can_have_images
 from hermes_queue.sandbox.rootfs.steps import RootfsSteps
 from hermes_queue.settings import ModalSettings
@@ -58,8 +58,8 @@ async def _import(cache: Path) -> None:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def backend(server: BackgroundServer) -> AsyncIterator[ModalBackend]:
-    backend = ModalBackend(ModalSettings(creates_per_s=1000), slots=2)
+async def backend(server: BackgroundServer) -> AsyncIterator[RootedModalBackend]:
+    backend = RootedModalBackend(ModalSettings(creates_per_s=1000), slots=2)
     await backend.start()
     yield backend
     await backend.stop()

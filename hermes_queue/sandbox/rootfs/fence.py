@@ -24,6 +24,7 @@ from hermes_queue.sandbox.host.isolation import FencePrograms
 from hermes_queue.sandbox.host.spawned import SpawnedBubblewrap
 from hermes_queue.sandbox.host.spawner import Confinement, SlotAccount, Spawners
 from hermes_queue.sandbox.host.user_namespaces import IdMap, UserNamespaces
+from hermes_queue.sandbox.local.fence import Bind
 from hermes_queue.sandbox.rootfs import boot_process
 from hermes_queue.sandbox.rootfs.place import SlotPlace
 
@@ -38,8 +39,6 @@ KEPT = sum(1 << number for number in CAPABILITIES.values())
 POINTS = ("/proc", "/dev", "/sys")
 PROCESSORS = ("/sys/devices/system/cpu", "/sys/devices/system/node")
 """What programs read to count processors; the rest of /sys is empty."""
-Bind = tuple[str, str, bool]
-"""Path on the host, path inside, whether it is a directory; mounted read-only."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,9 @@ from hermes_queue.sandbox.host.paths import slot_directory
 from hermes_queue.sandbox.host.spawner import Spawners
 from hermes_queue.sandbox.host.user_namespaces import find_id_map
 from hermes_queue.sandbox.image_slots import FileChange, refuse_beside_image
+from hermes_queue.sandbox.local.fence import Bind
 from hermes_queue.sandbox.rootfs import changes as differences
-from hermes_queue.sandbox.rootfs.fence import Bind, RootfsFence, RootfsOptions
+from hermes_queue.sandbox.rootfs.fence import RootfsFence, RootfsOptions
 from hermes_queue.sandbox.rootfs.first_process import MACHINES
 from hermes_queue.sandbox.rootfs.host import RootfsHost
 from hermes_queue.sandbox.rootfs.place import SlotPlace

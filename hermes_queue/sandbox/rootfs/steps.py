@@ -20,8 +20,9 @@ from hermes_queue.sandbox.builds.proxy import BuildProxy
 from hermes_queue.sandbox.host import cgroups
 from hermes_queue.sandbox.host import pip as pip_settings
 from hermes_queue.sandbox.host.spawner import Spawners
+from hermes_queue.sandbox.local.fence import Bind
 from hermes_queue.sandbox.local.registry import record_slot
-from hermes_queue.sandbox.rootfs.fence import Bind, RootfsFence, RootfsOptions
+from hermes_queue.sandbox.rootfs.fence import RootfsFence, RootfsOptions
 from hermes_queue.sandbox.rootfs.host import MOST_OUTPUT_BYTES, RootfsHost
 from hermes_queue.sandbox.rootfs.place import SlotPlace
 from hermes_queue.sandbox.rootfs.slot import RootfsSlot
