@@ -61,10 +61,6 @@ CORE = Plugin(
             "vllm": "hermes_queue.agent.tokens.servers.vllm:SERVER",
         },
     },
-    image_slots={
-        "local": "hermes_queue.sandbox.rootfs.offer:BACKEND",
-        "modal": "hermes_queue.sandbox.modal.rooted.offer:BACKEND",
-    },
     commands={
         "budget": Command(
             "hermes_queue.cli.budget:budget",
@@ -89,10 +85,6 @@ CORE = Plugin(
         "groups": Command(
             "hermes_queue.cli.groups:groups",
             "List the consumer groups of the results; rewind and remove them.",
-        ),
-        "images": Command(
-            "hermes_queue.cli.images.command:images",
-            "Pull, build, import and prune the images of tasks on this host.",
         ),
         "lanes": Command(
             "hermes_queue.cli.lanes:lanes",

@@ -14,12 +14,10 @@ snapshots.py       copies of slots' files, which some backends keep
 slot_backend.py    the common part of backends that can run a program in a slot
 builds/            where assets are built
 commands/          commands through a provider's streams
-containers/        commands in a container that is a slot
 host/              Linux: namespaces, cgroups, seccomp, processes
 listening/         ports inside slots that the worker serves
 local/             slots on this host
 modal/             slots at Modal
-rootfs/            slots of this host with an image of their own
 """
 
 from __future__ import annotations

@@ -13,7 +13,6 @@
     wire.py         the relay of a slot's port as a command
     snapshots.py    copies of slots' files
     slot.sh         the script inside the sandbox
-    rooted/         slots with an image, one sandbox each
 
 The SDK is imported when a backend starts, never with this package.
 """
