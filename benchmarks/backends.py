@@ -25,14 +25,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from hermes_queue.images.fetch.archives import import_archive
 from hermes_queue.images.spec import ImageSpec
-from hermes_queue.images.store import ImageStore
 from hermes_queue.sandbox import make_backend
 from hermes_queue.sandbox.base import ExecutionRequest, SandboxBackend, Slot, SlotSpec
-from hermes_queue.sandbox.rootfs.steps import RootfsSteps
 from hermes_queue.settings import PathSettings
-from hermes_queue.settings.images import ImageSettings
 
 TESTS = Path(__file__).parents[1] / "tests"
 sys.path[:0] = [str(TESTS / "support"), str(TESTS / "plugins" / "nomad" / "support")]
@@ -46,8 +42,8 @@ GROUPS = Path("/sys/fs/cgroup/cpuacct")
 OURS = "hermes-queue-bench"
 """Group of this process; those of engines begin with its name."""
 OF_CONTAINERS = {"docker": "docker", "podman": "libpod_parent"}
-ENGINE_IMAGES = "hermes_plugins.containers.images"
-"""Of a plugin, which is there if a backend of its engines is measured."""
+IMAGES, ENGINE_IMAGES = "hermes_plugins.images", "hermes_plugins.containers.images"
+"""Of plugins, which are there if a backend that needs them is measured."""
 NAMES = ("local", "local-image", "localmodal", "localmodal-image", "docker", "podman", "nomad")
 
 
@@ -159,13 +155,18 @@ async def _local(name: str, archive: Path) -> AsyncIterator[Candidate]:
         yield Candidate(name, backend, spec, (GROUPS / OURS,))
 
 
+def _module(package: str, name: str) -> Any:
+    return import_module(f"{package}.{name}")
+
+
 async def _with_image(archive: Path) -> SlotSpec:
     """The base image among those of this host, and a slot that begins with it."""
-    cache = PathSettings().cache
-    steps = RootfsSteps.of(cache)
-    store = ImageStore(cache / "images", ImageSettings(), steps)
+    cache, images = PathSettings().cache, partial(_module, IMAGES)
+    steps = images("rootfs.steps").RootfsSteps.of(cache)
+    settings = images("settings").ImageSettings()
+    store = images("store").ImageStore(cache / "images", settings, steps)
     config = container_engines.base_image().config
-    await import_archive(store, container_engines.BASE, archive, config)
+    await images("fetch.archives").import_archive(store, container_engines.BASE, archive, config)
     await steps.close()
     return SlotSpec(image=ImageSpec(container_engines.BASE))
 
@@ -190,10 +191,9 @@ async def _engine(name: str, archive: Path) -> AsyncIterator[Candidate]:
         directory = stack.enter_context(container_engines.engine_directory())
         with _member(group):
             engine = stack.enter_context(container_engines.ENGINES[kind](directory))
-        client: Any = import_module(f"{ENGINE_IMAGES}.client").EngineClient(engine.address)
+        client = _module(ENGINE_IMAGES, "client").EngineClient(engine.address)
         await client.open()
-        archives: Any = import_module(f"{ENGINE_IMAGES}.archive")
-        await archives.import_root(client, archive, container_engines.BASE)
+        await _module(ENGINE_IMAGES, "archive").import_root(client, archive, container_engines.BASE)
         await client.close()
         if name == "nomad":  # its server is a thread of this process
             nomad = import_module("nomad_on_engine").nomad_on(engine, directory)

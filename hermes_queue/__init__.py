@@ -18,7 +18,7 @@ and extensions import from the rooms:
     broker/      everything that uses Celery: app, pool, embedded worker, submission
     agent/       the agent loop; agent/endpoint/: model calls; agent/tokens/: exact tokens
     tools/       one file per tool
-    images/      root file systems that tasks bring along
+    images/      how a task names its root file system
     sandbox/     the contract of a backend, and the backends: local/, modal/
     trainers/    groups for a trainer's steps, each once in its weights
     sinks/       destinations of results: datasets/, atropos/

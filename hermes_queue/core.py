@@ -86,10 +86,6 @@ CORE = Plugin(
             "hermes_queue.cli.groups:groups",
             "List the consumer groups of the results; rewind and remove them.",
         ),
-        "images": Command(
-            "hermes_queue.cli.images.command:images",
-            "Pull, build, import and prune the images of tasks on this host.",
-        ),
         "lanes": Command(
             "hermes_queue.cli.lanes:lanes",
             "Show which lanes are paused, and why; pause and resume them.",

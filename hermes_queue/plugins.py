@@ -99,6 +99,9 @@ class Plugin:
     run_hints: tuple[str, ...] = ()
     """Targets of functions that say in one line how to go on after a run: they get the path of the
     file with its records, None = they are in the deployment."""
+    image_slots: Mapping[str, str] = field(default_factory=dict)
+    """Target of what makes a backend of the core whose slots can have images, in its place, by the
+    backend's name; its module may have the attributes of `hermes_queue.sandbox.offers.Offer`."""
     exported: tuple[str, ...] = ()
     """Targets of functions that get a `Ledger` at each scrape of `hermes-queue exporter` and yield
     each of their metrics (`hermes_queue.telemetry.metrics.Metric`) with its values, if any."""
@@ -109,6 +112,7 @@ class Plugin:
         for target in (
             *(target for named in self.extensions.values() for target in named.values()),
             *(command.target for command in self.commands.values()),
+            *self.image_slots.values(),
             *self.settings,
             *self.keys,
             *self.after,

@@ -6,6 +6,7 @@ PLUGIN = Plugin(
     name="containers",
     purpose="Slots in containers of Docker Engine or Podman, with images and services.",
     code_lines=2_670,
+    needs=("images",),
     extensions={"backend": {"docker": "hermes_plugins.containers.docker:BACKEND"}},
     settings=("hermes_plugins.containers.settings:DockerSettings",),
 )

@@ -17,14 +17,14 @@ from hermes_plugins.containers.box import ContainerBox
 from hermes_plugins.containers.host import ContainerHost, ContainerOptions
 from hermes_plugins.containers.images.hosted import HostedImage
 from hermes_plugins.containers.plan import own_plan
+from hermes_plugins.images.containers.host import Mount
+from hermes_plugins.images.containers.plan import ContainerPlan
 from hermes_queue.cancellation import unbroken
 from hermes_queue.errors import SandboxRejected
 from hermes_queue.sandbox.base import MAX_FILE_BYTES, AssetSpec, ExecutionResult, SlotSpec
 from hermes_queue.sandbox.builds.hosts import BuildHosts
 from hermes_queue.sandbox.builds.network import build_variables, with_refusals
 from hermes_queue.sandbox.builds.proxy import BuildProxy
-from hermes_queue.sandbox.containers.host import Mount
-from hermes_queue.sandbox.containers.plan import ContainerPlan
 from hermes_queue.sandbox.host import pip as pip_settings
 from hermes_queue.sandbox.host.paths import SLOT_UID, is_root
 from hermes_queue.sandbox.local.assets import AssetStore, check_asset, read_regular_file

@@ -20,6 +20,9 @@ from hermes_plugins.containers.planner import Planner
 from hermes_plugins.containers.services.groups import ServiceGroups
 from hermes_plugins.containers.services.networks import ContainerNetworks
 from hermes_plugins.containers.stock import Stock
+from hermes_plugins.images.containers.host import ContainerSpec
+from hermes_plugins.images.containers.plan import ContainerPlan
+from hermes_plugins.images.containers.probes import Probes
 from hermes_queue.cancellation import end_tasks, unbroken
 from hermes_queue.errors import SandboxError, SandboxRejected, SlotLost
 from hermes_queue.images.spec import ImageSpec
@@ -34,9 +37,6 @@ from hermes_queue.sandbox.base import (
     Slot,
     SlotSpec,
 )
-from hermes_queue.sandbox.containers.host import ContainerSpec
-from hermes_queue.sandbox.containers.plan import ContainerPlan
-from hermes_queue.sandbox.containers.probes import Probes
 from hermes_queue.sandbox.fleet import Fleet
 from hermes_queue.sandbox.image_slots import MAX_CHANGES, FileChange
 from hermes_queue.sandbox.profiles import refuse_but_default

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hermes_plugins.containers.services.group import ServiceGroup
-from hermes_queue.sandbox.containers.box import SlotBox
+from hermes_plugins.images.containers.box import SlotBox
 
 
 @dataclass(slots=True)

@@ -1,6 +1,6 @@
 """What a host of containers must be able to do: an engine, or a scheduler.
 
-Errors are those of `hermes_queue.sandbox.containers.host`.
+Errors are those of `hermes_plugins.images.containers.host`.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from hermes_plugins.containers.images.hosted import HostedImage
+from hermes_plugins.images.containers.host import ContainerSpec, ExecFacts, ExecHost
+from hermes_plugins.images.settings import ImageSettings
 from hermes_queue.images.spec import ImageSpec
 from hermes_queue.sandbox.base import Capabilities, SandboxInfo
-from hermes_queue.sandbox.containers.host import ContainerSpec, ExecFacts, ExecHost
 from hermes_queue.sandbox.image_slots import FileChange
-from hermes_queue.settings import ImageSettings
 
 
 @dataclass(frozen=True, slots=True)

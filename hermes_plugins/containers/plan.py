@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from hermes_plugins.containers.host import ContainerOptions
 from hermes_plugins.containers.images.hosted import HostedImage, described
+from hermes_plugins.images.containers.host import ContainerSpec, Mount
+from hermes_plugins.images.containers.plan import ContainerPlan
+from hermes_plugins.images.containers.scripts import SLOT_UID, first_process
 from hermes_queue.sandbox.base import SlotSpec
-from hermes_queue.sandbox.containers.host import ContainerSpec, Mount
-from hermes_queue.sandbox.containers.plan import ContainerPlan
-from hermes_queue.sandbox.containers.scripts import SLOT_UID, first_process
 
 RIGHTS = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETUID", "SETGID", "SYS_PTRACE")
 """Capabilities of root in slots whose commands run as another user: to make their directories, to

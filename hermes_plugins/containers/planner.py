@@ -15,14 +15,14 @@ from hermes_plugins.containers.images.hosted import HostedImage
 from hermes_plugins.containers.plan import image_plan, own_plan
 from hermes_plugins.containers.services.plan import service_plan
 from hermes_plugins.containers.stock import Stock
+from hermes_plugins.images.containers.host import Mount
+from hermes_plugins.images.containers.plan import ContainerPlan, PlannedService
+from hermes_plugins.images.containers.probes import Probes
+from hermes_plugins.images.permission import check_resources
 from hermes_queue.cancellation import unbroken
 from hermes_queue.errors import EnvBug, EnvInfraError, SandboxError, SandboxRejected, SlotLost
-from hermes_queue.images.permission import check_resources
 from hermes_queue.images.spec import ImageSpec
 from hermes_queue.sandbox.base import SlotSpec
-from hermes_queue.sandbox.containers.host import Mount
-from hermes_queue.sandbox.containers.plan import ContainerPlan, PlannedService
-from hermes_queue.sandbox.containers.probes import Probes
 from hermes_queue.sandbox.image_slots import refuse_beside_image
 from hermes_queue.sandbox.services import ServiceSpec, check_services
 

@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 
 from hermes_plugins.containers.box import ContainerBox
 from hermes_plugins.containers.host import ContainerHost
+from hermes_plugins.images.containers.plan import ContainerPlan
 from hermes_queue.cancellation import end_tasks, unbroken
 from hermes_queue.errors import SandboxError
-from hermes_queue.sandbox.containers.plan import ContainerPlan
 from hermes_queue.sandbox.fleet import SandboxObserver
 
 logger = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ PLUGIN = Plugin(
     name="harbor",
     purpose="Tasks in the Harbor format: env, producer, validation.",
     code_lines=6_400,
-    needs=("play",),
+    needs=("images", "play"),
     extensions={
         "env": {"harbor": "hermes_plugins.harbor.env:ENV"},
         "producer": {"harbor": "hermes_plugins.harbor.producer:PRODUCER"},

@@ -12,10 +12,10 @@ from hermes_plugins.harbor.grading.needs import needs_of
 from hermes_plugins.harbor.settings import HarborSettings
 from hermes_plugins.harbor.task import TaskFolder
 from hermes_plugins.harbor.templates import filled
+from hermes_plugins.images.settings import ImageSettings
 from hermes_queue.errors import EnvBug
 from hermes_queue.images.spec import ImageSpec, Network
 from hermes_queue.sandbox.base import SlotSpec
-from hermes_queue.settings import ImageSettings
 
 
 @dataclass(frozen=True, slots=True)

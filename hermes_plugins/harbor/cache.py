@@ -29,9 +29,9 @@ from hermes_plugins.harbor.item import ArchivedTask, GitTask, HarborItem
 from hermes_plugins.harbor.settings import HarborSettings
 from hermes_plugins.harbor.shapes.known import converter, is_task
 from hermes_plugins.harbor.task import CONFIG, TaskFolder
+from hermes_plugins.images.context import DOCKERFILE, BuildContext
 from hermes_queue.disk.locks import hold, try_hold
 from hermes_queue.errors import EnvBug, EnvInfraError
-from hermes_queue.images.context import DOCKERFILE, BuildContext
 from hermes_queue.settings import PathSettings, private_directory
 
 FETCH_TIMEOUT_S = 900.0

@@ -9,7 +9,7 @@ PLUGIN = Plugin(
     name="nomad",
     purpose="Slots in containers on the nodes of a Nomad cluster.",
     code_lines=1_300,
-    needs=("containers",),
+    needs=("containers", "images"),
     extensions={"backend": {"nomad": "hermes_plugins.nomad.offer:BACKEND"}},
     settings=("hermes_plugins.nomad.settings:NomadSettings",),
 )

@@ -12,10 +12,10 @@ from urllib.parse import quote
 from hermes_plugins.containers.images.client import EngineClient, progress, translated
 from hermes_plugins.containers.images.hosted import EngineImages, HostedImage
 from hermes_plugins.containers.settings import DockerSettings
+from hermes_plugins.images.settings import ImageSettings
 from hermes_plugins.nomad.settings import NomadSettings
 from hermes_queue.errors import EnvInfraError, SandboxRejected
 from hermes_queue.images.spec import ImageSpec
-from hermes_queue.settings import ImageSettings
 
 SAME_HOST = "localhost/hermes-queue/nodes"
 """Names of images on nodes that use the engine which has built them."""
@@ -89,7 +89,7 @@ class NodeBuilds:
 
 def _credentials(repository: str) -> str:
     """What an engine passes on to a registry: what `docker login` left."""
-    from hermes_queue.images.fetch.registry import stored_credentials
+    from hermes_plugins.images.fetch.registry import stored_credentials
 
     host = repository.partition("/")[0]
     found = {}

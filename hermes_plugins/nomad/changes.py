@@ -12,11 +12,11 @@ from datetime import datetime
 
 from hermes_plugins.containers.docker.changes import file_changes
 from hermes_plugins.containers.host import ContainerHost
+from hermes_plugins.images.containers.process import ContainerCommand, run_command
+from hermes_plugins.images.containers.scripts import BASH
 from hermes_queue.errors import SandboxError
 from hermes_queue.sandbox.archives import FilesRefused
 from hermes_queue.sandbox.commands.shell import script
-from hermes_queue.sandbox.containers.process import ContainerCommand, run_command
-from hermes_queue.sandbox.containers.scripts import BASH
 from hermes_queue.sandbox.image_slots import FileChange, TooManyChanges
 
 MAX_LIST_BYTES = 64 << 20

@@ -14,6 +14,9 @@ from urllib.parse import quote
 from hermes_plugins.containers.backend import ContainerBackend
 from hermes_plugins.containers.host import HostFacts
 from hermes_plugins.containers.images.hosted import HostedImage
+from hermes_plugins.images.containers.host import ContainerSpec, ContainerState, ExecStream
+from hermes_plugins.images.containers.process import run_small
+from hermes_plugins.images.containers.scripts import BASH
 from hermes_plugins.nomad import placement
 from hermes_plugins.nomad.changes import LIST_S, difference, listing, packed
 from hermes_plugins.nomad.client import REQUEST_S, NomadClient
@@ -36,9 +39,6 @@ from hermes_queue.errors import SandboxError, SandboxRejected, SlotLost
 from hermes_queue.sandbox.archives import FilesRefused
 from hermes_queue.sandbox.base import SandboxInfo
 from hermes_queue.sandbox.commands.shell import script
-from hermes_queue.sandbox.containers.host import ContainerSpec, ContainerState, ExecStream
-from hermes_queue.sandbox.containers.process import run_small
-from hermes_queue.sandbox.containers.scripts import BASH
 from hermes_queue.sandbox.image_slots import FileChange, TooManyChanges
 from hermes_queue.settings import PathSettings
 

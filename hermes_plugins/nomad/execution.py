@@ -20,12 +20,12 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from hermes_plugins.images.containers.host import STDERR, STDOUT
+from hermes_plugins.images.containers.scripts import BASH
 from hermes_plugins.nomad.client import GONE
 from hermes_plugins.nomad.job import TASK
 from hermes_queue.errors import SandboxError, SandboxRejected, SlotLost
 from hermes_queue.sandbox.commands.shell import script
-from hermes_queue.sandbox.containers.host import STDERR, STDOUT
-from hermes_queue.sandbox.containers.scripts import BASH
 
 if TYPE_CHECKING:
     import aiohttp

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from hermes_plugins.containers.images.hosted import HostedImage, described, hosted_image
+from hermes_plugins.images.permission import check_name, full_name, substitute
+from hermes_plugins.images.settings import ImageSettings
 from hermes_plugins.nomad.builds import NodeBuilds
 from hermes_plugins.nomad.settings import NomadSettings
 from hermes_queue.errors import ConfigurationError, EnvBug, EnvInfraError, SandboxRejected
-from hermes_queue.images.permission import check_name, full_name, substitute
 from hermes_queue.images.spec import ImageSpec
-from hermes_queue.settings import ImageSettings
 
 SETTING = "HERMES_QUEUE_NOMAD_IMAGES_FILE"
 MAX_FILE_BYTES = 64 << 20
@@ -85,7 +85,7 @@ class NomadImages:
         return await asyncio.shield(task)
 
     async def _look_up(self, whole: str) -> HostedImage:
-        from hermes_queue.images.fetch.registry import Registry
+        from hermes_plugins.images.fetch.registry import Registry
 
         config, digest = await Registry().configuration(whole, self.images)
         pinned = f"{_repository(whole)}@sha256:{digest}"

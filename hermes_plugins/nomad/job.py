@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hermes_plugins.images.containers.host import ContainerSpec
+from hermes_plugins.images.containers.scripts import WAIT
 from hermes_plugins.nomad.settings import NomadSettings
-from hermes_queue.sandbox.containers.host import ContainerSpec
-from hermes_queue.sandbox.containers.scripts import WAIT
 
 PREFIX = "hermes-queue-"
 """Of the names of our jobs: the backend names its containers so."""

@@ -7,7 +7,6 @@
     doctor/        checks of settings, host, Redis and endpoints
     exporter.py    metrics of the whole deployment
     groups.py      consumer groups of the results
-    images/        images of tasks on this host
     lanes.py       circuit breakers, manual pause
     limits.py      permits of model endpoints
     overview.py    the whole deployment at a glance

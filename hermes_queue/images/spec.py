@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Literal
 
 Network = Literal["none", "open"]
@@ -41,16 +40,3 @@ class ImageConfig:
     """Name or uid, with an optional group after a colon; "" = root."""
     entrypoint: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Rootfs:
-    """An image on this host's disk, to start slots from."""
-
-    layers: tuple[Path, ...]
-    """Directories for overlayfs, lowest first, see `images/steps.py`."""
-    config: ImageConfig
-    digest: str
-    """Hex SHA-256 over what the image was made from."""
-    description: str
-    """For people and the trajectory: its name and origin, with substitutions."""

@@ -14,12 +14,10 @@ snapshots.py       copies of slots' files, which some backends keep
 slot_backend.py    the common part of backends that can run a program in a slot
 builds/            where assets are built
 commands/          commands through a provider's streams
-containers/        commands in a container that is a slot
 host/              Linux: namespaces, cgroups, seccomp, processes
 listening/         ports inside slots that the worker serves
 local/             slots on this host
 modal/             slots at Modal
-rootfs/            slots of this host with an image of their own
 """
 
 from __future__ import annotations
@@ -30,6 +28,7 @@ from collections.abc import Mapping
 from pydantic_settings import BaseSettings
 
 from hermes_queue import extensions
+from hermes_queue.core import declared
 from hermes_queue.errors import ConfigurationError, HermesQueueError, TrajectoryFailure
 from hermes_queue.sandbox.base import SandboxBackend
 from hermes_queue.sandbox.fleet import Fleet
@@ -56,9 +55,12 @@ def find_backend(name: str) -> Offer:
             module has the wrong type.
     """
     module, make = extensions.load_with_module("backend", name)
+    attributes = vars(module)
+    if with_images := next((t for each in declared() if (t := each.image_slots.get(name))), None):
+        module, make = extensions.load_with_module("backend", with_images)
+        attributes = {**attributes, **vars(module)}
     settings, flags, check, check_profile = (
-        getattr(module, attribute, None)
-        for attribute in ("SETTINGS", "FLAGS", "check", "check_profile")
+        attributes.get(attribute) for attribute in ("SETTINGS", "FLAGS", "check", "check_profile")
     )
     is_class = isinstance(settings, type) and issubclass(settings, BaseSettings)
     if settings is not None and not is_class:

@@ -18,8 +18,16 @@ def refuse_but_default(name: str) -> None:
         )
 
 
-def refuse_images(backend: str, spec: SlotSpec) -> None:
-    """Refuse tasks with an image, for a backend without them. Raises SandboxRejected."""
+def refuse_images(backend: str, spec: SlotSpec, *, plugin: str = "") -> None:
+    """Refuse tasks with an image, for a backend without them. Raises SandboxRejected.
+
+    `plugin`: the one of ours with which its slots can have images.
+    """
+    if spec.image is not None and plugin:
+        raise SandboxRejected(
+            f"the task has an image of its own, and slots of the backend {backend!r} have one with "
+            f"the plugin {plugin!r}, which is not installed here: see `hermes-queue plugins`"
+        )
     if spec.image is not None:
         raise SandboxRejected(
             f"the task has an image of its own, and slots of the backend {backend!r} cannot have "

@@ -30,7 +30,6 @@ from hermes_queue import extensions
 from hermes_queue.core import declared
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.plugins import load_target
-from hermes_queue.settings.images import ImageSettings
 from hermes_queue.settings.model import EngineSettings, LimiterSettings, ModelSettings
 from hermes_queue.settings.observability import LogSettings, MetricsSettings, OtelSettings
 from hermes_queue.settings.prices import PriceSettings
@@ -275,7 +274,6 @@ SECTIONS: tuple[type[BaseSettings], ...] = (
     SandboxSettings,
     LocalSandboxSettings,
     ModalSettings,
-    ImageSettings,
     PriceSettings,
     ModelSettings,
     LimiterSettings,
@@ -298,7 +296,6 @@ __all__ = [
     "ArchiveSettings",
     "BreakerSettings",
     "EngineSettings",
-    "ImageSettings",
     "LeaseSettings",
     "LimiterSettings",
     "LocalSandboxSettings",

@@ -8,14 +8,17 @@ import types
 import pytest
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from hermes_queue.errors import ConfigurationError
+from hermes_queue.errors import ConfigurationError, SandboxRejected
+from hermes_queue.images.spec import ImageSpec
 from hermes_queue.ledger.fleet.creations import FleetCreationGate
+from hermes_queue.plugins import Plugin
 from hermes_queue.sandbox import find_backend, known_backends, make_backend
-from hermes_queue.sandbox.base import Capabilities, SandboxBackend
+from hermes_queue.sandbox.base import Capabilities, SandboxBackend, SlotSpec
 from hermes_queue.sandbox.fleet import CreationRate, Fleet
 from hermes_queue.sandbox.local.backend import LocalBackend
+from hermes_queue.sandbox.modal.backend import ModalBackend
 from hermes_queue.sandbox.offers import Flag
-from hermes_queue.settings import check_environment
+from hermes_queue.settings import LocalSandboxSettings, check_environment
 
 
 @pytest.fixture
@@ -40,6 +43,23 @@ def test_a_short_name_is_a_module_with_a_backend():
 def test_a_class_of_your_own_is_found_by_its_path():
     name = "hermes_queue.sandbox.local.backend:LocalBackend"
     assert isinstance(make_backend(name, slots=1), LocalBackend)
+
+
+@pytest.mark.parametrize("kind", [LocalBackend, ModalBackend])
+async def test_without_the_plugin_of_images_tasks_with_one_are_refused(kind):
+    spec = SlotSpec(image=ImageSpec(reference="task"))
+    with pytest.raises(SandboxRejected, match="the plugin 'images', which is not installed here"):
+        await kind(slots=1).prepare(spec)
+
+
+def test_a_plugin_makes_a_backend_of_the_core_with_slots_that_have_images(theirs, monkeypatch):
+    theirs(Plain=Plain, check=print)
+    added = Plugin(name="t", purpose="", image_slots={"local": "their_backend:Plain"})
+    monkeypatch.setattr("hermes_queue.sandbox.declared", lambda: iter([added]))
+    offer = find_backend("local")
+    assert (offer.make, offer.check) == (Plain, print)
+    assert offer.settings is LocalSandboxSettings
+    assert find_backend("modal").make is not Plain
 
 
 class Plain(SandboxBackend):

@@ -14,9 +14,9 @@ from modal_slots import acquire, age, asset, out
 from hermes_queue.errors import EnvInfraError
 from hermes_queue.sandbox.base import SlotSpec
 from hermes_queue.sandbox.fleet import SandboxObserver
+from hermes_queue.sandbox.modal import backend as backends
 from hermes_queue.sandbox.modal import box as boxes
 from hermes_queue.sandbox.modal import pool as pools
-from hermes_queue.sandbox.modal import shared as backends
 from hermes_queue.sandbox.modal.pool import Pool
 from hermes_queue.settings import ModalSettings
 

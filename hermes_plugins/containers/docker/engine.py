@@ -30,16 +30,16 @@ from hermes_plugins.containers.host import HostFacts
 from hermes_plugins.containers.images.client import AnswerTooLong, EngineClient, translated
 from hermes_plugins.containers.images.hosted import EngineImages, HostedImage
 from hermes_plugins.containers.settings import DockerSettings
-from hermes_queue.cancellation import end_tasks, unbroken
-from hermes_queue.errors import SandboxError, SlotKilled, SlotLost
-from hermes_queue.sandbox.archives import FilesRefused
-from hermes_queue.sandbox.base import SandboxInfo
-from hermes_queue.sandbox.containers.host import (
+from hermes_plugins.images.containers.host import (
     ROOT_USERS,
     ContainerSpec,
     ContainerState,
     ExecStream,
 )
+from hermes_queue.cancellation import end_tasks, unbroken
+from hermes_queue.errors import SandboxError, SlotKilled, SlotLost
+from hermes_queue.sandbox.archives import FilesRefused
+from hermes_queue.sandbox.base import SandboxInfo
 from hermes_queue.sandbox.image_slots import FileChange, TooManyChanges
 from hermes_queue.settings import PathSettings
 

@@ -10,8 +10,8 @@ from urllib.parse import quote
 
 from hermes_plugins.containers.images.client import EngineClient, translated
 from hermes_plugins.containers.services.networks import NETWORK_PREFIX, SubnetTaken
+from hermes_plugins.images.containers.host import ContainerSpec
 from hermes_queue.errors import SandboxError
-from hermes_queue.sandbox.containers.host import ContainerSpec
 
 LABEL = "hermes-queue."
 """Prefix of our labels at the engine."""

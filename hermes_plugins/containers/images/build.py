@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 from hermes_plugins.containers.images.client import EngineClient, progress, translated
 from hermes_plugins.containers.settings import DockerSettings
+from hermes_plugins.images.context import DOCKERFILE, BuildContext
+from hermes_plugins.images.copying import write_engine_tar
+from hermes_plugins.images.dockerfile.old_engines import OldEngineBuild, for_old_engines
+from hermes_plugins.images.plan import plan
 from hermes_queue.disk.turn import build_turn
 from hermes_queue.errors import EnvBug, EnvInfraError, SandboxError
-from hermes_queue.images.context import DOCKERFILE, BuildContext
-from hermes_queue.images.copying import write_engine_tar
-from hermes_queue.images.dockerfile.old_engines import OldEngineBuild, for_old_engines
-from hermes_queue.images.plan import plan
 from hermes_queue.images.spec import ImageSpec
 
 if TYPE_CHECKING:

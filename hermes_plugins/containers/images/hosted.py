@@ -13,15 +13,8 @@ from urllib.parse import quote
 
 from hermes_plugins.containers.images.client import EngineClient, progress, translated
 from hermes_plugins.containers.settings import DockerSettings
-from hermes_queue.errors import (
-    EnvBug,
-    EnvInfraError,
-    SandboxError,
-    SandboxRejected,
-    SandboxUnavailable,
-)
-from hermes_queue.images.base_image import can_stand_for
-from hermes_queue.images.permission import (
+from hermes_plugins.images.base_image import can_stand_for
+from hermes_plugins.images.permission import (
     DOCKER_HUB,
     VARIABLE,
     check_name,
@@ -29,8 +22,15 @@ from hermes_queue.images.permission import (
     short_name,
     substitute,
 )
+from hermes_plugins.images.settings import ImageSettings
+from hermes_queue.errors import (
+    EnvBug,
+    EnvInfraError,
+    SandboxError,
+    SandboxRejected,
+    SandboxUnavailable,
+)
 from hermes_queue.images.spec import ImageConfig, ImageSpec
-from hermes_queue.settings import ImageSettings
 
 logger = logging.getLogger(__name__)
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 
 from hermes_plugins.containers.host import ContainerHost
 from hermes_plugins.containers.services.networks import ContainerNetworks
+from hermes_plugins.images.containers.host import ContainerSpec, ContainerState
+from hermes_plugins.images.containers.plan import PlannedService
+from hermes_plugins.images.containers.process import run_small
 from hermes_queue.cancellation import end_tasks
 from hermes_queue.errors import EnvInfraError, SandboxError, SlotLost
-from hermes_queue.sandbox.containers.host import ContainerSpec, ContainerState
-from hermes_queue.sandbox.containers.plan import PlannedService
-from hermes_queue.sandbox.containers.process import run_small
 from hermes_queue.sandbox.services import Readiness, ServiceHealthcheck
 
 LOOK_S = 0.3

@@ -20,6 +20,8 @@ from hermes_plugins.containers.services.networks import (
 )
 from hermes_plugins.containers.services.plan import linked
 from hermes_plugins.containers.stock import Stock
+from hermes_plugins.images.containers.host import ContainerSpec, NetworkLink
+from hermes_plugins.images.containers.plan import ContainerPlan, PlannedService
 from hermes_queue.cancellation import unbroken
 from hermes_queue.errors import (
     EnvInfraError,
@@ -29,8 +31,6 @@ from hermes_queue.errors import (
     SlotLost,
 )
 from hermes_queue.sandbox.base import Slot
-from hermes_queue.sandbox.containers.host import ContainerSpec, NetworkLink
-from hermes_queue.sandbox.containers.plan import ContainerPlan, PlannedService
 from hermes_queue.sandbox.services import ServiceEnded
 
 logger = logging.getLogger(__name__)

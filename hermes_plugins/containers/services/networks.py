@@ -1,6 +1,6 @@
 """What a host of containers must be able to do for slots with services.
 
-Errors are those of `hermes_queue.sandbox.containers.host`.
+Errors are those of `hermes_plugins.images.containers.host`.
 """
 
 from __future__ import annotations

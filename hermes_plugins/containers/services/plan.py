@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 from hermes_plugins.containers.host import ContainerOptions
 from hermes_plugins.containers.images.hosted import HostedImage
+from hermes_plugins.images.containers.host import ContainerSpec, NetworkLink
+from hermes_plugins.images.containers.plan import ContainerPlan, PlannedService
 from hermes_queue.sandbox.base import SlotSpec
-from hermes_queue.sandbox.containers.host import ContainerSpec, NetworkLink
-from hermes_queue.sandbox.containers.plan import ContainerPlan, PlannedService
 from hermes_queue.sandbox.services import ServiceSpec, ServiceVolume
 
 CAPABILITIES = (

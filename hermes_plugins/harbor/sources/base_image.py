@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from hermes_plugins.images.extra import dockerfile_library
 from hermes_queue.errors import ConfigurationError, TrajectoryFailure
-from hermes_queue.images.extra import dockerfile_library
 
 if TYPE_CHECKING:
-    from hermes_queue.images.store import ImageStore
+    from hermes_plugins.images.store import ImageStore
 
 BASE = "python:3.11-slim-bookworm"
 BACKENDS = frozenset({"local"})
@@ -35,12 +35,12 @@ def provide_base(backend: str, say: Callable[[str], None]) -> None:
 
 
 async def _provide(say: Callable[[str], None]) -> None:
+    from hermes_plugins.images.permission import check_name, full_name, substitute
+    from hermes_plugins.images.rootfs.steps import RootfsSteps
+    from hermes_plugins.images.settings import ImageSettings
+    from hermes_plugins.images.store import ImageStore
     from hermes_queue.errors import IsolationUnavailable, SandboxRejected
-    from hermes_queue.images.permission import check_name, full_name, substitute
-    from hermes_queue.images.store import ImageStore
-    from hermes_queue.sandbox.rootfs.steps import RootfsSteps
     from hermes_queue.settings import PathSettings
-    from hermes_queue.settings.images import ImageSettings
 
     cache, settings = PathSettings().cache, ImageSettings()
     steps = RootfsSteps.of(cache)
@@ -66,10 +66,10 @@ async def _provide(say: Callable[[str], None]) -> None:
 
 async def _make(store: ImageStore, name: str, why: str, say: Callable[[str], None]) -> None:
     """Make a stand-in; `why` says what the registry answered."""
-    from hermes_queue.images.base_image import BaseImage, make_base_image
-    from hermes_queue.images.fetch.archives import import_archive
-    from hermes_queue.images.permission import short_name
-    from hermes_queue.images.store import REGISTRY_SAYS
+    from hermes_plugins.images.base_image import BaseImage, make_base_image
+    from hermes_plugins.images.fetch.archives import import_archive
+    from hermes_plugins.images.permission import short_name
+    from hermes_plugins.images.store import REGISTRY_SAYS
 
     reason = why.rpartition(REGISTRY_SAYS)[2][:200].rstrip(".")
     if shutil.which("mmdebstrap") is None:

@@ -16,7 +16,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
 from hermes_queue.cancellation import end_tasks, unbroken
-from hermes_queue.errors import NoSnapshot, SandboxError, SlotLost
+from hermes_queue.errors import SandboxError, SlotLost
+from hermes_queue.images.spec import ImageConfig
 from hermes_queue.sandbox.base import (
     MAX_FILE_BYTES,
     AssetSpec,
@@ -33,16 +34,13 @@ from hermes_queue.sandbox.host import pip as pip_settings
 from hermes_queue.sandbox.host.isolation import FencePrograms, find_tools, host_python, shortcomings
 from hermes_queue.sandbox.host.paths import SLOT_UID, check_cache
 from hermes_queue.sandbox.local.assets import AssetStore, read_regular_file
-from hermes_queue.sandbox.local.fence import BubblewrapFence, FenceOptions, SlotDirectories
+from hermes_queue.sandbox.local.fence import Bind, BubblewrapFence, FenceOptions, SlotDirectories
 from hermes_queue.sandbox.local.leased import LeasedSlots
 from hermes_queue.sandbox.local.registry import HostRegistry, record_slot
 from hermes_queue.sandbox.local.slot import LocalSlot
 from hermes_queue.sandbox.local.snapshots import LocalSnapshots
 from hermes_queue.sandbox.local.unfenced import InPlaceAssetStore, PlainFence, TreeKiller
 from hermes_queue.sandbox.profiles import refuse_but_default, refuse_images
-from hermes_queue.sandbox.rootfs.fence import Bind
-from hermes_queue.sandbox.rootfs.slot import HeldImage, RootfsSlot
-from hermes_queue.sandbox.rootfs.slots import can_have_images, describe
 from hermes_queue.sandbox.snapshots import Snapshot
 from hermes_queue.settings import LocalSandboxSettings, WorkerSettings
 
@@ -70,10 +68,8 @@ class LocalBackend(LeasedSlots):
         slots = slots or settings.slots or WorkerSettings().concurrency
         super().__init__(slots, labels, cache, fleet, settings)
         fenced = settings.isolation == "bwrap"
-        # Without isolation, a slot's paths are those of no other slot.
-        images = fenced and can_have_images()
-        self.capabilities = Capabilities(isolation=fenced, snapshot=fenced, images=images)
-        self._registry = HostRegistry(self._cache, remove=self._rootfs.host.remove)
+        self.capabilities = Capabilities(isolation=fenced, snapshot=fenced)
+        self._registry = HostRegistry(self._cache)
         store = AssetStore if self.capabilities.isolation else InPlaceAssetStore
         self._assets = store(self._cache, self._build_asset)
         self._snapshots = LocalSnapshots(self._cache, self.labels["deployment"], self.settings)
@@ -141,9 +137,7 @@ class LocalBackend(LeasedSlots):
         if reaper:
             await end_tasks(reaper)
         await asyncio.gather(*map(self._end_slot, list(self._slots)))
-        await self._spawners.close()
-        await self._rootfs.close()
-        self._uids.close()
+        await self._close()
         if self._sandbox is not None:
             sandbox, self._sandbox = self._sandbox, None
             self._observer.gone(sandbox.name)
@@ -153,19 +147,22 @@ class LocalBackend(LeasedSlots):
                 extra = {"action": "sandbox_left"}
                 logger.warning("cannot remove sandbox %s: %s", sandbox, error, extra=extra)
 
+    async def _close(self) -> None:
+        """Free what slots share; they have ended."""
+        await self._spawners.close()
+        self._uids.close()
+
     # --- assets -----------------------------------------------------------------------
 
     async def prepare(self, spec: SlotSpec) -> None:
         """See `SandboxBackend`."""
         refuse_but_default(spec.profile)
-        if spec.image is None:
-            await asyncio.to_thread(interpreter.prepare, spec.python, self._cache)
-        else:
-            if not self.capabilities.isolation:
-                refuse_images("local", spec)
-            await self._rootfs.check(spec)
-            (await self._rootfs.hold(spec.image)).release()
+        await self._prepare_root(spec)
         await asyncio.gather(*(self._assets.ensure(asset) for asset in spec.assets))
+
+    async def _prepare_root(self, spec: SlotSpec) -> None:
+        refuse_images("local", spec, plugin="images")
+        await asyncio.to_thread(interpreter.prepare, spec.python, self._cache)
 
     async def read_asset(
         self, asset: AssetSpec, path: str, *, max_bytes: int = MAX_FILE_BYTES
@@ -207,30 +204,35 @@ class LocalBackend(LeasedSlots):
                 pins.callback(await self._assets.pin(asset))
                 await self._uids.let_read(self._assets.path(asset))
                 binds.append((str(self._assets.path(asset)), asset.mount, True))
-            if spec.image is None:
-                running = await self._begin_slot(spec.python, binds, conceal=spec.conceal)
-            else:
-                image = await self._rootfs.hold(spec.image)
-                pins.callback(image.release)
-                running = await self._begin_rootfs(spec, image, binds)
+            running = await self._begin(spec, binds, pins)
             pins.callback(self._observer.released, running.fence.slot_id)
             running.on_end = pins.pop_all().close
         return self._leased(running, trajectory_id, spec)
 
+    async def _begin(
+        self, spec: SlotSpec, binds: Sequence[Bind], pins: contextlib.ExitStack
+    ) -> LocalSlot:
+        """Start a slot for a lease; `pins` end with it."""
+        return await self._begin_slot(spec.python, binds, conceal=spec.conceal)
+
     def _leased(self, running: LocalSlot, trajectory_id: str, spec: SlotSpec) -> Slot:
         running.has_capacity = True
-        rootfs = running.image.rootfs if isinstance(running, RootfsSlot) else None
+        image, config = self._root_of(running, spec)
         slot = Slot(
             slot_id=running.fence.slot_id,
             trajectory_id=trajectory_id,
             sandbox_id=running.record.parent.name,
             workspace=running.fence.workspace,
             spec=spec,
-            image=describe(rootfs) if rootfs else interpreter.host_image(spec.python),
-            image_config=rootfs.config if rootfs else None,
+            image=image,
+            image_config=config,
         )
         self._observer.leased(slot)
         return slot
+
+    def _root_of(self, running: LocalSlot, spec: SlotSpec) -> tuple[str, ImageConfig | None]:
+        """For `Slot.image` and `Slot.image_config`."""
+        return interpreter.host_image(spec.python), None
 
     async def _place(self, kind: str) -> Path:
         """A new path for the files of a slot."""
@@ -280,15 +282,6 @@ class LocalBackend(LeasedSlots):
         await self._start(slot, begin)
         return slot
 
-    async def _begin_rootfs(
-        self, spec: SlotSpec, image: HeldImage, binds: Sequence[Bind], upper: Path | None = None
-    ) -> RootfsSlot:
-        """Start a slot with the files of an image, and those of `upper` over them."""
-        slot = self._rootfs.new(await self._place("slot"), spec, image, binds)
-        user = image.rootfs.config.user if spec.user is None else spec.user
-        await self._start(slot, lambda: self._rootfs.begin(slot, user, upper))
-        return slot
-
     async def _start(self, slot: LocalSlot, begin: Callable[[], Awaitable[None]]) -> None:
         fence, record = slot.fence, slot.record
         slot_id = fence.slot_id
@@ -318,10 +311,7 @@ class LocalBackend(LeasedSlots):
 
     async def snapshot(self, slot: Slot, *, keep_s: float | None = None) -> Snapshot:
         """See `KeepsSnapshots`."""
-        running = self._leased_slot(slot)
-        if isinstance(running, RootfsSlot):
-            raise NoSnapshot("slots with an image have none")
-        return await self._snapshots.take(running, slot.trajectory_id)
+        return await self._snapshots.take(self._leased_slot(slot), slot.trajectory_id)
 
     async def restore(self, slot: Slot, snapshot_id: str) -> None:
         """See `KeepsSnapshots`."""

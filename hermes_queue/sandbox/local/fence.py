@@ -32,8 +32,9 @@ from hermes_queue.sandbox.host.paths import SLOT_UID, shared_directory, slot_dir
 from hermes_queue.sandbox.host.spawned import SpawnedBubblewrap
 from hermes_queue.sandbox.host.spawner import Confinement, SlotAccount, Spawners
 from hermes_queue.sandbox.host.user_namespaces import drop_prefix
-from hermes_queue.sandbox.rootfs.fence import Bind
 
+Bind = tuple[str, str, bool]
+"""Path on the host, path inside, whether it is a directory; mounted read-only."""
 HOME = "/home/agent"
 INNER_ID = "1000"
 PATH = f"{PYTHON_MOUNT}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

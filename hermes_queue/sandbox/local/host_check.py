@@ -10,21 +10,16 @@ from urllib.parse import urlsplit
 
 from hermes_queue.sandbox.host.isolation import find_tools, host_python, shortcomings
 from hermes_queue.sandbox.host.paths import check_cache
-from hermes_queue.sandbox.host.user_namespaces import find_id_map
 from hermes_queue.sandbox.local.registry import HostRegistry
 from hermes_queue.sandbox.offers import Condition
-from hermes_queue.sandbox.rootfs.slots import can_have_images
 from hermes_queue.settings import LocalSandboxSettings, PathSettings, RedisSettings
-from hermes_queue.settings.images import ImageSettings
 
 
 async def conditions() -> AsyncIterator[Condition]:
     """See `Offer.check`."""
     settings, cache = LocalSandboxSettings(), PathSettings().cache.absolute()
     yield await asyncio.to_thread(_fence, settings, cache)
-    if settings.isolation == "bwrap":
-        yield await asyncio.to_thread(_images)
-    if settings.network or ImageSettings().network == "open":
+    if settings.network:
         yield network(RedisSettings())
     if left := await asyncio.to_thread(HostRegistry(cache).abandoned):
         yield Condition(
@@ -51,14 +46,6 @@ def _fence(settings: LocalSandboxSettings, cache: Path) -> Condition:
             check, f"{tools.bwrap} works, but {whats}", "; ".join(lack.fix for lack in lacks)
         )
     return Condition(check, f"{tools.bwrap} isolates slots")
-
-
-def _images() -> Condition:
-    check = "sandbox.local.images"
-    if can_have_images():
-        return Condition(check, "tasks with an image of their own can have slots")
-    why = find_id_map("").reason or "this kernel or processor cannot have them"
-    return Condition(check, f"tasks with an image of their own are refused: {why}")
 
 
 def network(settings: RedisSettings) -> Condition:

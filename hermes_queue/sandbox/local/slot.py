@@ -8,18 +8,17 @@ import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any, Protocol
 
 from hermes_queue.cancellation import end_tasks
 from hermes_queue.errors import SandboxError, SlotKilled, SlotLost
 from hermes_queue.sandbox.base import MAX_OUTPUT_BYTES, ExecutionResult
+from hermes_queue.sandbox.host.cgroups import ControlGroups
 from hermes_queue.sandbox.host.execution import OutputPipe, follow, memory_file
 from hermes_queue.sandbox.host.paths import remove_tree
 from hermes_queue.sandbox.host.processes import COMMAND_VARIABLE
-from hermes_queue.sandbox.host.spawner import SCRIPT_PATH, SlotAccount, SpawnedCommand
+from hermes_queue.sandbox.host.spawner import SCRIPT_PATH, SlotAccount, SpawnedCommand, Spawner
 from hermes_queue.sandbox.listening.sockets import SocketListening
-from hermes_queue.sandbox.local.fence import BubblewrapFence
-from hermes_queue.sandbox.local.unfenced import PlainFence
-from hermes_queue.sandbox.rootfs.fence import RootfsFence
 
 logger = logging.getLogger(__name__)
 
@@ -46,12 +45,95 @@ def _with_script(
     return [*argv, SCRIPT_PATH], [memory_file(code)]
 
 
+class FencedDirectories(Protocol):
+    """Files of a slot on this host."""
+
+    root: Path
+
+
+class FenceLimits(Protocol):
+    """What a fence was begun with."""
+
+    @property
+    def groups(self) -> ControlGroups | None:
+        """Control groups of all in it."""
+        ...
+
+    @property
+    def uid(self) -> int:
+        """Host uid of the slot."""
+        ...
+
+
+class SlotFence(Protocol):
+    """Holds the commands of one slot together: `BubblewrapFence` says how."""
+
+    slot_id: str
+    init_pid: int
+    init_started: int
+    account: SlotAccount | None
+
+    @property
+    def directories(self) -> FencedDirectories:
+        """Its files on the host."""
+        ...
+
+    @property
+    def options(self) -> FenceLimits:
+        """What it was begun with."""
+        ...
+
+    @property
+    def workspace(self) -> str:
+        """Where commands run."""
+        ...
+
+    @property
+    def spawner(self) -> Spawner:
+        """What starts commands in it, once it has begun."""
+        ...
+
+    @property
+    def has_own_network(self) -> bool:
+        """Whether the slot has a loopback interface of its own."""
+        ...
+
+    @property
+    def uid(self) -> int:
+        """Host uid of its commands."""
+        ...
+
+    def ends(self) -> list[asyncio.Future[Any]]:
+        """Futures of which one is done when it has died."""
+        ...
+
+    def is_alive(self) -> bool:
+        """Whether commands can be started."""
+        ...
+
+    async def ended_from_inside(self) -> bool:
+        """Whether a process in it has ended it."""
+        ...
+
+    def environment(self) -> dict[str, str]:
+        """The clean environment that commands start with."""
+        ...
+
+    async def kill_tree(self, marker: str, pid: int, /) -> None:
+        """Kill a command that has this mark, and what it started."""
+        ...
+
+    async def kill(self) -> None:
+        """Kill everything in it."""
+        ...
+
+
 class LocalSlot:
     """A running fence, and the resources to free with it."""
 
     def __init__(
         self,
-        fence: BubblewrapFence | PlainFence | RootfsFence,
+        fence: SlotFence,
         record: Path,
         *,
         remove: Callable[[Path], None] = remove_tree,

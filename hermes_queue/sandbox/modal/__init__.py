@@ -3,18 +3,16 @@
     abilities.py    capabilities of an image and the kernel
     account.py      the SDK: app, images, lists
     assets.py       directories built once, then mounted
-    backend.py      `SandboxBackend` for Modal
+    backend.py      `SandboxBackend` for Modal: slots that share sandboxes
     box.py          one sandbox and the slots in it
     factory.py      makes, reports and ends sandboxes
     failures.py     translates the SDK's errors
     pool.py         sandboxes of one profile
     process.py      one command through the SDK
     profiles.py     descriptions of sandboxes
-    shared.py       slots that share sandboxes
     wire.py         the relay of a slot's port as a command
     snapshots.py    copies of slots' files
     slot.sh         the script inside the sandbox
-    rooted/         slots with an image, one sandbox each
 
 The SDK is imported when a backend starts, never with this package.
 """

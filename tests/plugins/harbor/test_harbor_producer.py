@@ -22,11 +22,11 @@ from hermes_plugins.harbor.env import ENV
 from hermes_plugins.harbor.producer import PRODUCER
 from hermes_plugins.harbor.sources import base_image
 from hermes_plugins.harbor.task import TaskFolder
+from hermes_plugins.images.base_image import BaseImage, can_stand_for
+from hermes_plugins.images.permission import full_name
+from hermes_plugins.images.plan import plan
+from hermes_plugins.images.store import cannot_be_had
 from hermes_queue.errors import ConfigurationError, InputError
-from hermes_queue.images.base_image import BaseImage, can_stand_for
-from hermes_queue.images.permission import full_name
-from hermes_queue.images.plan import plan
-from hermes_queue.images.store import cannot_be_had
 from producers.run.options import ProducerOptions, parse
 from producers.run.plan import make_plan
 from producers.run.selection import SelectedItems, select

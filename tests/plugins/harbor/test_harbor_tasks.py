@@ -21,8 +21,8 @@ from hermes_plugins.harbor.env import ENV
 from hermes_plugins.harbor.item import HarborItem
 from hermes_plugins.harbor.task import TaskFolder
 from hermes_plugins.harbor.templates import filled
+from hermes_plugins.images.context import BuildContext
 from hermes_queue.errors import EnvBug, EnvInfraError
-from hermes_queue.images.context import BuildContext
 from hermes_queue.images.spec import ImageSpec
 
 

@@ -12,9 +12,9 @@ from hermes_plugins.harbor.item import HarborItem
 from hermes_plugins.harbor.shapes.known import as_harbor, is_task
 from hermes_plugins.harbor.shapes.terminal_bench import convert
 from hermes_plugins.harbor.task import TaskFolder
+from hermes_plugins.images.context import BuildContext
+from hermes_plugins.images.plan import plan
 from hermes_queue.errors import EnvBug
-from hermes_queue.images.context import BuildContext
-from hermes_queue.images.plan import plan
 
 pytest.importorskip("yaml")
 

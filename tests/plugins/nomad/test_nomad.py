@@ -18,6 +18,7 @@ import pytest
 from aiohttp import web
 from nomad_server import Allocation, NomadServer, RunningExec, TaskFailed, serving
 
+from hermes_plugins.images.containers.host import ContainerSpec
 from hermes_plugins.nomad import client, execution, job, placement
 from hermes_plugins.nomad.cluster import NomadCluster
 from hermes_plugins.nomad.offer import check
@@ -30,7 +31,6 @@ from hermes_queue.errors import (
     SlotLost,
 )
 from hermes_queue.sandbox.archives import FilesRefused
-from hermes_queue.sandbox.containers.host import ContainerSpec
 
 SPEC = ContainerSpec(
     "image:1", ("true",), {"worker": "w", "deployment": "d"}, 1.0, 64, 50, 8, name="hermes-queue-1"

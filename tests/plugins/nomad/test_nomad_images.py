@@ -12,13 +12,13 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from hermes_plugins.images.settings import ImageSettings
 from hermes_plugins.nomad.changes import difference, packed, unix_time
 from hermes_plugins.nomad.images import NomadImages, read_images
 from hermes_plugins.nomad.settings import NomadSettings
 from hermes_queue.errors import ConfigurationError, EnvBug, SandboxError, SandboxRejected
 from hermes_queue.images.spec import ImageSpec
 from hermes_queue.sandbox.image_slots import FileChange, TooManyChanges
-from hermes_queue.settings import ImageSettings
 
 ID = f"sha256:{'1' * 64}"
 INSPECTED = {

@@ -11,6 +11,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import ClassVar
 
 from hermes_queue.errors import SandboxError
 from hermes_queue.sandbox.host import cgroups
@@ -27,8 +28,8 @@ from hermes_queue.sandbox.host.interpreter import MOUNT as PYTHON_MOUNT
 from hermes_queue.sandbox.host.isolation import host_python, top_level
 from hermes_queue.sandbox.host.user_namespaces import UserNamespaces
 from hermes_queue.sandbox.local.registry import record_slot
-from hermes_queue.sandbox.rootfs.slot import HeldImage
 from localmodal.host import FILE_TOOL, Host
+from localmodal.rooted.recipe import HeldImage
 
 PATH = f"{PYTHON_MOUNT}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 DOCKER_CAPABILITIES = (
@@ -87,6 +88,8 @@ class Enclosure:
     capabilities: str
     """A key of `CAPABILITIES`."""
     volumes: tuple[Volume, ...]
+    is_rooted: ClassVar[bool] = False
+    """Whether its root is an image's."""
 
     def __post_init__(self) -> None:
         self.directory = self.host.directory / self.sandbox_id

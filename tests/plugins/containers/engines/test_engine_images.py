@@ -8,8 +8,8 @@ import re
 import pytest
 from container_engines import BASE
 
+from hermes_plugins.images.context import BuildContext
 from hermes_queue.errors import EnvBug, EnvInfraError, SandboxRejected
-from hermes_queue.images.context import BuildContext
 from hermes_queue.images.spec import ImageSpec
 from hermes_queue.sandbox.base import SlotSpec
 

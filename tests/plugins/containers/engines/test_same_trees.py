@@ -26,11 +26,11 @@ from image_trees import (
 from hermes_plugins.containers.images.client import EngineClient
 from hermes_plugins.containers.images.hosted import EngineImages, HostedImage
 from hermes_plugins.containers.settings import DockerSettings
+from hermes_plugins.images.settings import ImageSettings
+from hermes_plugins.images.store import ImageStore
 from hermes_queue.errors import EnvBug
 from hermes_queue.images.spec import ImageSpec
-from hermes_queue.images.store import ImageStore
 from hermes_queue.sandbox.base import SlotSpec
-from hermes_queue.settings import ImageSettings
 
 NAMES = sorted(each.name for each in CONTEXTS.iterdir())
 BUILDKIT_ALONE = {

@@ -7,11 +7,11 @@ import shlex
 import pytest
 from container_engines import BASE
 
+from hermes_plugins.images.containers import box
 from hermes_queue.errors import SlotKilled
 from hermes_queue.images.spec import ImageSpec
 from hermes_queue.sandbox.archives import FilesRefused
 from hermes_queue.sandbox.base import ExecutionResult, SlotSpec
-from hermes_queue.sandbox.containers import box
 
 SPEC = SlotSpec(image=ImageSpec(BASE))
 IN_MEMORY = "a link to where only the slot finds a pipe"

@@ -30,10 +30,11 @@ from hermes_plugins.containers.images.archive import import_root
 from hermes_plugins.containers.images.client import EngineClient, find_engine
 from hermes_plugins.containers.images.hosted import EngineImages
 from hermes_plugins.containers.settings import DockerSettings
+from hermes_plugins.images.settings import ImageSettings
 from hermes_queue.errors import HermesQueueError
 from hermes_queue.sandbox.base import Slot
 from hermes_queue.sandbox.fleet import Fleet, SandboxObserver
-from hermes_queue.settings import ImageSettings, PathSettings
+from hermes_queue.settings import PathSettings
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 SETTINGS: Mapping[str, Any] = {

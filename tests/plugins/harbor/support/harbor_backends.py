@@ -15,8 +15,8 @@ from pathlib import Path
 
 from container_engines import ENGINES, EngineProcess, engine_directory, install_packages
 
-from hermes_queue.images.base_image import BaseImage, make_base_image
-from hermes_queue.images.permission import full_name
+from hermes_plugins.images.base_image import BaseImage, make_base_image
+from hermes_plugins.images.permission import full_name
 from hermes_queue.settings import PathSettings
 
 BASE = "python:3.11-slim-bookworm"

@@ -11,15 +11,15 @@ import pytest
 from localmodal.server import BackgroundServer
 from modal_server import forget_modal_client
 
+from hermes_plugins.images.base_image import BaseImage, make_base_image
+from hermes_plugins.images.fetch.archives import import_archive
+from hermes_plugins.images.rootfs.steps import RootfsSteps
+from hermes_plugins.images.settings import ImageSettings
+from hermes_plugins.images.store import ImageStore
 from hermes_plugins.selfcheck.bench import NotApplicable, Subject
 from hermes_plugins.selfcheck.checks import CHECKS
-from hermes_queue.images.base_image import BaseImage, make_base_image
-from hermes_queue.images.fetch.archives import import_archive
-from hermes_queue.images.store import ImageStore
 from hermes_queue.sandbox.host.paths import remove_tree
-from hermes_queue.sandbox.rootfs.steps import RootfsSteps
 from hermes_queue.settings import PathSettings
-from hermes_queue.settings.images import ImageSettings
 
 pytestmark = [
     pytest.mark.timeout(1800),

@@ -22,7 +22,6 @@ from hermes_queue.errors import (
 )
 from localmodal.box import Result
 from localmodal.rooted.blobs import MAX_BLOB_BYTES
-from localmodal.rooted.builds import no_images
 from localmodal.rooted.recipe import Image
 from localmodal.wire import Request, Stream
 
@@ -78,7 +77,9 @@ class ImageCalls:
         try:
             await self.store.builds.check()
         except IsolationUnavailable as error:
-            raise GRPCError(Status.INVALID_ARGUMENT, no_images(error)) from error
+            raise GRPCError(
+                Status.INVALID_ARGUMENT, f"localmodal can have no images on this host: {error}"
+            ) from error
         except SandboxError as error:
             raise GRPCError(Status.UNAVAILABLE, str(error)) from error
 

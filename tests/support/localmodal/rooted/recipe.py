@@ -6,11 +6,25 @@ import re
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Protocol
 
 from hermes_queue.images.spec import OWN_ROOT
-from hermes_queue.sandbox.rootfs.slot import HeldImage
 
 _LABEL = re.compile(rf"\s*LABEL\s+{re.escape(OWN_ROOT)}=", re.IGNORECASE)
+
+
+class HeldImage(Protocol):
+    """A built image that stays on the disk as long as somebody holds it."""
+
+    rootfs: Any
+
+    def hold(self) -> HeldImage:
+        """Once more."""
+        ...
+
+    def release(self) -> None:
+        """Once less."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +71,7 @@ class Image:
     def workdir(self) -> str:
         """The last WORKDIR line."""
         if self.rootfs is not None:
-            return self.rootfs.rootfs.config.workdir
+            return str(self.rootfs.rootfs.config.workdir)
         lines = self._lines("WORKDIR")
         return lines[-1][0] if lines and lines[-1] else ""
 

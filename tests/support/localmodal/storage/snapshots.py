@@ -9,16 +9,13 @@ from __future__ import annotations
 import asyncio
 import shlex
 import tempfile
-from typing import IO
+from typing import IO, Any
 
 from grpclib import GRPCError, Status
 
 from hermes_queue.errors import SandboxError
-from hermes_queue.images.spec import ImageConfig, Rootfs
-from hermes_queue.sandbox.rootfs.slot import HeldImage
 from localmodal.box import ServedSandbox
-from localmodal.rooted import mounts
-from localmodal.rooted.enclosure import RootedEnclosure
+from localmodal.rooted.built import with_images
 from localmodal.rooted.recipe import Image
 from localmodal.storage.store import Store
 from localmodal.wire import new_id
@@ -36,7 +33,7 @@ async def take(store: Store, box: ServedSandbox, path: str) -> str:
         GRPCError: NOT_FOUND if it is not a directory, FAILED_PRECONDITION if it cannot be read.
     """
     enclosure = box.enclosure
-    if path == "/" and isinstance(enclosure, RootedEnclosure):
+    if path == "/" and enclosure.is_rooted:
         return await _keep(store, enclosure)
     try:
         await box.run(["test", "-d", path])
@@ -60,7 +57,7 @@ async def take(store: Store, box: ServedSandbox, path: str) -> str:
     return image_id
 
 
-async def _keep(store: Store, enclosure: RootedEnclosure) -> str:
+async def _keep(store: Store, enclosure: Any) -> str:
     """Store a sandbox's changes of its image as a layer on it; returns the image's id."""
     image_id = new_id("im", 22)
     layer = store.host.directory / "images" / image_id
@@ -93,13 +90,14 @@ async def _pack(box: ServedSandbox, path: str, archive: IO[bytes]) -> None:
 async def mount(store: Store, box: ServedSandbox, image: Image | None, path: str) -> None:
     """Put a snapshot's files at `path`; `unmount` restores what was there."""
     if image is not None and image.rootfs is not None:
-        return await mounts.mount(box.enclosure, image.rootfs, path)
-    if isinstance(box.enclosure, RootedEnclosure):  # its own programs may be anything
+        await with_images().mount(box.enclosure, image.rootfs, path)
+        return
+    if box.enclosure.is_rooted:  # its own programs may be anything
         if image is None or image.files is None:
             problem = f"localmodal mounts no empty directory in a built image, at {path}"
             raise GRPCError(Status.UNIMPLEMENTED, problem)
-        tree = Rootfs((image.files,), ImageConfig(), image.image_id, image.image_id)
-        return await mounts.mount(box.enclosure, HeldImage(tree, lambda: None), path)
+        await with_images().mount_files(box.enclosure, image.files, path)
+        return
     place, under = shlex.quote(path.rstrip("/")), shlex.quote(path.rstrip("/") + UNDER)
     await box.run(
         ["sh", "-c", f"[ ! -e {under} ] && {{ [ ! -e {place} ] || mv {place} {under}; }} && "
@@ -114,6 +112,7 @@ async def mount(store: Store, box: ServedSandbox, image: Image | None, path: str
 async def unmount(box: ServedSandbox, path: str) -> None:
     """Undo `mount`."""
     if path.rstrip("/") in box.enclosure.images:
-        return await mounts.unmount(box.enclosure, path)
+        await with_images().unmount(box.enclosure, path)
+        return
     place, under = shlex.quote(path.rstrip("/")), shlex.quote(path.rstrip("/") + UNDER)
     await box.run(["sh", "-c", f"rm -rf {place} && {{ [ ! -e {under} ] || mv {under} {place}; }}"])

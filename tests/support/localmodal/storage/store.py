@@ -20,8 +20,7 @@ from localmodal.gvisor import GvisorEnclosure
 from localmodal.host import Host
 from localmodal.listener import Listener
 from localmodal.rooted.blobs import BlobReceiver
-from localmodal.rooted.builds import ImageBuilds
-from localmodal.rooted.enclosure import RootedEnclosure
+from localmodal.rooted.built import with_images
 from localmodal.rooted.recipe import Image
 from localmodal.rooted.uploads import Uploads
 from localmodal.storage.volumes import Volumes
@@ -77,13 +76,16 @@ class Store:
         self.volumes = Volumes(self.host)
         self.uploads = Uploads(self.host.directory / "uploads")
         self.blobs = BlobReceiver(self.uploads)
-        self._builds: ImageBuilds | None = None
+        self._builds: Any = None
 
     @property
-    def builds(self) -> ImageBuilds:
-        """Builds of images, made on first use. Belongs to the event loop of its first use."""
+    def builds(self) -> Any:
+        """Builds of images, made on first use. Belongs to the event loop of its first use.
+
+        Raises IsolationUnavailable: see `with_images`.
+        """
         if self._builds is None:
-            self._builds = ImageBuilds(self.image_cache)
+            self._builds = with_images().ImageBuilds(self.image_cache)
         return self._builds
 
     def add_secret(self, name: str | None, values: Mapping[str, str]) -> str:
@@ -205,13 +207,14 @@ class Store:
         if self.limits.runtime != "namespaces":
             problem = f"localmodal has built images only without --runtime {self.limits.runtime}"
             raise GRPCError(Status.UNIMPLEMENTED, problem)
-        return RootedEnclosure(
+        enclosure: Enclosure = with_images().RootedEnclosure(
             **options,
             image=image.rootfs,
             builds=self.builds,
             workdir=definition.workdir,
             cpus=resources.milli_cpu_max / 1000 or None,
         )
+        return enclosure
 
     async def shut_down(self) -> None:
         """`close`, and free all that the server holds."""

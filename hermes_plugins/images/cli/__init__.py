@@ -1,0 +1,1 @@
+"""`hermes-queue images`."""
