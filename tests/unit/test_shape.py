@@ -26,14 +26,14 @@ MAX_LUA_LINES = 90
 MAX_SHELL_LINES = 90
 
 CORE = ("hermes_queue", "workers", "producers", "envs")
-CORE_CODE_LINES = 60_700
+CORE_CODE_LINES = 54_100
 """Without plugins, each of which declares its own budget."""
 PARAMETERS, WIDE_FUNCTIONS = 6, 43
 FIELDS, WIDE_DATACLASSES = 15, 12
-IMPORTS, WIDE_MODULES = 20, 15
+IMPORTS, WIDE_MODULES = 20, 16
 LONELY_LINES, LONELY_MODULES = 80, 31
 PRONOUNS = ("That", "Those", "What", "Of", "Who", "Whoever", "These", "This", "As")
-PRONOUN_DOCSTRINGS = 695
+PRONOUN_DOCSTRINGS = 692
 READER_MODULES = 55
 """Modules of ours that a reader of results loads."""
 
