@@ -187,12 +187,14 @@ async def test_a_run_that_lied_scores_zero_where_no_time_is_left_for_the_origina
     row: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As hanging code could bring about, which lies after that."""
-    run = grader.Grader._run
+    run, has_lied = grader.Grader._run, False  # the view of the original tests may come first
 
     async def run_late(self: grader.Grader, tree: str, step: Step, **limits: Any) -> SuiteRun:
-        ours = (self._pinned.graded, await self._pinned.solved())
-        if tree not in ours and not step.view.variants:
-            self._context.deadline = time.monotonic()
+        nonlocal has_lied
+        if tree not in (self._pinned.graded, await self._pinned.solved()):
+            if has_lied and not step.view.variants:
+                self._context.deadline = time.monotonic()
+            has_lied = has_lied or bool(step.view.variants)
         return await run(self, tree, step, **limits)
 
     monkeypatch.setattr(grader.Grader, "_run", run_late)
