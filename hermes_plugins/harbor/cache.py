@@ -47,7 +47,7 @@ class _Lease:
 
 
 _used: weakref.WeakValueDictionary[str, _Lease] = weakref.WeakValueDictionary()
-"""Leases of this process, by digest."""
+"""Leases of this process, by folder."""
 _known: OrderedDict[str, str] = OrderedDict()
 """Digests of sources that never change."""
 _KNOWN_MAX = 4096
@@ -90,7 +90,7 @@ def _contexts(folder: Path) -> Mapping[str, str]:
 
 async def _use(home: Path, digest: str) -> _Lease | None:
     """A lease of a folder; None if it is not there."""
-    if (lease := _used.get(digest)) is not None:
+    if (lease := _used.get(str(home / digest))) is not None:
         return lease
     if not (home / digest).is_dir():
         return None
@@ -99,7 +99,7 @@ async def _use(home: Path, digest: str) -> _Lease | None:
     if not (home / digest).is_dir():
         return None
     os.utime(descriptor)
-    _used[digest] = lease
+    _used[str(home / digest)] = lease
     return lease
 
 

@@ -350,3 +350,14 @@ def test_a_slot_names_the_digest_of_its_build_context(tmp_path: Path) -> None:
         assert spec.image.digest == BuildContext.open(spec.image).digest
     [agent, grader] = item.folder.context_digests.values()
     assert agent != grader
+
+
+def test_a_folder_that_is_used_in_one_cache_is_made_in_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = write_task(tmp_path / "task")
+    kept = []
+    for cache_of in ("one", "other"):
+        monkeypatch.setenv("HERMES_QUEUE_PATHS_CACHE", str(tmp_path / cache_of))
+        kept.append(load(task=str(task), digest=tree.digest(task)))
+    assert len(kept) == 2
