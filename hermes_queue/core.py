@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any, Literal
 
-from hermes_queue.plugins import Command, Plugin, installed
+from hermes_queue.plugins import Command, Plugin, installed, load_target
 
 CORE = Plugin(
     name="core",
@@ -158,3 +159,13 @@ def declared() -> Iterator[Plugin]:
     for each in installed():
         if each.plugin:
             yield each.plugin
+
+
+def added(to: Literal["settings", "keys", "after", "run_hints", "exported"]) -> Iterator[Any]:
+    """The objects that all declarations name in one of their fields, each imported in its turn.
+
+    Raises:
+        ConfigurationError: one of them cannot be imported.
+    """
+    for plugin in declared():
+        yield from map(load_target, getattr(plugin, to))

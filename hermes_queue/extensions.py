@@ -13,13 +13,12 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from operator import attrgetter
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from hermes_queue.core import CORE
-from hermes_queue.errors import ConfigurationError, foreign_error
-from hermes_queue.plugins import GROUP, KINDS, Installed, Kind, installed
+from hermes_queue.errors import ConfigurationError
+from hermes_queue.plugins import GROUP, KINDS, Installed, Kind, installed, load_target
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
@@ -46,14 +45,10 @@ class _Place:
         label = f"{self.kind.title} {self.name!r}"
         if self.plugin:
             label += f" (plugin {self.plugin}, {self.target})"
-        try:
-            module = import_module(self.module)
-            found = attrgetter(self.target.partition(":")[2])(module)
-        except Exception as error:  # a foreign module may raise anything at its import
-            raise ConfigurationError(f"{label} cannot be loaded: {foreign_error(error)}") from error
+        found = load_target(self.target, label)
         if problem := violation(self.kind.contract, found):
             raise ConfigurationError(f"{label} {problem}: see {self.kind.contract}")
-        return module, found
+        return import_module(self.module), found
 
 
 @dataclass(frozen=True, slots=True)

@@ -150,17 +150,19 @@ def installed() -> tuple[Installed, ...]:
     return tuple(sorted(found, key=lambda each: (not each.is_ours, each.target)))
 
 
-def load_target(target: str) -> Any:
+def load_target(target: str, label: str = "") -> Any:
     """Import what `package.module:ATTRIBUTE` names.
 
     Raises:
-        ConfigurationError: it cannot be imported, whatever the module raises.
+        ConfigurationError: it cannot be imported, whatever the module raises; the message calls it
+            `label`, by default the target.
     """
     module, _, attribute = target.partition(":")
     try:
         return attrgetter(attribute)(import_module(module))
     except Exception as error:  # a foreign module may raise anything at its import
-        raise ConfigurationError(f"{target} cannot be loaded: {foreign_error(error)}") from error
+        why = foreign_error(error)
+        raise ConfigurationError(f"{label or target} cannot be loaded: {why}") from error
 
 
 @cache

@@ -7,9 +7,8 @@ from functools import cache
 from typing import Protocol
 
 from envs.base import Verdict
-from hermes_queue.core import declared
+from hermes_queue.core import added
 from hermes_queue.errors import ModelConfigError
-from hermes_queue.plugins import load_target
 from workers.attempt import Attempt
 
 
@@ -47,4 +46,4 @@ async def opened(attempt: Attempt) -> tuple[After, ...]:
 
 @cache
 def _after() -> tuple[OpenAfter, ...]:
-    return tuple(load_target(target) for plugin in declared() for target in plugin.after)
+    return tuple(added("after"))

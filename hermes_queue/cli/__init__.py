@@ -16,7 +16,7 @@
     sandboxes.py   sandboxes at the provider
     sharing/       who gets how many of the slots
     sinks/         `sink ...`, `export`
-    tasks/         validation of tasks, the memory of tasks
+    tasks/         what is remembered of tasks across runs
     watch/         `status` and `top`
     workers.py     live workers: pause, drain, resize
 

@@ -67,8 +67,9 @@ class DeclaredCommands(click.Group):
             if not command.hidden
         }
         for name, command in self.declared().items():
-            below = ", ".join(DeclaredSubcommands(name).list_commands(ctx))
-            purposes.setdefault(name, command.purpose if command else f"About {name}: {below}.")
+            below = [] if command else DeclaredSubcommands(name).list_commands(ctx)
+            purpose = command.purpose if command else f"About {name}: {', '.join(below)}."
+            purposes.setdefault(name, purpose)
         with formatter.section("Commands"):
             formatter.write_dl(sorted(purposes.items()))
 

@@ -26,7 +26,7 @@ from hermes_queue.cli.limits import read_engines, read_limits
 from hermes_queue.cli.overview import lane_now
 from hermes_queue.cli.sharing.measured import read_shares
 from hermes_queue.cli.watch.scaling import wanted_slots
-from hermes_queue.core import declared
+from hermes_queue.core import added
 from hermes_queue.errors import CAUSES, WIDE_CAUSES, RedisFull, RedisUnavailable
 from hermes_queue.keyspace.connection import explained
 from hermes_queue.ledger import Ledger
@@ -36,7 +36,6 @@ from hermes_queue.ledger.answers import ENDED
 from hermes_queue.ledger.fleet.flights import FLIGHT_PARTS
 from hermes_queue.ledger.fleet.sandboxes import Sandboxes
 from hermes_queue.ledger.fleet.tally import Tally, Totals, totals
-from hermes_queue.plugins import load_target
 from hermes_queue.queues import queue_name, retry_queue_name
 from hermes_queue.results.consume import STREAM
 from hermes_queue.results.consumers import lag_of
@@ -92,7 +91,7 @@ class Exporter:
         self._limits: list[str] = []
         self._engines: list[str] = []
         self._of_plugins: list[Callable[[Ledger], Iterable[MetricValues]]]
-        self._of_plugins = [load_target(each) for by in declared() for each in by.exported]
+        self._of_plugins = [*added("exported")]
 
     def values(self) -> Iterator[MetricValues]:
         """All metrics as of now; only `redis_up` 0 while Redis does not answer."""

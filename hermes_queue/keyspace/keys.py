@@ -13,8 +13,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from hermes_queue.core import declared
-from hermes_queue.plugins import load_target
+from hermes_queue.core import added
 
 Right = Literal["rw", "r", "w", "-"]
 """Read and write; read only; add only; no access."""
@@ -57,8 +56,7 @@ def keys() -> tuple[Key, ...]:
     Raises:
         ConfigurationError: a plugin's keys cannot be imported.
     """
-    of_plugins = (load_target(target) for each in declared() for target in each.keys)
-    return (*KEYS, *(key for rows in of_plugins for key in rows))
+    return (*KEYS, *(key for rows in added("keys") for key in rows))
 
 
 def may_stay(name: str) -> bool:

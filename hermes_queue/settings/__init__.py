@@ -27,9 +27,8 @@ from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings
 
 from hermes_queue import extensions
-from hermes_queue.core import declared
+from hermes_queue.core import added
 from hermes_queue.errors import ConfigurationError
-from hermes_queue.plugins import load_target
 from hermes_queue.settings.model import EngineSettings, LimiterSettings, ModelSettings
 from hermes_queue.settings.observability import LogSettings, MetricsSettings, OtelSettings
 from hermes_queue.settings.prices import PriceSettings
@@ -330,8 +329,7 @@ def sections() -> tuple[type[BaseSettings], ...]:
     Raises:
         ConfigurationError: a plugin's section cannot be imported.
     """
-    of_plugins = (load_target(target) for each in declared() for target in each.settings)
-    return (*SECTIONS, *of_plugins)
+    return (*SECTIONS, *added("settings"))
 
 
 def check_environment(backend: str | None = None) -> None:

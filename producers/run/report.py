@@ -9,10 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from hermes_queue.core import declared
+from hermes_queue.core import added
 from hermes_queue.errors import EXIT_FAILED
 from hermes_queue.ledger import Pause
-from hermes_queue.plugins import load_target
 from hermes_queue.sinks.datasets.jsonl import JsonlSink
 from hermes_queue.terminal.output import echo
 from hermes_queue.wire.ids import group_of
@@ -178,7 +177,7 @@ class Report:
             else:
                 lines.append("results: in Redis (--out PATH also writes a file)")
             path = sink.path if sink else None
-            lines += [load_target(hint)(path) for each in declared() for hint in each.run_hints]
+            lines += [hint(path) for hint in added("run_hints")]
             for line in lines:
                 target.print(line, markup=False, highlight=False, soft_wrap=True)
         return self.finish(code)

@@ -193,17 +193,6 @@ def test_changelog_knows_the_current_version() -> None:
     assert f"## [{version}]" in (ROOT / "CHANGELOG.md").read_text()
 
 
-def test_every_change_of_state_in_the_diagram_is_made_by_the_script_that_it_names() -> None:
-    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    drawn = re.findall(r"^    \S+ --> (\w+): (\w+)", page, re.MULTILINE)
-    assert {state for state, _ in drawn} >= {"queued", "running", "final", "surplus", "cancelled"}
-    for state, script in drawn:
-        assert f"'{state}'" in script_text(script), (script, state)
-    beginning = {path.stem for path in LUA.glob("*.lua") if BEGINS.search(script_text(path.stem))}
-    # `publish` queues other samples: refills
-    assert beginning - {"publish"} == {name for state, name in drawn if state in QUEUED}
-
-
 LUA = ROOT / "hermes_queue" / "keyspace" / "lua"
 QUEUED = ("queued", "running")
 BEGINS = re.compile(r"'state', '(queued|running)'")
@@ -213,3 +202,14 @@ def script_text(name: str) -> str:
     """A script with its parts: the files in the folder of its name."""
     paths = [LUA / f"{name}.lua", *sorted((LUA / name).glob("*.lua"))]
     return "".join(path.read_text(encoding="utf-8") for path in paths)
+
+
+def test_every_change_of_state_in_the_diagram_is_made_by_the_script_that_it_names() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    drawn = re.findall(r"^    \S+ --> (\w+): (\w+)", page, re.MULTILINE)
+    assert {state for state, _ in drawn} >= {"queued", "running", "final", "surplus", "cancelled"}
+    for state, script in drawn:
+        assert f"'{state}'" in script_text(script), (script, state)
+    beginning = {path.stem for path in LUA.glob("*.lua") if BEGINS.search(script_text(path.stem))}
+    # `publish` queues other samples: refills
+    assert beginning - {"publish"} == {name for state, name in drawn if state in QUEUED}
