@@ -121,6 +121,9 @@ def test_a_record_finished_while_redis_was_away_survives_its_worker(
     worker = start_worker(concurrency=1)
     [job] = factory.enqueue(1, seconds=5)
     factory.wait_running(1)
+    wait_until(  # only then has the worker the answer by which it runs the job
+        "message acknowledged", lambda: not factory.ledger.client.exists("hq:unacked")
+    )
     redis_server.kill9()
     spool = tmp_path / "workers" / "spool"
     wait_until("the record is on disk", lambda: spooled(spool))
